@@ -3,14 +3,13 @@
 Source: Kafka's ZkData. As in `znodes`, `decode` raises nothing but `CoordinationError` with the path of the znode.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from pipeline.coordination.znodes import Int32, NodeId
+from pipeline.coordination.znodes import Int32, NodeId, from_json, to_json
 from pipeline.errors import CoordinationError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.settings import MAX_INT32
@@ -38,15 +37,12 @@ class ControllerNode:
 
     def encode(self) -> bytes:
         """JSON version 1."""
-        return _to_json({"version": 1, "brokerid": self.broker, "timestamp": str(self.timestamp_ms)})
+        return to_json({"version": 1, "brokerid": self.broker, "timestamp": str(self.timestamp_ms)})
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """JSON version 1."""
-        try:
-            fields = _ControllerJson.model_validate_json(data)
-        except ValidationError as error:
-            raise CoordinationError(cls.PATH, "holds no controller") from error
+        fields = from_json(cls.PATH, data, _ControllerJson)
         return cls(broker=fields.brokerid, timestamp_ms=fields.timestamp)
 
 
@@ -86,17 +82,10 @@ class _StateChangeJson(BaseModel):
 def encode_state_change(partitions: Sequence[TopicPartition]) -> bytes:
     """Which partitions' states were changed, as JSON version 1: the data of a znode at `STATE_CHANGE_PREFIX`."""
     changed = [{"topic": changed.topic, "partition": changed.partition} for changed in partitions]
-    return _to_json({"version": 1, "partitions": changed})
+    return to_json({"version": 1, "partitions": changed})
 
 
 def decode_state_change(path: str, data: bytes) -> list[TopicPartition]:
     """Decode what `encode_state_change` wrote. Raises CoordinationError."""
-    try:
-        fields = _StateChangeJson.model_validate_json(data)
-    except ValidationError as error:
-        raise CoordinationError(path, "does not tell which partitions changed") from error
-    return [TopicPartition(changed.topic, changed.partition) for changed in fields.partitions]
-
-
-def _to_json(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
+    changed = from_json(path, data, _StateChangeJson).partitions
+    return [TopicPartition(item.topic, item.partition) for item in changed]

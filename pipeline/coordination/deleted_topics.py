@@ -14,7 +14,6 @@ Invariants:
   ZooKeeper many times over. A broker that comes back later keeps the log as a stray: the safe direction.
 """
 
-import json
 import uuid
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from typing import ClassVar, Self, TypeVar
 
 import structlog
 import trio
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from pipeline.coordination.interface import (
     MAX_AT_ONCE,
@@ -39,7 +38,9 @@ from pipeline.coordination.znodes import (
     TopicAssignment,
     decode_uuid,
     encode_uuid,
+    from_json,
     partitions_path,
+    to_json,
     topic_config_path,
     topic_path,
 )
@@ -93,16 +94,14 @@ class DeletedTopic:
 
     def encode(self) -> bytes:
         """JSON version 1."""
-        fields = {"version": 1, "topic": self.topic, "timestamp": self.timestamp_ms, "complete": self.is_complete}
-        return json.dumps(fields, separators=(",", ":")).encode()
+        return to_json(
+            {"version": 1, "topic": self.topic, "timestamp": self.timestamp_ms, "complete": self.is_complete}
+        )
 
     @classmethod
     def decode(cls, topic_id: uuid.UUID, data: bytes) -> Self:
         """JSON version 1. Raises CoordinationError."""
-        try:
-            fields = _RecordJson.model_validate_json(data)
-        except ValidationError as error:
-            raise CoordinationError(record_path(topic_id), "holds no record of a deleted topic") from error
+        fields = from_json(record_path(topic_id), data, _RecordJson)
         return cls(topic_id=topic_id, topic=fields.topic, timestamp_ms=fields.timestamp, is_complete=fields.complete)
 
 

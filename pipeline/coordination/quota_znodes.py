@@ -7,13 +7,9 @@ Names are written as Kafka's Sanitizer does: percent-encoded, so that any name c
 hold other things than quotas (SCRAM credentials); whoever changes quotas keeps those.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
 from urllib.parse import quote, unquote
-
-from pipeline.coordination.znodes import decode_config, encode_config
 
 CONFIG_USERS = "/config/users"
 CONFIG_CLIENTS = "/config/clients"
@@ -67,20 +63,3 @@ def encode_name(name: EntityName) -> str:
 def decode_name(part: str) -> str | Default:
     """From a part of a path."""
     return DEFAULT if part == DEFAULT.value else unquote(part)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaConfig:
-    """The znode of an entity: settings by name, quotas among them."""
-
-    entity: QuotaEntity
-    settings: Mapping[str, str]
-
-    def encode(self) -> bytes:
-        """JSON version 1."""
-        return encode_config(self.settings)
-
-    @classmethod
-    def decode(cls, entity: QuotaEntity, data: bytes) -> Self:
-        """JSON version 1."""
-        return cls(entity=entity, settings=decode_config(entity.path, data))

@@ -72,12 +72,12 @@ def partition_state_path(topic: str, partition: int) -> str:
 
 
 def topic_config_path(topic: str) -> str:
-    """`/config/topics/<topic>`."""
+    """`/config/topics/<topic>`: the settings of a topic that differ from the broker's."""
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
 def broker_config_path(name: str) -> str:
-    """`/config/brokers/<id>`, or that of all brokers."""
+    """`/config/brokers/<id>`, or `<default>` for all: settings that were changed while brokers ran (KIP-226)."""
     return f"{BROKER_CONFIGS}/{name}"
 
 
@@ -165,13 +165,13 @@ class BrokerRegistration:
             fields["epoch"] = self.epoch
         if self.offline_replicas:
             fields["offline_replicas"] = {topic: list(found) for topic, found in sorted(self.offline_replicas.items())}
-        return _to_json(fields)
+        return to_json(fields)
 
     @classmethod
     def decode(cls, broker_id: BrokerId, data: bytes) -> Self:
         """JSON version 1 (host and port), 2 (endpoints), 3 (rack), 4 (security protocols) and 5 (features)."""
         path = broker_path(broker_id)
-        fields = _from_json(path, data, _BrokerJson)
+        fields = from_json(path, data, _BrokerJson)
         listeners: tuple[Listener, ...]
         if fields.endpoints is None:
             if fields.host is None:
@@ -241,13 +241,13 @@ class TopicAssignment:
             fields["topic_id"] = encode_uuid(self.topic_id)
         if self.is_deleted:
             fields["deleted"] = True
-        return _to_json(fields)
+        return to_json(fields)
 
     @classmethod
     def decode(cls, topic: str, data: bytes) -> Self:
         """JSON version 1 (partitions), 2 (reassignment) and 3 (topic id)."""
         path = topic_path(topic)
-        fields = _from_json(path, data, _TopicJson)
+        fields = from_json(path, data, _TopicJson)
         for index, replicas in fields.partitions.items():
             if len(set(replicas)) < len(replicas) or set(replicas) <= {*fields.removing_replicas.get(index, ())}:
                 raise CoordinationError(
@@ -290,7 +290,7 @@ class PartitionState:
 
     def encode(self) -> bytes:
         """JSON version 1."""
-        return _to_json(
+        return to_json(
             {
                 "version": 1,
                 "controller_epoch": self.controller_epoch,
@@ -303,7 +303,7 @@ class PartitionState:
     @classmethod
     def decode(cls, topic: str, partition: int, data: bytes) -> Self:
         """JSON version 1."""
-        fields = _from_json(partition_state_path(topic, partition), data, _PartitionStateJson)
+        fields = from_json(partition_state_path(topic, partition), data, _PartitionStateJson)
         return cls(
             topic=topic,
             partition=partition,
@@ -319,58 +319,14 @@ class _ConfigJson(BaseModel):
     config: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
-    """The settings of a topic that differ from the broker's: `/config/topics/<topic>`."""
-
-    topic: str
-    settings: Mapping[str, str]
-
-    @property
-    def path(self) -> str:
-        """`/config/topics/<topic>`."""
-        return topic_config_path(self.topic)
-
-    def encode(self) -> bytes:
-        """JSON version 1."""
-        return encode_config(self.settings)
-
-    @classmethod
-    def decode(cls, topic: str, data: bytes) -> Self:
-        """JSON version 1."""
-        return cls(topic=topic, settings=decode_config(topic_config_path(topic), data))
-
-
 def encode_config(settings: Mapping[str, str]) -> bytes:
     """Encode settings as every znode below `/config` holds them: JSON version 1."""
-    return _to_json({"version": 1, "config": dict(settings)})
+    return to_json({"version": 1, "config": dict(settings)})
 
 
 def decode_config(path: str, data: bytes) -> Mapping[str, str]:
     """Decode settings as every znode below `/config` holds them. Raises CoordinationError."""
-    return _from_json(path, data, _ConfigJson).config
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerOverrides:
-    """Settings of a broker that were changed while it ran (KIP-226): `/config/brokers/<id>`, or `<default>` for all."""
-
-    name: str
-    settings: Mapping[str, str]
-
-    @property
-    def path(self) -> str:
-        """`/config/brokers/<name>`."""
-        return broker_config_path(self.name)
-
-    def encode(self) -> bytes:
-        """JSON version 1."""
-        return _to_json({"version": 1, "config": dict(self.settings)})
-
-    @classmethod
-    def decode(cls, name: str, data: bytes) -> Self:
-        """JSON version 1."""
-        return cls(name=name, settings=_from_json(broker_config_path(name), data, _ConfigJson).config)
+    return from_json(path, data, _ConfigJson).config
 
 
 class _ClusterIdJson(BaseModel):
@@ -385,19 +341,14 @@ class ClusterId:
 
     id: str
 
-    @property
-    def path(self) -> str:
-        """`/cluster/id`."""
-        return self.PATH
-
     def encode(self) -> bytes:
         """JSON version "1": here Kafka writes the version as text."""
-        return _to_json({"version": "1", "id": self.id})
+        return to_json({"version": "1", "id": self.id})
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """JSON version "1"."""
-        return cls(id=_from_json(cls.PATH, data, _ClusterIdJson).id)
+        return cls(id=from_json(cls.PATH, data, _ClusterIdJson).id)
 
 
 class _ProducerIdBlockJson(BaseModel):
@@ -420,21 +371,16 @@ class ProducerIdBlock:
     first: int
     last: int
 
-    @property
-    def path(self) -> str:
-        """`/latest_producer_id_block`."""
-        return self.PATH
-
     def encode(self) -> bytes:
         """JSON version 1, with the bounds as text."""
-        return _to_json(
+        return to_json(
             {"version": 1, "broker": self.broker, "block_start": str(self.first), "block_end": str(self.last)}
         )
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """JSON version 1."""
-        fields = _from_json(cls.PATH, data, _ProducerIdBlockJson)
+        fields = from_json(cls.PATH, data, _ProducerIdBlockJson)
         return cls(broker=fields.broker, first=fields.block_start, last=fields.block_end)
 
 
@@ -465,14 +411,16 @@ def _replicas_to_json(replicas: Replicas) -> dict[str, list[int]]:
     return {str(partition): list(brokers) for partition, brokers in sorted(replicas.items())}
 
 
-def _to_json(fields: Mapping[str, Any]) -> bytes:
+def to_json(fields: Mapping[str, Any]) -> bytes:
+    """Encode the fields of a znode, without spaces, as Kafka does."""
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 _Fields = TypeVar("_Fields", bound=BaseModel)
 
 
-def _from_json(path: str, data: bytes, form: type[_Fields]) -> _Fields:
+def from_json(path: str, data: bytes, form: type[_Fields]) -> _Fields:
+    """Decode the fields of the znode at `path`. Raises CoordinationError, which names the first wrong field."""
     try:
         return form.model_validate_json(data)
     except ValidationError as error:

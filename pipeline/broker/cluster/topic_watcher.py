@@ -25,7 +25,7 @@ from pipeline.broker.settings.topic import KEEPING_ALL, TopicSettings, readable_
 from pipeline.coordination.deleted_topics import find_deletions
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.partition_states import look_up_states, read_states
-from pipeline.coordination.znodes import TOPICS, TopicAssignment, TopicConfig, topic_config_path, topic_path
+from pipeline.coordination.znodes import TOPICS, TopicAssignment, decode_config, topic_config_path, topic_path
 from pipeline.errors import CoordinationError
 from pipeline.model import TopicPartition
 
@@ -148,7 +148,7 @@ class TopicWatcher:
             logger.error("topic_settings_missing", topic=name, path=topic_config_path(name), advice=_LOST_SETTINGS)
             return None
         try:
-            stored = TopicConfig.decode(name, value.data).settings
+            stored = decode_config(topic_config_path(name), value.data)
         except CoordinationError as error:
             logger.error("topic_config_unreadable", topic=name, error=str(error), advice=_LOST_SETTINGS)
             return None

@@ -16,12 +16,7 @@ from pipeline.broker.cluster.topic_watcher import TopicWatcher, WatchTask
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
 from pipeline.coordination.interface import CoordinationClient, NodeValue
-from pipeline.coordination.znodes import (
-    BrokerOverrides,
-    BrokerRegistration,
-    broker_config_path,
-    broker_path,
-)
+from pipeline.coordination.znodes import BrokerRegistration, broker_config_path, broker_path, decode_config
 from pipeline.errors import CoordinationError
 from pipeline.model import BROKER_IDS, BrokerEndpoint, BrokerId, TopicPartition
 from pipeline.settings import MAX_INT32
@@ -114,7 +109,7 @@ class ClusterWatcher:
     async def _watch_broker_settings(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
         async for value in self._zookeeper.watch_data(broker_config_path(name)):
             try:
-                found = {} if value is None else BrokerOverrides.decode(name, value.data).settings
+                found = {} if value is None else decode_config(broker_config_path(name), value.data)
             except CoordinationError as error:
                 logger.error("broker_settings_unreadable", error=str(error))
                 found = {}

@@ -46,7 +46,7 @@ async def find_cluster_id(zookeeper: CoordinationClient, rng: random.Random, own
             )
         made = ClusterId(id=encode_uuid(uuid.UUID(int=rng.getrandbits(128), version=4)))
         try:
-            await zookeeper.create(made.path, made.encode())
+            await zookeeper.create(ClusterId.PATH, made.encode())
         except (NodeExistsError, CoordinationLostError):
             continue
 

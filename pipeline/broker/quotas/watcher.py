@@ -10,11 +10,11 @@ from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.quota_znodes import (
     CONFIG_CLIENTS,
     CONFIG_USERS,
-    QuotaConfig,
     QuotaEntity,
     clients_path,
     decode_name,
 )
+from pipeline.coordination.znodes import decode_config
 from pipeline.errors import CoordinationError
 
 logger = structlog.get_logger()
@@ -83,7 +83,7 @@ async def _watch_names(
 
 def _read(entity: QuotaEntity, value: NodeValue) -> Mapping[QuotaKind, float]:
     try:
-        settings = QuotaConfig.decode(entity, value.data).settings
+        settings = decode_config(entity.path, value.data)
     except CoordinationError as error:
         logger.error("quota_unreadable", error=str(error))
         return {}

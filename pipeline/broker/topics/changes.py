@@ -38,7 +38,8 @@ from pipeline.coordination.znodes import (
     TOPIC_CONFIGS,
     TOPICS,
     TopicAssignment,
-    TopicConfig,
+    encode_config,
+    topic_config_path,
     topic_path,
 )
 from pipeline.errors import (
@@ -128,7 +129,6 @@ class TopicChanges:
         planned = self.plan(request)
         topic_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         assignment = TopicAssignment(topic=planned.name, topic_id=topic_id, partitions=planned.partitions)
-        config = TopicConfig(topic=planned.name, settings=planned.settings)
 
         def is_there(view: ClusterView) -> bool:
             topic = view.applied(assignment.topic)
@@ -136,7 +136,7 @@ class TopicChanges:
 
         deadline = trio.current_time() + timeout_s
         with time_to_write(timeout_s):
-            await self._write_topic(assignment, config)
+            await self._write_topic(assignment, encode_config(planned.settings))
         with trio.move_on_at(deadline):
             await self.view.wait_until(is_there)
         topic = self.view.topic_of_id(topic_id)
@@ -148,8 +148,8 @@ class TopicChanges:
             )
         return topic
 
-    async def _write_topic(self, assignment: TopicAssignment, config: TopicConfig) -> None:
-        zookeeper, topic_id = self.zookeeper, assignment.topic_id
+    async def _write_topic(self, assignment: TopicAssignment, config: bytes) -> None:
+        zookeeper, topic_id, config_path = self.zookeeper, assignment.topic_id, topic_config_path(assignment.topic)
         for parent in (TOPICS, TOPIC_CONFIGS):
             if await zookeeper.exists(parent) is None:
                 try:
@@ -157,12 +157,12 @@ class TopicChanges:
                 except NodeExistsError:
                     continue
         for _ in range(ATTEMPTS):
-            left_over = await zookeeper.exists(config.path)
+            left_over = await zookeeper.exists(config_path)
             write_config: Operation
             if left_over is None:
-                write_config = CreateNode(path=config.path, data=config.encode())
+                write_config = CreateNode(path=config_path, data=config)
             else:
-                write_config = SetNode(path=config.path, data=config.encode(), version=left_over.version)
+                write_config = SetNode(path=config_path, data=config, version=left_over.version)
             try:
                 await zookeeper.transaction([CreateNode(path=assignment.path, data=assignment.encode()), write_config])
             except (NodeExistsError, CoordinationLostError) as error:

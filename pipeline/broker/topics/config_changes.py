@@ -24,9 +24,9 @@ from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.update import update
 from pipeline.coordination.znodes import (
     ALL_BROKERS,
-    BrokerOverrides,
-    TopicConfig,
     broker_config_path,
+    decode_config,
+    encode_config,
     topic_config_path,
     topic_path,
 )
@@ -124,8 +124,6 @@ class _Place:
     path: str
     owner: str | None = None
     known: Callable[[], Overrides] = dict
-    read: Callable[[bytes], Overrides]
-    write: Callable[[Overrides], bytes]
 
 
 def _known_overrides(topic: TopicView | None) -> Overrides:
@@ -238,8 +236,6 @@ class ConfigChanges:
             path=topic_config_path(name),
             owner=topic_path(name),
             known=lambda: _known_overrides(self.view.topic(name)),
-            read=lambda data: TopicConfig.decode(name, data).settings,
-            write=lambda settings: TopicConfig(topic=name, settings=settings).encode(),
         )
         version = await self._write(place, decide_and_check, validate_only=validate_only)
         with trio.move_on_after(TIMEOUT_S):
@@ -257,12 +253,9 @@ class ConfigChanges:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
             return wanted
 
-        place = _Place(
-            path=broker_config_path(level),
-            read=lambda data: BrokerOverrides.decode(level, data).settings,
-            write=lambda settings: BrokerOverrides(name=level, settings=settings).encode(),
+        version = await self._write(
+            _Place(path=broker_config_path(level)), decide_and_check, validate_only=validate_only
         )
-        version = await self._write(place, decide_and_check, validate_only=validate_only)
         if version is not None:
             with trio.move_on_after(TIMEOUT_S):
                 await self.settings.wait_for(level, version)
@@ -286,10 +279,10 @@ class ConfigChanges:
         """Return the version of what is stored now, None if nothing is."""
 
         def decide_data(found: NodeValue | None) -> bytes | None:
-            stored = place.known() if found is None else place.read(found.data)
+            stored = place.known() if found is None else decode_config(place.path, found.data)
             wanted = decide(stored)
             is_lost = found is None and place.owner is not None
-            return None if validate_only or (wanted == stored and not is_lost) else place.write(wanted)
+            return None if validate_only or (wanted == stored and not is_lost) else encode_config(wanted)
 
         with time_to_write(TIMEOUT_S):
             try:

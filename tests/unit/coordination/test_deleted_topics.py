@@ -24,7 +24,7 @@ from pipeline.coordination.partition_states import StateChange, write_states
 from pipeline.coordination.znodes import (
     PartitionState,
     TopicAssignment,
-    TopicConfig,
+    encode_config,
     partition_state_path,
     topic_config_path,
     topic_path,
@@ -43,7 +43,7 @@ async def make(client: CoordinationClient, name: str = "t", topic_id: uuid.UUID 
     replicas = {index: (BrokerId(1),) for index in range(PARTITIONS)}
     assignment = TopicAssignment(topic=name, topic_id=topic_id, partitions=replicas)
     await client.create(assignment.path, assignment.encode())
-    await client.create(topic_config_path(name), TopicConfig(topic=name, settings={}).encode())
+    await client.create(topic_config_path(name), encode_config({}))
     states = [
         PartitionState(
             topic=name,

@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.coordination.znodes import (
-    BrokerOverrides,
     BrokerRegistration,
     ClusterId,
     Listener,
     PartitionState,
     ProducerIdBlock,
     TopicAssignment,
-    TopicConfig,
+    broker_config_path,
+    decode_config,
+    encode_config,
     encode_uuid,
+    topic_config_path,
 )
 from pipeline.errors import CoordinationError
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
@@ -103,8 +105,7 @@ def test_partition_state_of_kafka() -> None:
 
 def test_small_znodes_of_kafka() -> None:
     config = b'{"version":1,"config":{"retention.ms":"100000","cleanup.policy":"compact"}}'
-    assert json.loads(TopicConfig.decode("t", config).encode()) == json.loads(config)
-    assert json.loads(BrokerOverrides.decode("1", config).encode()) == json.loads(config)
+    assert json.loads(encode_config(decode_config(topic_config_path("t"), config))) == json.loads(config)
     cluster = b'{"version":"1","id":"sP5XHcTzTkGyRwSPHhsXbw"}'
     assert json.loads(ClusterId.decode(cluster).encode()) == json.loads(cluster)
     block = b'{"version":1,"broker":2,"block_start":"3000","block_end":"3999"}'
@@ -143,8 +144,8 @@ DECODERS: list[Callable[[bytes], object]] = [
     lambda data: BrokerRegistration.decode(ONE, data),
     lambda data: TopicAssignment.decode("t", data),
     lambda data: PartitionState.decode("t", 0, data),
-    lambda data: TopicConfig.decode("t", data),
-    lambda data: BrokerOverrides.decode("1", data),
+    lambda data: decode_config(topic_config_path("t"), data),
+    lambda data: decode_config(broker_config_path("1"), data),
     ClusterId.decode,
     ProducerIdBlock.decode,
 ]

@@ -15,8 +15,9 @@ from pipeline.broker.quotas.entities import alter, check_room, read_entity
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
 from pipeline.coordination.interface import NodeValue
-from pipeline.coordination.quota_znodes import QuotaConfig, QuotaEntity
+from pipeline.coordination.quota_znodes import QuotaEntity
 from pipeline.coordination.update import update
+from pipeline.coordination.znodes import decode_config, encode_config
 from pipeline.errors import NodeContendedError, PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_client_quotas import (
@@ -75,13 +76,13 @@ async def _alter(broker: BrokerContext, entry: EntryData, deadline: float, *, va
 
 async def _write(broker: BrokerContext, entity: QuotaEntity, entry: EntryData) -> None:
     def decide(found: NodeValue | None) -> bytes | None:
-        settings = {} if found is None else QuotaConfig.decode(entity, found.data).settings
-        altered = QuotaConfig(entity=entity, settings=alter(settings, entry.ops))
-        if altered.settings == settings:
+        settings = {} if found is None else decode_config(entity.path, found.data)
+        altered = alter(settings, entry.ops)
+        if altered == settings:
             return None
         if found is None:
             check_room(entity, broker.quotas.table.followed)
-        return altered.encode()
+        return encode_config(altered)
 
     try:
         await update(broker.session.zookeeper, entity.path, decide)

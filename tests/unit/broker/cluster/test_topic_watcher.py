@@ -15,8 +15,8 @@ from pipeline.coordination.interface import MAX_AT_ONCE, NodeValue
 from pipeline.coordination.partition_states import StateChange, write_states
 from pipeline.coordination.znodes import (
     PartitionState,
-    TopicConfig,
     broker_path,
+    encode_config,
     partition_state_path,
     topic_config_path,
 )
@@ -87,13 +87,12 @@ async def test_settings_that_change_while_a_new_topic_is_read_are_followed() -> 
             nonlocal is_changed
             if partition_state_path("t", 0) in paths and not is_changed:
                 is_changed = True  # the settings were read, the topic is not shown yet
-                await other.set(topic_config_path("t"), TopicConfig(topic="t", settings={"retention.ms": "2"}).encode())
+                await other.set(topic_config_path("t"), encode_config({"retention.ms": "2"}))
                 await trio.testing.wait_all_tasks_blocked()
             return await plain(paths)
 
         client.get_each = get_each  # type: ignore[method-assign]
-        config = TopicConfig(topic="t", settings={"retention.ms": "1"})
-        await other.create(config.path, config.encode())
+        await other.create(topic_config_path("t"), encode_config({"retention.ms": "1"}))
         await make_topic(other, "t", [(1,)])
         with trio.fail_after(TIMEOUT_S):
             await view.wait_until(

@@ -21,9 +21,10 @@ from pipeline.coordination.partition_states import StateChange, read_states, wri
 from pipeline.coordination.znodes import (
     PartitionState,
     TopicAssignment,
-    TopicConfig,
     broker_path,
+    encode_config,
     partition_state_path,
+    topic_config_path,
     topic_path,
 )
 from pipeline.errors import NodeExistsError
@@ -266,8 +267,7 @@ async def test_preferred_leaders_by_hand_and_reassignments() -> None:
 
 
 async def make_unclean(client: CoordinationClient, name: str) -> None:
-    config = TopicConfig(topic=name, settings={"unclean.leader.election.enable": "true"})
-    await client.create(config.path, config.encode())
+    await client.create(topic_config_path(name), encode_config({"unclean.leader.election.enable": "true"}))
 
 
 async def test_a_registration_that_cannot_be_used_holds_back_nothing_but_partitions_that_wait_for_that_broker(

@@ -3,7 +3,8 @@ import itertools
 import pytest
 
 from pipeline.broker.quotas.table import MAX_QUOTA, MIN_QUOTA, Quota, QuotaKind, QuotaTable, parse_quota
-from pipeline.coordination.quota_znodes import DEFAULT, QuotaConfig, QuotaEntity, decode_name, encode_name
+from pipeline.coordination.quota_znodes import DEFAULT, QuotaEntity, decode_name, encode_name
+from pipeline.coordination.znodes import decode_config, encode_config
 
 PRECEDENCE = [
     ("/config/users/alice/clients/app", QuotaEntity(user="alice", client_id="app"), ("alice", "app")),
@@ -20,9 +21,9 @@ PRECEDENCE = [
 @pytest.mark.parametrize(("path", "entity", "_sharer"), PRECEDENCE, ids=[path for path, *_ in PRECEDENCE])
 def test_znodes_are_kafkas(path: str, entity: QuotaEntity, _sharer: object) -> None:
     assert entity.path == path
-    config = QuotaConfig(entity=entity, settings={"producer_byte_rate": "1024"})
-    assert config.encode() == b'{"version":1,"config":{"producer_byte_rate":"1024"}}'
-    assert QuotaConfig.decode(entity, config.encode()) == config
+    data = encode_config({"producer_byte_rate": "1024"})
+    assert data == b'{"version":1,"config":{"producer_byte_rate":"1024"}}'
+    assert decode_config(entity.path, data) == {"producer_byte_rate": "1024"}
 
 
 def test_names_are_written_as_kafkas_sanitizer_does() -> None:

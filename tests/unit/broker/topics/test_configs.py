@@ -12,7 +12,7 @@ from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, TOPIC_TEXTS
 from pipeline.broker.settings.topic import KEEPING_ALL, TopicSettings
-from pipeline.coordination.znodes import ALL_BROKERS, TopicConfig, broker_config_path, topic_config_path
+from pipeline.coordination.znodes import ALL_BROKERS, broker_config_path, decode_config, topic_config_path
 from pipeline.model import TopicPartition
 from pipeline.net.connection_pool import open_connection_pool
 from pipeline.protocol.errors import ErrorCode
@@ -321,15 +321,15 @@ async def test_a_change_of_settings_that_zookeeper_lost_leaves_the_others(
     async with zookeeper_twin.open() as other:
         async with start() as broker:
             await broker.create("t", retention_ms="-1", segment_bytes="4096")
-            lost = TopicConfig.decode("t", (await other.get(path)).data).settings
+            lost = decode_config(path, (await other.get(path)).data)
             for _ in range(2 * is_known):  # the second time the broker knows all of what shall be
                 await other.delete(path)
                 assert await alter(broker, TOPIC, "t", changed) == (0, None)
-                stored = TopicConfig.decode("t", (await other.get(path)).data).settings
+                stored = decode_config(path, (await other.get(path)).data)
                 assert stored == {**lost, "max.message.bytes": "5000"}
             if not is_known:
                 await other.delete(path)
         async with start() as broker:
             assert await alter(broker, TOPIC, "t", changed) == (0, None)
-            stored = TopicConfig.decode("t", (await other.get(path)).data).settings
+            stored = decode_config(path, (await other.get(path)).data)
             assert stored == {**(lost if is_known else KEEPING_ALL), "max.message.bytes": "5000"}

@@ -18,7 +18,8 @@ from pipeline.coordination.deleted_topics import DeletedTopic, mark_deleted, rem
 from pipeline.coordination.interface import Operation
 from pipeline.coordination.znodes import (
     TopicAssignment,
-    TopicConfig,
+    decode_config,
+    encode_config,
     partition_state_path,
     topic_config_path,
     topic_path,
@@ -75,8 +76,8 @@ async def test_a_created_topic_is_in_zookeeper_as_kafka_writes_it_and_usable_at_
         stored = TopicAssignment.decode("t", (await broker.zookeeper.get(topic_path("t"))).data)
         assert stored.topic_id == result.topic_id
         assert stored.partitions == {0: (1,), 1: (1,)}
-        config = TopicConfig.decode("t", (await broker.zookeeper.get(topic_config_path("t"))).data)
-        assert config.settings == {"segment.bytes": "4096"}
+        config = decode_config("t", (await broker.zookeeper.get(topic_config_path("t"))).data)
+        assert config == {"segment.bytes": "4096"}
         assert await broker.zookeeper.exists(partition_state_path("t", 1)) is not None
         (described,) = await describe(broker, "t")
         assert described.topic_id == result.topic_id
@@ -434,8 +435,8 @@ async def test_changed_settings_are_followed(start: Start) -> None:
     async with start() as broker:
         await broker.create("t")
         assert (await broker.produce("t", batch(b"x" * 1000))).error_code == ErrorCode.NONE
-        changed = TopicConfig(topic="t", settings={"max.message.bytes": "100", "unknown": "1"})
-        await broker.zookeeper.set(changed.path, changed.encode())
+        changed = encode_config({"max.message.bytes": "100", "unknown": "1"})
+        await broker.zookeeper.set(topic_config_path("t"), changed)
         partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]
         while partition.settings.max_message_bytes != 100:
             await broker.ask(MetadataRequest(topics=[]))
@@ -472,11 +473,11 @@ async def test_settings_that_zookeeper_lost_delete_nothing(
                 while partitions[TopicPartition("short", 0)].log.log_start_offset < 5:
                     await trio.sleep(0.01)
             assert partitions[name].log.log_start_offset == 0
-            restored = TopicConfig(topic="t", settings={"retention.ms": "1", "segment.bytes": "1024"})
+            restored = encode_config({"retention.ms": "1", "segment.bytes": "1024"})
             if lost == "missing":
-                await other.create(restored.path, restored.encode())
+                await other.create(topic_config_path("t"), restored)
             else:
-                await other.set(restored.path, restored.encode())
+                await other.set(topic_config_path("t"), restored)
             with trio.fail_after(60):
                 while partitions[name].log.log_start_offset < 4:
                     await trio.sleep(0.01)

@@ -62,11 +62,9 @@ class LeadershipListener(Protocol):
 
     def leadership_began(self, partition: Partition) -> None:
         """Note that this broker leads the partition from now on."""
-        ...
 
     def leadership_ended(self, topic_partition: TopicPartition) -> None:
         """Note that this broker leads the partition no longer."""
-        ...
 
 
 class Replicas:

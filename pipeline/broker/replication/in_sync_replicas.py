@@ -1,6 +1,6 @@
-"""What a leader knows of the replicas of its partition, and what follows from it: the committed end of the log, who
-joins the ISR and who leaves it. Pure: offsets, times and who is alive are passed in. Times (`now_s`) are of a clock
-that never goes back: a wall clock that is set must not decide who is in sync.
+"""Replicas of a partition as its leader knows them: decides the committed end of the log, and which replicas join the
+ISR or leave it. Pure: offsets, times and live brokers are passed in. Times (`now_s`) are of a clock that never goes
+back: a wall clock that is set must not decide which replicas are in sync.
 
 Invariants
 
@@ -8,19 +8,19 @@ Invariants
   B. Whenever it moves, every member of the maximal ISR has all before it, and the ISR has at least as many members as
      the topic wants (KIP-966). The maximal ISR is the one that ZooKeeper holds with those that are being added
      (KIP-497): an addition counts from the moment it is asked for, a removal only once it is written.
-  C. A replica is let in only if it fetched in this leader epoch, from `committed` on and from the first offset of the
-     epoch on: what a former leader wrote and it alone has, is gone from its log by then (KIP-101, KIP-279).
+  C. A replica joins the ISR only if it fetched in this leader epoch, from `committed` on and from the first offset of
+     the epoch on: by then records that it alone has from a former leader are truncated (KIP-101, KIP-279).
   D. One change at a time. A state with a newer version ends it, since its write was conditional on the older one. After
-     one that was refused nothing is asked for until a newer state is known, or another life of a replica.
-  E. What a replica fetched counts for the broker epoch in which it fetched alone (KIP-903), and the write that adds it
-     demands that it has begun no other epoch since. A replica that was away, or that is out of the ISR in a state that
-     somebody else wrote, must fetch again before it is let in or counts: its log may be another one. Who comes back
-     without its tail writes such a state first.
+     a refusal no change is begun until a newer state is known, or another life of a replica.
+  E. A Fetch counts only for the broker epoch in which it was sent (KIP-903), and the write that adds a replica demands
+     that it has begun no other epoch since. A replica that was away, or that is out of the ISR in a state that another
+     broker wrote, must fetch again before it joins or counts: its log may be another one. A broker that returns without
+     the tail of its log writes such a state first.
 """
 
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from pipeline.model import NO_BROKER_EPOCH, BrokerId, LeaderEpoch, Offset
 
@@ -28,7 +28,7 @@ UNKNOWN = Offset(-1)
 LONG_AGO_S = -math.inf
 
 MayJoin = Callable[[BrokerId], bool]
-"""Whether a replica may be in sync at all: it is alive and does not shut down."""
+"""True if the broker of a replica is alive and not shutting down."""
 
 EpochOf = Callable[[BrokerId], int | None]
 """The broker epoch of a replica, None while it is not registered."""
@@ -36,111 +36,86 @@ EpochOf = Callable[[BrokerId], int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """Another ISR, to be written if the state still has this version."""
+    """A new ISR, to be written if the state still has this version."""
 
     isr: tuple[BrokerId, ...]
     version: int
     leader_epoch: LeaderEpoch
     added: tuple[BrokerId, ...] = ()
     added_epochs: tuple[int, ...] = ()
-    """The broker epochs in which those that are added caught up."""
+    """The broker epochs in which the added replicas caught up."""
     removed: tuple[BrokerId, ...] = ()
 
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """A follower, by its Fetches in this leader epoch. Offsets are UNKNOWN before the first one."""
+    """Progress of a follower, by its Fetches in this leader epoch. Offsets are UNKNOWN before the first one."""
 
     log_end_offset: Offset = UNKNOWN
     log_start_offset: Offset = UNKNOWN
     caught_up_s: float = LONG_AGO_S
-    """When it had all that the leader had."""
+    """When the follower last had all that the leader had."""
     broker_epoch: int = NO_BROKER_EPOCH
-    """In which it fetched last."""
+    """The broker epoch of its last Fetch."""
     _asked_s: float = LONG_AGO_S
     _end_when_asked: Offset = UNKNOWN
 
     def fetched(self, offset: Offset, log_start_offset: Offset, leader_end: Offset, now_s: float) -> None:
-        """It has all before `offset`, while the leader's log ends at `leader_end`."""
+        """Note that the follower has all before `offset`, while the leader's log ends at `leader_end`."""
         if offset >= leader_end:
             self.caught_up_s = max(self.caught_up_s, now_s)
         elif self._end_when_asked != UNKNOWN and offset >= self._end_when_asked:
+            # It has all that the leader had at its previous Fetch, so it was caught up at that time.
             self.caught_up_s = max(self.caught_up_s, self._asked_s)
         self.log_end_offset, self.log_start_offset = offset, log_start_offset
         self._end_when_asked, self._asked_s = leader_end, now_s
 
     def is_caught_up(self, leader_end: Offset, now_s: float, max_lag_s: float) -> bool:
-        """It has all that the leader has, or had so not long ago."""
+        """True if the follower has all that the leader has, or had so within `max_lag_s`."""
         return self.log_end_offset == leader_end or now_s - self.caught_up_s <= max_lag_s
 
 
 @dataclass(slots=True, kw_only=True)
 class LeaderState:
-    """The replicas of a partition that `own` leads. Begin with `LeaderState.begin`."""
+    """The replicas of a partition that `own` begins to lead; of its followers only the ISR is known then."""
 
     own: BrokerId
     leader_epoch: LeaderEpoch
     epoch_start: Offset
-    """The end of the log when this leader epoch began."""
+    """The log end offset when this leader epoch began."""
     max_lag_s: float
     may_join: MayJoin
     epoch_of: EpochOf
+    replicas: InitVar[Iterable[BrokerId]]
     isr: tuple[BrokerId, ...]
     version: int
     committed: Offset
+    now_s: InitVar[float]
     followers: dict[BrokerId, FollowerProgress] = field(default_factory=dict)
     pending: IsrChange | None = None
     _refused: bool = False
 
-    @classmethod
-    def begin(
-        cls,
-        own: BrokerId,
-        leader_epoch: LeaderEpoch,
-        *,
-        replicas: Iterable[BrokerId],
-        isr: Sequence[BrokerId],
-        version: int,
-        committed: Offset,
-        log_end_offset: Offset,
-        max_lag_s: float,
-        may_join: MayJoin,
-        epoch_of: EpochOf,
-        now_s: float,
-    ) -> "LeaderState":
-        """Return the state in which `own` begins to lead: nothing is known of its followers but the ISR."""
-        state = cls(
-            own=own,
-            leader_epoch=leader_epoch,
-            epoch_start=log_end_offset,
-            max_lag_s=max_lag_s,
-            may_join=may_join,
-            epoch_of=epoch_of,
-            isr=tuple(isr),
-            version=version,
-            committed=committed,
-        )
-        state._take_replicas(replicas, now_s)
-        return state
+    def __post_init__(self, replicas: Iterable[BrokerId], now_s: float) -> None:
+        self._take_replicas(replicas, now_s)
 
     @property
     def is_alone(self) -> bool:
-        """Nobody else has to follow for a record to be committed, though somebody may be about to join."""
+        """True if the leader's own log alone decides what is committed, though a replica may be about to join."""
         return len(self.isr) == 1 and (self.pending is None or not self.pending.added)
 
     @property
     def maximal_isr(self) -> tuple[BrokerId, ...]:
-        """Those in sync, and those about to be."""
+        """The ISR with the replicas that are being added."""
         return self.isr if self.pending is None else self.isr + self.pending.added
 
     def effective_min_isr(self, min_insync_replicas: int) -> int:
-        """So many members the ISR must have; a topic with fewer replicas needs no more than it has (KIP-966)."""
+        """Return the number of members that the ISR must have, at most the number of replicas (KIP-966)."""
         return min(min_insync_replicas, len(self.followers) + 1)
 
-    # What happens
+    # Events
 
     def appended(self, end_before: Offset, now_s: float) -> None:
-        """The leader's log grew: those that had all of it had so until now."""
+        """Note that the leader's log has grown: followers that had all of it were caught up until now."""
         for progress in self.followers.values():
             if progress.log_end_offset >= end_before and progress.log_end_offset != UNKNOWN:
                 progress.caught_up_s = max(progress.caught_up_s, now_s)
@@ -155,9 +130,9 @@ class LeaderState:
         *,
         broker_epoch: int,
     ) -> bool:
-        """A follower fetches from `offset` on. Returns whether it can be let into the ISR now. Raises KeyError.
+        """Note a Fetch from `offset` on, of a broker epoch that `counts`. Return True if the follower can join the ISR.
 
-        `broker_epoch` is that of its registration: see `counts`.
+        Raises KeyError.
         """
         progress = self.followers[replica]
         progress.broker_epoch = broker_epoch
@@ -165,10 +140,10 @@ class LeaderState:
         return replica not in self.isr and self._may_change and self._can_join(replica, progress)
 
     def advance(self, log_end_offset: Offset, now_s: float, min_insync_replicas: int) -> bool:
-        """Move `committed` as far as the replicas let it. Returns whether it moved.
+        """Advance `committed` as far as the replicas allow; return True if it moved.
 
-        One outside of the ISR is waited for while it keeps up: else the end would run away from it for ever. One that
-        has come back is not, before it fetches: with many partitions that takes its time.
+        A replica outside of the ISR that keeps up also holds `committed` back: else it could never catch up with it. A
+        broker that has returned does not before its first Fetch, which takes a while with many partitions.
         """
         if len(self.isr) < self.effective_min_isr(min_insync_replicas):
             return False
@@ -192,7 +167,7 @@ class LeaderState:
         return True
 
     def take(self, replicas: Iterable[BrokerId], isr: Sequence[BrokerId], version: int, now_s: float) -> None:
-        """The cluster says so of this leader epoch. The ISR of a version that is not newer is passed over."""
+        """Take over replicas and ISR of this leader epoch. The ISR of a version that is not newer is skipped."""
         if version > self.version:
             for replica in self.followers:
                 if replica not in isr:
@@ -209,11 +184,8 @@ class LeaderState:
         return self.epoch_of(replica) == broker_epoch
 
     def forget_absent(self, alive: Container[BrokerId]) -> None:
-        """Forget the logs of all brokers but these, which are alive with the same broker epochs as before.
-
-        A refusal is forgotten, too: a forgotten broker may have caused it.
-        """
-        self._refused = False
+        """Forget the logs of all brokers but these, which are alive with the same broker epochs as before."""
+        self._refused = False  # a forgotten broker may have caused the refusal
         for replica, progress in self.followers.items():
             if replica not in alive:
                 self.followers[replica] = FollowerProgress(caught_up_s=progress.caught_up_s)
@@ -223,7 +195,7 @@ class LeaderState:
         return replica in self.followers and self.followers[replica].log_end_offset == offset
 
     def _take_replicas(self, replicas: Iterable[BrokerId], now_s: float) -> None:
-        """Those in sync count as followers whether they are assigned or not: no state is without them."""
+        """Members of the ISR count as followers even if they are no longer assigned: `committed` waits for them."""
         others = dict.fromkeys(replica for replica in (*replicas, *self.isr) if replica != self.own)
         if others.keys() != self.followers.keys():
             self.followers = {
@@ -250,7 +222,7 @@ class LeaderState:
         )
 
     def begin_change(self, log_end_offset: Offset, now_s: float) -> IsrChange | None:
-        """The ISR as it should be, if it is another one; it counts as under way from now on."""
+        """Return the ISR change that is due, None if there is none; it is `pending` until `end_change`."""
         if not self._may_change:
             return None
         added = tuple(
@@ -273,7 +245,7 @@ class LeaderState:
         return self.pending
 
     def lagging(self, log_end_offset: Offset, now_s: float) -> tuple[BrokerId, ...]:
-        """The members of the ISR that do not keep up, and should leave it."""
+        """Return the members of the ISR that do not keep up, and should leave it."""
         return tuple(
             replica
             for replica, progress in self.followers.items()
@@ -283,8 +255,8 @@ class LeaderState:
     def end_change(self, change: IsrChange, version: int | None) -> bool:
         """End a change that was written with this version, or (None) refused while the state is still what it was.
 
-        A refused change over which there is a newer state counts until `take` has that state: it may have been
-        written before. Return True if the ISR is another one.
+        Return True if the ISR has changed. A refused change over which there is a newer state stays pending until
+        `take` has that state: the change may have been written before it.
         """
         if self.pending is not change:
             return False
@@ -295,9 +267,7 @@ class LeaderState:
         self._take_isr(change.isr, version)
         return True
 
-    # Beyond records
-
     def low_watermark(self, own_start: Offset) -> Offset:
-        """The lowest log start offset of all live replicas (KIP-107); UNKNOWN before all have reported theirs."""
+        """Return the lowest log start offset of all live replicas (KIP-107); UNKNOWN until all have reported theirs."""
         starts = [progress.log_start_offset for replica, progress in self.followers.items() if self.may_join(replica)]
         return min([own_start, *starts])

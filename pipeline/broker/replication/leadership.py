@@ -61,14 +61,14 @@ class Leadership:
         self._begin_state(view, self.replica.high_watermark)
 
     def _begin_state(self, view: PartitionView, committed: Offset) -> None:
-        self.state = LeaderState.begin(
-            self.replica.own_id,
-            view.leader_epoch,
+        self.state = LeaderState(
+            own=self.replica.own_id,
+            leader_epoch=view.leader_epoch,
             replicas=view.replicas,
             isr=view.isr,
             version=view.state_version,
             committed=committed,
-            log_end_offset=self.replica.log.log_end_offset,
+            epoch_start=self.replica.log.log_end_offset,
             max_lag_s=self.watch.max_lag_s,
             may_join=self.watch.may_join,
             epoch_of=self.watch.epoch_of,

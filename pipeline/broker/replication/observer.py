@@ -13,23 +13,19 @@ class LogObserver(Protocol):
 
     def loaded(self, partition: ObservedPartition) -> None:
         """Note that a replica was opened, in whatever role."""
-        ...
 
     def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
         """Note that these batches were appended, by clients or from the leader, with the offsets they have."""
-        ...
 
     def truncated(self, topic_partition: TopicPartition) -> None:
         """Note that a replica was truncated, or restarted elsewhere, to follow its leader."""
-        ...
 
     def removed(self, topic_partition: TopicPartition) -> None:
         """Note that the replica is no longer here."""
-        ...
 
 
 class NoObserver:
-    """Counts nothing."""
+    """Observes nothing."""
 
     def loaded(self, partition: ObservedPartition) -> None:
         """Nothing."""

@@ -54,28 +54,22 @@ class Upkeep(Protocol):
     @property
     def in_sync(self) -> InSyncWatch:
         """The watch that collects partitions whose ISR may have to change."""
-        ...
 
     @property
     def disks(self) -> DiskThreads:
         """Threads for calls that wait for a disk."""
-        ...
 
     def flush_soon(self, partition: "Partition") -> None:
         """Have `flush_up_to` called with the log end offset."""
-        ...
 
     def flush_in_time(self, partition: "Partition") -> None:
         """Have the records of the log flushed when `flush.ms` is over."""
-        ...
 
     def promise_soon(self, partition: "Partition") -> None:
         """Have `settle_promise` called."""
-        ...
 
     async def checkpoint_log_start(self, partition: "Partition") -> None:
         """Return once its log start offset would survive a crash. Raises StorageError."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

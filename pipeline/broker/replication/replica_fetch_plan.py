@@ -61,21 +61,17 @@ class FollowedLog(Protocol):
     @property
     def log_start_offset(self) -> Offset:
         """Its first offset."""
-        ...
 
     @property
     def log_end_offset(self) -> Offset:
         """Where it goes on."""
-        ...
 
     @property
     def last_epoch(self) -> LeaderEpoch:
         """Of its last record, -1 if it is empty."""
-        ...
 
     def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
         """The newest epoch that is not above this one, and where it ends."""
-        ...
 
 
 class FollowerPhase(Enum):

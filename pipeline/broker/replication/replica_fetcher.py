@@ -73,12 +73,10 @@ class Replica(Protocol):
     @property
     def topic_partition(self) -> TopicPartition:
         """Which partition."""
-        ...
 
     @property
     def log(self) -> ReplicaLog:
         """Where its records are."""
-        ...
 
     def append_fetched(
         self, records: memoryview, leader_high_watermark: Offset, leader_log_start_offset: Offset, now_ms: int
@@ -87,27 +85,21 @@ class Replica(Protocol):
 
         Raises CorruptBatchError, OffsetOverlapError, StorageError, RollDueError.
         """
-        ...
 
     async def roll(self, due: RollDueError, now_ms: int) -> None:
         """Return once the segment is there that an append asked for. Raises StorageError."""
-        ...
 
     def awaits_flush(self, info: AppendInfo) -> bool:
         """Return True if what was appended must be on the disk before the next Fetch reports it."""
-        ...
 
     async def flush_up_to(self, offset: Offset) -> object:
         """Return once everything before `offset` is on the disk. Raises StorageError."""
-        ...
 
     async def truncate_to(self, offset: Offset) -> object:
         """Truncate the log to this offset. Raises StorageError."""
-        ...
 
     async def restart_at(self, offset: Offset) -> object:
         """Replace the log by an empty one that starts at this offset. Raises StorageError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

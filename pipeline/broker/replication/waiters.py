@@ -16,11 +16,9 @@ class Waiter(Protocol):
 
     def arrived(self, size_bytes: int) -> None:
         """Note that at most so much more can be read; 0: a log start offset or a high watermark has moved."""
-        ...
 
     def wake(self) -> None:
         """Note that the partition is closed, led elsewhere, or its disk failed."""
-        ...
 
 
 class FetchWaiter:

@@ -116,8 +116,9 @@ class WatermarkRules:
                 self._committed.pop(place, None)
 
     def left_alone(self, topic_partition: TopicPartition, broker: BrokerId) -> None:
-        """Note that a move has left a partition to one broker. If its machine has lost its power since, before the
-        controller could know, its log alone counts for what is left.
+        """Note that a reassignment has left a partition to one broker. If its machine has lost its power, before the
+        controller could know, its log alone counts for what is left. Kafka loses the same records: there, too, no
+        replica flushes what it has copied before it joins the ISR and the reassignment ends.
         """
         for place, had in self._had.items():
             if place[0] == topic_partition and broker in had:

@@ -23,14 +23,14 @@ def begin(
     may_join: Callable[[BrokerId], bool] = lambda replica: True,
     epoch_of: Callable[[BrokerId], int | None] = lambda replica: EPOCH,
 ) -> LeaderState:
-    return LeaderState.begin(
-        OWN,
-        LeaderEpoch(4),
+    return LeaderState(
+        own=OWN,
+        leader_epoch=LeaderEpoch(4),
         replicas=(OWN, *OTHERS),
         isr=tuple(map(BrokerId, isr)),
         version=7,
         committed=Offset(committed),
-        log_end_offset=Offset(end),
+        epoch_start=Offset(end),
         max_lag_s=MAX_LAG_S,
         may_join=may_join,
         epoch_of=epoch_of,

@@ -170,7 +170,7 @@ def test_a_log_is_not_removed_while_its_broker_is_in_the_isr_and_the_controller_
         await rig.write(T)
         controller = rig.cluster.controller()
         assert controller is not None
-        assert controller.client is not None
+        assert controller.connection is not None
         spare = {1, 2, 3, 4} - set(rig.cluster.replica_ids(T))
         first, second = sorted(spare, key=lambda broker: broker == controller.id)
         rig.machine(second).pause()  # so that the move is under way for as long as it takes
@@ -179,9 +179,9 @@ def test_a_log_is_not_removed_while_its_broker_is_in_the_isr_and_the_controller_
         async with trio.open_nursery() as requests:
             requests.start_soon(rig.move, T)
             await rig.until(lambda: first not in rig.cluster.replica_ids(T), look_s=0.0001)
-            controller.client.cut()
+            controller.connection.cut()
             await rig.until(lambda: first not in rig.cluster.states()[T].isr)
-            controller.client.heal()
+            controller.connection.heal()
         rig.machine(second).go_on()
         await rig.until_serving()
         await rig.move(T, first, second)

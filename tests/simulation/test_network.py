@@ -118,20 +118,21 @@ def test_sessions_time_out_where_the_client_cannot_see_it() -> None:
             schedule = current_schedule()
             server = SimulatedZooKeeper(schedule, random.Random(1), Trace())
             process = Process("broker-1")
-            async with server.open_session(process, SESSION_MS) as client:
+            async with server.open_session(process, SESSION_MS) as connection:
+                client = connection.client
                 await client.create("/here", ephemeral=True)
-                client.cut()
+                connection.cut()
                 await trio.sleep(SESSION_MS / 1000 + 0.1)
-                assert server.find_or_none("/here") is None
+                assert server.znodes.find_or_none("/here") is None
                 first = client.session_id
                 assert not client.history.is_connected
-                client.heal()
+                connection.heal()
                 events = client.sessions()
                 while (await anext(events)).state is not SessionState.CONNECTED:
                     pass
                 assert client.session_id != first
                 process.stop()
-                client.stopped()
+                connection.stopped()
                 await trio.sleep(SESSION_MS / 1000 + 0.1)
                 assert client.history.is_connected, "a stopped process learns nothing"
                 assert not server.live_sessions
@@ -145,11 +146,12 @@ def test_a_write_whose_answer_is_lost_says_so() -> None:
         async with trio.open_nursery() as nursery:
             schedule = current_schedule()
             server = SimulatedZooKeeper(schedule, random.Random(3), Trace())
-            async with server.open_session(Process("broker-1"), SESSION_MS) as client:
+            async with server.open_session(Process("broker-1"), SESSION_MS) as connection:
+                client = connection.client
                 await client.create("/there")
                 lost = 0
                 for number in range(20):
-                    schedule.after(0.001, client.lose_connection)
+                    schedule.after(0.001, connection.lose_connection)
                     try:
                         await client.create(f"/there/{number}")
                     except CoordinationLostError:
@@ -189,11 +191,12 @@ def test_znodes_are_reported_when_an_operation_has_changed_them_and_not_when_som
         zookeeper = SimulatedZooKeeper(current_schedule(), random.Random(1), Trace())
         reported: list[Mapping[str, bytes | None]] = []
         zookeeper.on_changes = reported.append
-        async with zookeeper.open_session(Process("broker"), SESSION_MS) as client:
+        async with zookeeper.open_session(Process("broker"), SESSION_MS) as connection:
+            client = connection.client
             await client.create("/a", b"1")
             with pytest.raises(BadVersionError):
                 await client.transaction([SetNode(path="/a", data=b"2"), CheckNode(path="/a", version=7)])
-            older = zookeeper.find("/a")
+            older = zookeeper.znodes.find("/a")
             await client.set("/a", b"3")
             zookeeper.tamper("/a", older)
             assert await client.get("/a") == NodeValue(b"1", 0)

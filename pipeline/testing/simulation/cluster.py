@@ -77,16 +77,16 @@ class SimulatedCluster:
 
     def controller(self) -> Machine | None:
         """The machine of the controller, as ZooKeeper has it."""
-        node = self.zookeeper.find_or_none(ControllerNode.PATH)
+        node = self.zookeeper.znodes.find_or_none(ControllerNode.PATH)
         return None if node is None else self.machine(json.loads(node.data)["brokerid"])
 
     def states(self) -> dict[TopicPartition, StateInZooKeeper]:
         """All partitions, as ZooKeeper has them."""
-        return self.zookeeper.states()
+        return self.zookeeper.partitions.states()
 
     def replica_ids(self, topic_partition: TopicPartition) -> tuple[int, ...]:
         """The brokers that a partition is assigned to, as ZooKeeper has them."""
-        return self.zookeeper.replica_ids(topic_partition)
+        return self.zookeeper.partitions.replica_ids(topic_partition)
 
     def replicas(self, topic_partition: TopicPartition) -> dict[str, Partition]:
         """The replicas of the brokers that serve, by the names of their machines."""

@@ -91,7 +91,7 @@ async def lose_power_under_a_move(context: FaultContext) -> None:
 
     def alone() -> Machine | None:
         states = context.cluster.states()
-        origins = {name: context.cluster.zookeeper.origin_ids(name) for name in states}
+        origins = {name: context.cluster.zookeeper.partitions.origin_ids(name) for name in states}
         if context.active > 1 or any(
             state.leader < 0 or not set(origins[name]) <= set(state.isr) for name, state in states.items()
         ):

@@ -83,8 +83,8 @@ class Faults:
             machine.disk.capacity_bytes = None
             machine.disk.crash_in = machine.disk.fail_sync_in = None
             machine.go_on()
-            if machine.client is not None:
-                machine.client.heal()
+            if machine.connection is not None:
+                machine.connection.heal()
             if machine.has_failed_disk:
                 machine.kill()
             self.context.restart(machine)

@@ -11,13 +11,14 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.observation import ObservedPartition
 from pipeline.testing.simulation.observer import Appends, LifeObserver
+from pipeline.testing.simulation.partition_znodes import TOPICS_PATH
 from pipeline.testing.simulation.process import PROCESS, Process
 from pipeline.testing.simulation.removal_rules import RemovalRules, WatchedFiles
 from pipeline.testing.simulation.start_rules import StartRules
 from pipeline.testing.simulation.state_rules import StateRules, states_of
 from pipeline.testing.simulation.synced_rules import SyncedRules
 from pipeline.testing.simulation.watermark_rules import WatermarkRules
-from pipeline.testing.simulation.zookeeper import TOPICS_PATH, SimulatedZooKeeper
+from pipeline.testing.simulation.zookeeper import SimulatedZooKeeper
 
 Replicas = Mapping[TopicPartition, Partition]
 
@@ -58,21 +59,21 @@ class Inside:
         self.watermarks.loaded(broker, partition)
         self.synced.opened(broker, partition)
         process, _ = self._serving.get(broker, (None, {}))
-        state = self.zookeeper.states().get(partition.topic_partition)
+        state = self.zookeeper.partitions.states().get(partition.topic_partition)
         if process is not None and process.is_alive and state is not None and broker in state.isr:
             self._check_in_sync(partition)
 
     def serves(self, broker: BrokerId, process: Process, replicas: Replicas) -> None:
         """A broker has come up with these replicas, a live view."""
         self._serving[broker] = process, replicas
-        for name, state in self.zookeeper.states().items():
+        for name, state in self.zookeeper.partitions.states().items():
             if broker in state.isr and name in replicas:
                 self._check_in_sync(replicas[name])
 
     def _check_in_sync(self, partition: Partition) -> None:
         """Judge a replica that the ISR in ZooKeeper names, unless it still is that of a topic that was recreated."""
         name = partition.topic_partition
-        if partition.log.topic_id == self.zookeeper.topic_id(name.topic):
+        if partition.log.topic_id == self.zookeeper.partitions.topic_id(name.topic):
             self.watermarks.check_in_sync(name, partition)
 
     def joined(self, topic_partition: TopicPartition, broker: BrokerId) -> Offset:
@@ -89,13 +90,13 @@ class Inside:
         return WatchedFiles(lambda name: self._removed(broker, name))
 
     def _removed(self, broker: BrokerId, topic_partition: TopicPartition) -> None:
-        state = self.zookeeper.states().get(topic_partition)
+        state = self.zookeeper.partitions.states().get(topic_partition)
         self.removals.removed(broker, topic_partition, None if state is None else state.isr)
         self.synced.removed(broker, topic_partition)
 
     def lost_power(self, broker: BrokerId) -> None:
         """A machine has lost what it had not synced."""
-        isrs = {name: state.isr for name, state in self.zookeeper.states().items()}
+        isrs = {name: state.isr for name, state in self.zookeeper.partitions.states().items()}
         self.watermarks.lost_power(broker, isrs)
         self.synced.lost_power(broker)
 
@@ -103,16 +104,16 @@ class Inside:
         """A high watermark has moved."""
         process = PROCESS.get()
         if process is not None and process.is_alive:
-            origin = self.zookeeper.origin_ids(partition.topic_partition)
+            origin = self.zookeeper.partitions.origin_ids(partition.topic_partition)
             self.watermarks.moved(partition, before, now, len(origin))
             self._check_same(partition, now)
 
     def _check_same(self, leader: Partition, now: Offset) -> None:
         """Compare the log of a leader with those of the replicas in sync."""
-        state = self.zookeeper.state(leader.topic_partition)
+        state = self.zookeeper.partitions.state(leader.topic_partition)
         if state is None or (state.leader, state.leader_epoch) != (leader.own_id, leader.leader_epoch):
             return  # a deposed leader does not know who is in sync
-        if leader.log.topic_id != self.zookeeper.topic_id(leader.topic_partition.topic):
+        if leader.log.topic_id != self.zookeeper.partitions.topic_id(leader.topic_partition.topic):
             return  # nor does the leader of a topic that was recreated
         for broker in state.isr:
             process, replicas = self._serving.get(BrokerId(broker), (None, {}))
@@ -134,13 +135,13 @@ class Inside:
         for name, state in states_of(znodes).items():
             if state is not None:
                 self._note_joined(name, state.isr)
-                if self.zookeeper.replica_ids(name) == state.isr and len(state.isr) == 1:
+                if self.zookeeper.partitions.replica_ids(name) == state.isr and len(state.isr) == 1:
                     self.watermarks.left_alone(name, BrokerId(state.isr[0]))
             self.states.written(
                 name,
                 state,
-                is_single=len(self.zookeeper.replica_ids(name)) == 1,
-                has_one_origin=len(self.zookeeper.origin_ids(name)) == 1,
+                is_single=len(self.zookeeper.partitions.replica_ids(name)) == 1,
+                has_one_origin=len(self.zookeeper.partitions.origin_ids(name)) == 1,
             )
             for broker in state.isr if state is not None else ():
                 process, replicas = self._serving.get(BrokerId(broker), (None, {}))

@@ -36,14 +36,14 @@ async def succeed(context: FaultContext) -> None:
 async def relapse(context: FaultContext) -> None:
     """A leader whose followers lag loses its session, leads on in another epoch, and dies."""
     leader, _ = context.leader_and_another()
-    if leader is None or leader.client is None:
+    if leader is None or leader.connection is None:
         return
     late_s = context.rng.uniform(1, 2)
     for other in context.cluster.machines:
         if other is not leader:
             context.cluster.network.delay(leader.name, other.name, late_s)
     await trio.sleep(context.rng.uniform(0.5, 1.5))
-    leader.client.expire_session()
+    leader.connection.expire_session()
     await trio.sleep(context.rng.uniform(0.4, 1.5))
     leader.kill()
     context.cluster.network.heal()
@@ -79,8 +79,8 @@ async def lead_again(context: FaultContext) -> None:
 async def _hand_over(context: FaultContext, old: Machine, new: Machine) -> None:
     """Expire a session; return when `new` leads one of its partitions and `old` is in sync again."""
     led = [name for name, state in context.cluster.states().items() if state.leader == old.id]
-    if old.client is not None:
-        old.client.expire_session()
+    if old.connection is not None:
+        old.connection.expire_session()
 
     def is_done() -> bool:
         states = context.cluster.states()
@@ -92,18 +92,18 @@ async def _hand_over(context: FaultContext, old: Machine, new: Machine) -> None:
 async def interregnum(context: FaultContext) -> None:
     """A leader dies; the controller, about to write who leads on, is cut from ZooKeeper until others have."""
     controller, (dead, _) = context.cluster.controller(), context.leader_and_another()
-    if dead is None or dead.client is None or controller in {None, dead}:
+    if dead is None or dead.connection is None or controller in {None, dead}:
         return
-    client = controller.client if controller is not None else None
-    if client is None:
+    connection = controller.connection if controller is not None else None
+    if connection is None:
         return
     dead.kill()
-    await trio.sleep(dead.client.session_timeout_s)
-    await context.wait_until(lambda: client.is_writing, 0.1, look_s=0.0002)
-    client.cut()
+    await trio.sleep(dead.connection.session_timeout_s)
+    await context.wait_until(lambda: connection.is_writing, 0.1, look_s=0.0002)
+    connection.cut()
     context.restart(dead)
-    await trio.sleep(client.session_timeout_s + context.rng.uniform(1, 5))
-    client.heal()
+    await trio.sleep(connection.session_timeout_s + context.rng.uniform(1, 5))
+    connection.heal()
 
 
 def _is_in_sync(context: FaultContext, machine: Machine) -> bool:

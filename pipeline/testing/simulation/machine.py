@@ -22,7 +22,7 @@ from pipeline.testing.simulation.inside import Inside
 from pipeline.testing.simulation.network import SimulatedNetwork
 from pipeline.testing.simulation.process import PROCESS, Process
 from pipeline.testing.simulation.trace import Trace
-from pipeline.testing.simulation.zookeeper import SimulatedClient, SimulatedZooKeeper
+from pipeline.testing.simulation.zookeeper import SimulatedConnection, SimulatedZooKeeper
 
 EPOCH_MS = 1_700_000_000_000
 PORT = 9092
@@ -48,7 +48,7 @@ class Machine:
         self.name = f"broker-{broker_id}"
         self.host = network.host(self.name)
         self.handle: BrokerHandle | None = None
-        self.client: SimulatedClient | None = None
+        self.connection: SimulatedConnection | None = None
         self.process = Process(self.name, is_alive=False)
         self._random = random.Random(f"{self.name} {seed}")
         self._boots = 0
@@ -143,23 +143,23 @@ class Machine:
         if self.process.is_alive and not self.process.is_stopped:
             self._trace.add(self.name, "PAUSED")
             self.process.stop()
-            if self.client is not None:
-                self.client.stopped()
+            if self.connection is not None:
+                self.connection.stopped()
 
     def go_on(self) -> None:
         """End a pause."""
         if self.process.is_stopped:
             self._trace.add(self.name, "GOES ON")
             self.process.go_on()
-            if self.client is not None:
-                self.client.went_on()
+            if self.connection is not None:
+                self.connection.went_on()
 
     def _die(self, *, tells_peers: bool = True) -> None:
         """Nothing that the process does from now on has an effect."""
         self.process.is_alive = False
         self.handle = None
-        if self.client is not None:
-            self.client.kill()
+        if self.connection is not None:
+            self.connection.kill()
         self.host.end_process(tells_peers=tells_peers)
         self._scope.cancel()
         if self.process.is_stopped:
@@ -222,11 +222,11 @@ class Machine:
     async def _run(self, process: Process) -> None:
         token = PROCESS.set(process)
         try:
-            async with self._zookeeper.open_session(process, self._config.zookeeper_session_timeout_ms) as client:
-                self.client = client
+            async with self._zookeeper.open_session(process, self._config.zookeeper_session_timeout_ms) as connection:
+                self.connection = connection
                 await run_broker(
                     self._config,
-                    client,
+                    connection.client,
                     clock=self.clock,
                     rng=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
                     observer=self._inside.observer(self.id, self._lives),

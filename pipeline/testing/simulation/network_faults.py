@@ -46,17 +46,17 @@ async def leave_to_clients(context: FaultContext) -> None:
 async def _cut_from_all(context: FaultContext, clients: Sequence[str]) -> None:
     machine = context.victim()
     context.tell(f"{machine.name} is cut off, from {len(clients)} clients too")
-    client = machine.client
+    connection = machine.connection
     others = [other.name for other in context.cluster.machines if other is not machine]
     for other in [*others, *clients]:
         context.cluster.network.cut(machine.name, other)
         context.cluster.network.cut(other, machine.name)
-    if client is not None:
-        client.cut()
+    if connection is not None:
+        connection.cut()
     await context.outage()
     context.cluster.network.heal()
-    if client is not None:
-        client.heal()
+    if connection is not None:
+        connection.heal()
 
 
 async def slow_down(context: FaultContext) -> None:

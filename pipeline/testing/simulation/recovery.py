@@ -60,14 +60,14 @@ class Recovery:
         states = self.cluster.states()
         return (
             all(machine.is_serving and self._is_known(machine.id) for machine in self.cluster.machines)
-            and all(name in states for name in self.cluster.zookeeper.partitions())
+            and all(name in states for name in self.cluster.zookeeper.partitions.all())
             and all(self._is_whole(name, state) or self._is_given_up(name, state) for name, state in states.items())
         )
 
     def _is_known(self, broker: BrokerId) -> bool:
         """True if the broker has registered with the broker epoch that ZooKeeper has."""
-        registered = self.cluster.zookeeper.find_or_none(broker_path(broker))
-        epoch = self.cluster.zookeeper.find_or_none(broker_epoch_path(broker))
+        registered = self.cluster.zookeeper.znodes.find_or_none(broker_path(broker))
+        epoch = self.cluster.zookeeper.znodes.find_or_none(broker_epoch_path(broker))
         if registered is None or epoch is None:
             return False
         return BrokerRegistration.decode(broker, registered.data).epoch == epoch.version

@@ -22,7 +22,7 @@ from pipeline.coordination.deleted_topics import DeletedTopic
 from pipeline.coordination.znodes import partition_state_path
 from pipeline.model import TopicPartition
 from pipeline.testing.simulation.fault_context import WHOLE_TIMEOUT_S, FaultContext, FaultKinds
-from pipeline.testing.simulation.zookeeper import TOPICS_PATH
+from pipeline.testing.simulation.partition_znodes import TOPICS_PATH
 
 WHOLE_AGAIN_S = 30.0
 AGE_S = (0.3, 2.0)
@@ -57,9 +57,9 @@ async def go_back(context: FaultContext) -> None:
         znodes, topics = zookeeper.snapshot(), zookeeper.contents(*ASSIGNED_PATHS)
         for _ in range(context.rng.choice(HANDOVERS)):
             leader, _ = context.leader_and_another()
-            if leader is not None and leader.client is not None:
+            if leader is not None and leader.connection is not None:
                 context.tell(f"the session of {leader.name} expires")
-                leader.client.expire_session()
+                leader.connection.expire_session()
             await trio.sleep(context.rng.uniform(*AGE_S))
             await context.wait_until(context.is_whole, WHOLE_TIMEOUT_S)
         if context.is_whole() and topics == zookeeper.contents(*ASSIGNED_PATHS):
@@ -88,15 +88,15 @@ async def set_state_back(context: FaultContext) -> None:
         led = {name: state for name, state in context.cluster.states().items() if state.leader >= 0}
         name = context.rng.choice(list(led))
         leader, path = context.cluster.machine(led[name].leader), _state_path(name)
-        older = zookeeper.find(path)
-        if leader is not None and leader.client is not None:
+        older = zookeeper.znodes.find(path)
+        if leader is not None and leader.connection is not None:
             context.tell(f"the session of {leader.name} expires")
-            leader.client.expire_session()
+            leader.connection.expire_session()
         await trio.sleep(context.rng.uniform(*AGE_S))
         await context.wait_until(context.is_whole, WHOLE_TIMEOUT_S)
         if context.is_whole() and context.cluster.states()[name].leader_epoch > led[name].leader_epoch:
             if context.rng.random() < 0.5:
-                older = replace(older, version=zookeeper.find(path).version + 1)
+                older = replace(older, version=zookeeper.znodes.find(path).version + 1)
             await _tamper(context, name, older, f"is set back to {older.data.decode()}, version {older.version}")
 
     await _while_whole(context, set_back)

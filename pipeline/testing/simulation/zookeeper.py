@@ -11,27 +11,24 @@ Invariants
      raise CoordinationLostError.
 """
 
-import json
+import math
 import random
-import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import trio
 
-from pipeline.coordination.interface import ANY_VERSION, Operation, SessionId
-from pipeline.coordination.znodes import decode_uuid
+from pipeline.coordination.interface import ANY_VERSION, SessionId
 from pipeline.errors import CoordinationError, CoordinationLostError, CoordinationUnavailableError
-from pipeline.model import TopicPartition
 from pipeline.testing.faulty_files import Crash
-from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
+from pipeline.testing.memory_zookeeper import MemoryClient
+from pipeline.testing.simulation.partition_znodes import PartitionZnodes
 from pipeline.testing.simulation.process import Process
 from pipeline.testing.simulation.schedule import Channel, Schedule
-from pipeline.testing.simulation.state_rules import StateInZooKeeper, decode_state
 from pipeline.testing.simulation.trace import Trace
+from pipeline.testing.znodes import Znode, Znodes
 
 _Answer = TypeVar("_Answer")
 Snapshot = Mapping[str, Any]
@@ -40,7 +37,6 @@ Snapshot = Mapping[str, Any]
 FAST_S = (0.0003, 0.004)
 SLOW_S = (0.02, 0.2)
 SLOW = 0.03
-TOPICS_PATH = "/brokers/topics"
 RECONNECT_S = (0.01, 0.3)
 NOTICED = 2 / 3
 """The part of the session timeout after which a client gives up a silent connection."""
@@ -48,7 +44,7 @@ NOTICED = 2 / 3
 
 @dataclass(eq=False)
 class _Value(Generic[_Answer]):
-    """What an operation gave."""
+    """The result of an operation."""
 
     value: _Answer
 
@@ -61,11 +57,12 @@ class _Call(Generic[_Answer]):
     answer: _Value[_Answer] | CoordinationError | None = None
 
 
-class SimulatedZooKeeper(MemoryZooKeeper):
+class SimulatedZooKeeper:
     """The servers. `open_session` gives a client of them."""
 
     def __init__(self, schedule: Schedule, rng: random.Random, trace: Trace) -> None:
-        super().__init__()
+        self.znodes = Znodes(self._wake)
+        self.partitions = PartitionZnodes(self.znodes)
         self.schedule = schedule
         self.rng = rng
         self.trace = trace
@@ -75,25 +72,28 @@ class SimulatedZooKeeper(MemoryZooKeeper):
         self.on_restored: Callable[[], None] = _nothing_restored
         """Called when ZooKeeper has gone back in time."""
         self._written: dict[str, None] = {}
+        self._connections: list[SimulatedConnection] = []
+        self._last_session = 0
 
     def delay_s(self) -> float:
-        """How long a message takes."""
+        """Draw the seconds that a message takes."""
         return self.rng.uniform(*(SLOW_S if self.rng.random() < SLOW else FAST_S))
 
     @asynccontextmanager
-    async def open_session(self, process: Process, session_timeout_ms: int) -> AsyncGenerator["SimulatedClient"]:
-        """A client, whose session ends with the block unless its process was killed: then the session times out."""
-        client = SimulatedClient(self, process, session_timeout_ms)
-        self._clients.append(client)
+    async def open_session(self, process: Process, session_timeout_ms: int) -> AsyncGenerator["SimulatedConnection"]:
+        """Connect a client. Its session ends with the block, or times out if the process was killed."""
+        connection = SimulatedConnection(self, process, session_timeout_ms)
+        self._connections.append(connection)
         try:
-            client.connect()
-            yield client
+            connection.connect()
+            yield connection
         finally:
-            client.end()
+            connection.end()
 
     def begin_session(self) -> SessionId:
-        """A new session."""
-        session = self.new_session()
+        """Begin a session."""
+        self._last_session += 1
+        session = SessionId(self._last_session)
         self.live_sessions[session] = None
         return session
 
@@ -101,58 +101,39 @@ class SimulatedZooKeeper(MemoryZooKeeper):
         """Remove its ephemeral znodes."""
         if session is not None and session in self.live_sessions:
             del self.live_sessions[session]
-            self._remove_ephemerals(session)
+            self.znodes.remove_ephemerals(session)
 
-    def create(self, path: str, data: bytes, owner: SessionId | None, *, sequential: bool, make_parents: bool) -> str:
-        created = super().create(path, data, owner, sequential=sequential, make_parents=make_parents)
-        self._written[created] = None
-        return created
-
-    def set(self, path: str, data: bytes, version: int) -> int:
-        written = super().set(path, data, version)
-        self._written[path] = None
-        return written
-
-    def delete(self, path: str, version: int) -> None:
-        super().delete(path, version)
-        self._written[path] = None
-
-    def transaction(self, operations: Sequence[Operation], session: SessionId) -> None:
-        try:
-            super().transaction(operations, session)
-        except CoordinationError:
-            self._written.clear()
-            raise
-
-    def settle(self) -> None:
-        """An operation is over: report what it wrote."""
+    def settle(self, *, has_failed: bool = False) -> None:
+        """Report what an operation that is over wrote. One that failed wrote nothing."""
         written, self._written = self._written, {}
-        if written:
-            nodes = {path: self.find_or_none(path) for path in written}
+        if written and not has_failed:
+            nodes = {path: self.znodes.find_or_none(path) for path in written}
             self.on_changes({path: None if node is None else node.data for path, node in nodes.items()})
 
     # Going back in time
 
     def snapshot(self, path: str = "/") -> Snapshot:
         """All znodes below a path that belong to no session, and the znode itself."""
-        return {name: node for name, node in self._nodes.items() if node.owner is None and _is_below(name, path)}
+        return {
+            name: node for name, node in self.znodes.by_path.items() if node.owner is None and _is_below(name, path)
+        }
 
     def contents(self, *paths: str) -> Mapping[str, bytes]:
         """Return the data of the znodes directly below these paths."""
-        children = [f"{path}/{name}" for path in paths for name in self._children(path)]
-        return {name: node.data for name in children if (node := self.find_or_none(name)) is not None}
+        children = [f"{path}/{name}" for path in paths for name in self.znodes.children(path)]
+        return {name: node.data for name in children if (node := self.znodes.find_or_none(name)) is not None}
 
     def lose(self, path: str) -> None:
         """Have a znode vanish, and all below it, as if somebody had removed them by hand."""
         for name in sorted(self.snapshot(path), reverse=True):
-            self.delete(name, ANY_VERSION)
+            self.znodes.delete(name, ANY_VERSION)
         self.settle()
 
     def put_back(self, znodes: Snapshot) -> None:
         """Have znodes that vanished come back as they were, with their versions."""
         for name in sorted(znodes):
-            self.create(name, b"", None, sequential=False, make_parents=True)
-        self._nodes.update(znodes)
+            self.znodes.create(name, b"", None, sequential=False, make_parents=True)
+        self.znodes.by_path.update(znodes)
         self.settle()
 
     def tamper(self, path: str, znode: Any | None) -> None:
@@ -160,90 +141,48 @@ class SimulatedZooKeeper(MemoryZooKeeper):
 
         Nothing is reported: whatever follows is judged by what was there before.
         """
-        self.delete(path, ANY_VERSION)
+        self.znodes.delete(path, ANY_VERSION)
         if znode is not None:
-            self.create(path, b"", None, sequential=False, make_parents=True)
-            self._nodes[path] = znode
+            self.znodes.create(path, b"", None, sequential=False, make_parents=True)
+            self.znodes.by_path[path] = znode
         self._written.clear()
 
     def go_back(self, znodes: Snapshot) -> None:
         """Go back to a snapshot, or to nothing, as servers that lost their disks do. All sessions end."""
         for session in list(self.live_sessions):
             self.end_session(session)
-        changed = {**self._nodes, **znodes}
-        self._nodes = {
-            **MemoryZooKeeper()._nodes,
+        changed = {**self.znodes.by_path, **znodes}
+        self.znodes.by_path = {
+            "/": Znode(),
             **{
                 path: replace(node, children=_children_in(path, node.children, znodes)) for path, node in znodes.items()
             },
         }
         self._written.clear()
         self.on_restored()
-        self._wake(*changed)
-        for client in list(self._clients):
-            if isinstance(client, SimulatedClient):
-                client.lose_connection()
+        self._notify(changed)
+        for connection in list(self._connections):
+            connection.lose_connection()
 
-    def states(self) -> dict[TopicPartition, StateInZooKeeper]:
-        """All partitions that have a state."""
-        found = {}
-        for topic in self._children(TOPICS_PATH):
-            for number in sorted(self._children(f"{TOPICS_PATH}/{topic}/partitions"), key=int):
-                node = self.find_or_none(f"{TOPICS_PATH}/{topic}/partitions/{number}/state")
-                if node is not None:
-                    found[TopicPartition(topic, int(number))] = decode_state(node.data)
-        return found
+    def remove(self, connection: "SimulatedConnection") -> None:
+        """Remove a connection, whose client watches nothing any more."""
+        if connection in self._connections:
+            self._connections.remove(connection)
 
-    def state(self, topic_partition: TopicPartition) -> StateInZooKeeper | None:
-        """The state of a partition, None if there is none."""
-        topic, partition = topic_partition
-        node = self.find_or_none(f"{TOPICS_PATH}/{topic}/partitions/{partition}/state")
-        return None if node is None else decode_state(node.data)
+    def _wake(self, path: str, *parents: str) -> None:
+        self._written[path] = None
+        self._notify((path, *parents))
 
-    def partitions(self) -> list[TopicPartition]:
-        """All partitions that are assigned to brokers, with a state or without."""
-        found = []
-        for topic in self._children(TOPICS_PATH):
-            numbers = _decode_topic(self._nodes[f"{TOPICS_PATH}/{topic}"].data).get("partitions", {})
-            found += [TopicPartition(topic, int(number)) for number in sorted(numbers, key=int)]
-        return found
-
-    def topic_id(self, topic: str) -> uuid.UUID | None:
-        """The id of a topic, None if there is no such topic."""
-        path = f"{TOPICS_PATH}/{topic}"
-        node = self.find_or_none(path)
-        text = None if node is None else _decode_topic(node.data).get("topic_id")
-        return None if text is None else decode_uuid(path, text)
-
-    def replica_ids(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        """The brokers that a partition is assigned to."""
-        return self._assigned(topic_partition, "partitions")
-
-    def origin_ids(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        """The brokers that a partition is assigned to, without those that a reassignment adds."""
-        adding = self._assigned(topic_partition, "adding_replicas")
-        return tuple(broker for broker in self.replica_ids(topic_partition) if broker not in adding)
-
-    def _assigned(self, topic_partition: TopicPartition, how: str) -> tuple[int, ...]:
-        node = self.find_or_none(f"{TOPICS_PATH}/{topic_partition.topic}")
-        assigned = _decode_topic(node.data).get(how, {}) if node is not None else {}
-        return tuple(assigned.get(str(topic_partition.partition), ()))
-
-    def _children(self, path: str) -> list[str]:
-        node = self.find_or_none(path)
-        return [] if node is None else sorted(node.children)
-
-    def forget(self, client: "SimulatedClient") -> None:
-        """It watches nothing any more."""
-        if client in self._clients:
-            self._clients.remove(client)
+    def _notify(self, paths: Iterable[str]) -> None:
+        for connection in self._connections:
+            connection.notify(tuple(paths))
 
 
-class SimulatedClient(MemoryClient):
-    """A client in a process."""
+class SimulatedConnection:
+    """The connection of a client in a process, and the session that it keeps."""
 
     def __init__(self, server: SimulatedZooKeeper, process: Process, session_timeout_ms: int) -> None:
-        super().__init__(server, session_timeout_ms)
+        self.client = MemoryClient(server.znodes, self, session_timeout_ms)
         self._zookeeper = server
         self._process = process
         self.session_timeout_s = session_timeout_ms / 1000
@@ -258,13 +197,13 @@ class SimulatedClient(MemoryClient):
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write waits for its answer."""
+        """True if a write waits for its answer."""
         return self._writes > 0
 
     # Faults
 
     def cut(self) -> None:
-        """Nothing gets through, in neither direction."""
+        """Cut the network in both directions."""
         if self._is_cut or self.is_dead:
             return
         self._is_cut = True
@@ -275,7 +214,7 @@ class SimulatedClient(MemoryClient):
         self._zookeeper.schedule.after(self.session_timeout_s * NOTICED, lambda: self._notice(silence))
 
     def heal(self) -> None:
-        """All gets through again."""
+        """Heal the network."""
         if self._is_cut:
             self._is_cut = False
             self._up.heal()
@@ -293,14 +232,14 @@ class SimulatedClient(MemoryClient):
 
     def lose_connection(self) -> None:
         """The connection breaks; another one is made soon."""
-        if not self.is_dead and self.history.is_connected:
+        if not self.is_dead and self.client.history.is_connected:
             self._break()
             self._reconnect_soon()
 
     def expire_session(self) -> None:
         """The servers drop the session; the client hears of that when it is connected again."""
         if not self.is_dead:
-            self._zookeeper.end_session(self.session)
+            self._zookeeper.end_session(self.client.session)
             self.lose_connection()
 
     def kill(self) -> None:
@@ -308,7 +247,7 @@ class SimulatedClient(MemoryClient):
         self.is_dead = True
         self._up.drop(self._zookeeper.rng.randint(0, len(self._up)))
         self._down.drop()
-        self._zookeeper.forget(self)
+        self._zookeeper.remove(self)
         self._begin_silence()
 
     # The connection
@@ -321,12 +260,12 @@ class SimulatedClient(MemoryClient):
         """Close the session, unless the process is dead."""
         if not self.is_dead:
             self.is_dead = True
-            self._zookeeper.forget(self)
-            self._zookeeper.end_session(self.session)
+            self._zookeeper.remove(self)
+            self._zookeeper.end_session(self.client.session)
 
     def _begin_silence(self) -> None:
         self._silences += 1
-        silence, session = self._silences, self.session
+        silence, session = self._silences, self.client.session
 
         def time_out() -> None:
             if self._silences == silence and session in self._zookeeper.live_sessions:
@@ -339,9 +278,9 @@ class SimulatedClient(MemoryClient):
         self._silences += 1
         if self.is_dead:
             return
-        if not self.history.is_connected:
+        if not self.client.history.is_connected:
             self._reconnect_soon()
-        elif self.session not in self._zookeeper.live_sessions:
+        elif self.client.session not in self._zookeeper.live_sessions:
             delay_s = self._zookeeper.rng.uniform(*RECONNECT_S)
             self._zookeeper.schedule.after(delay_s, self.lose_connection)
 
@@ -353,7 +292,7 @@ class SimulatedClient(MemoryClient):
         rng = self._zookeeper.rng
         self._up.drop(rng.randint(0, len(self._up)))
         self._down.drop()
-        self.history.suspended()
+        self.client.history.suspended()
         calls, self._calls = self._calls, {}
         for call in calls:
             call.done.set()
@@ -362,26 +301,29 @@ class SimulatedClient(MemoryClient):
         self._zookeeper.schedule.after(self._zookeeper.rng.uniform(*RECONNECT_S), self._reconnect)
 
     def _reconnect(self) -> None:
-        if self.is_dead or self.history.is_connected:
+        if self.is_dead or self.client.history.is_connected:
             return
         if self._is_cut or self._process.is_stopped:
             return  # the end of the silence connects
-        is_alive = self.session is not None and self.session in self._zookeeper.live_sessions
-        session = self.session if is_alive and self.session is not None else self._zookeeper.begin_session()
+        is_alive = self.client.session is not None and self.client.session in self._zookeeper.live_sessions
+        session = (
+            self.client.session if is_alive and self.client.session is not None else self._zookeeper.begin_session()
+        )
         self._zookeeper.trace.add(self._process.name, f"zookeeper session {session}{'' if is_alive else ' is new'}")
-        self.become_connected(session)
+        self.client.become_connected(session)
 
-    def wake(self, paths: Sequence[str]) -> None:
-        if self.history.is_connected and not self.is_dead:
-            self._down.send(lambda: super(SimulatedClient, self).wake(paths))
+    def notify(self, paths: Sequence[str]) -> None:
+        """Wake the watches of znodes that may have changed, once the client hears of that."""
+        if self.client.history.is_connected and not self.is_dead:
+            self._down.send(lambda: self.client.wake(paths))
 
     # Operations
 
-    async def _watched_read(self, path: str) -> Any:
-        return await self._read(path, lambda: self._zookeeper.find_or_none(path), patiently=True)
-
-    async def _read(self, path: str, act: Callable[[], _Answer], *, patiently: bool = False) -> _Answer:
-        timeout_s = float("inf") if patiently else self._operation_timeout_s
+    async def read(
+        self, client: MemoryClient, path: str, act: Callable[[], _Answer], *, waits_for_ever: bool
+    ) -> _Answer:
+        """Carry out an operation, and repeat one whose answer was lost."""
+        timeout_s = math.inf if waits_for_ever else client.operation_timeout_s
         deadline = trio.current_time() + timeout_s
         while True:
             call = await self._ask(path, act, deadline)
@@ -390,10 +332,11 @@ class SimulatedClient(MemoryClient):
             if trio.current_time() >= deadline:
                 raise CoordinationUnavailableError(path, "no answer in time; nothing was changed")
 
-    async def _write(self, path: str, act: Callable[[], _Answer]) -> _Answer:
+    async def write(self, client: MemoryClient, path: str, act: Callable[[], _Answer]) -> _Answer:
+        """Carry out an operation. Raises CoordinationLostError if the answer was lost."""
         self._writes += 1
         try:
-            call = await self._ask(path, act, trio.current_time() + self._operation_timeout_s)
+            call = await self._ask(path, act, trio.current_time() + client.operation_timeout_s)
         finally:
             self._writes -= 1
         if call.answer is None:
@@ -402,14 +345,14 @@ class SimulatedClient(MemoryClient):
 
     async def _ask(self, path: str, act: Callable[[], _Answer], deadline: float) -> _Call[_Answer]:
         await trio.lowlevel.checkpoint()
-        if not self.history.is_connected:
+        if not self.client.history.is_connected:
             with trio.move_on_at(deadline):
-                await self.history.wait_connected()
+                await self.client.history.wait_connected()
         if self.is_dead:
             raise Crash
-        if not self.history.is_connected:
+        if not self.client.history.is_connected:
             raise CoordinationUnavailableError(path, "no answer in time; nothing was changed")
-        call, session = _Call[_Answer](), self.session
+        call, session = _Call[_Answer](), self.client.session
         self._calls[call] = None
         self._up.send(lambda: self._perform(call, act, session))
         try:
@@ -420,7 +363,7 @@ class SimulatedClient(MemoryClient):
         return call
 
     def _perform(self, call: _Call[_Answer], act: Callable[[], _Answer], session: SessionId | None) -> None:
-        """At the servers."""
+        """Carry out an operation at the servers."""
         if session not in self._zookeeper.live_sessions:
             return
         answer: _Value[_Answer] | CoordinationError
@@ -428,19 +371,12 @@ class SimulatedClient(MemoryClient):
             answer = _Value(act())
         except CoordinationError as error:
             answer = error
-        self._zookeeper.settle()
+        self._zookeeper.settle(has_failed=isinstance(answer, CoordinationError))
         self._down.send(lambda: self._answered(call, answer))
 
     def _answered(self, call: _Call[_Answer], answer: _Value[_Answer] | CoordinationError) -> None:
         call.answer = answer
         call.done.set()
-
-
-@lru_cache(maxsize=1024)
-def _decode_topic(data: bytes) -> Mapping[str, Any]:
-    """Return the content of a topic's znode, which nobody changes."""
-    decoded: Mapping[str, Any] = json.loads(data)
-    return decoded
 
 
 def _is_below(name: str, path: str) -> bool:
@@ -455,11 +391,11 @@ def _children_in(path: str, children: Iterable[str], znodes: Snapshot) -> frozen
 
 
 def _nothing_restored() -> None:
-    """Nobody wants to know."""
+    """Ignore the report."""
 
 
 def _nothing(_znodes: Mapping[str, bytes | None]) -> None:
-    """Nobody wants to know."""
+    """Ignore the report."""
 
 
 def _answer_of(call: _Call[_Answer]) -> _Answer:

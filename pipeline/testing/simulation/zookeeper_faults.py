@@ -15,42 +15,42 @@ CONNECTED_LOOK_S = 0.002
 
 async def cut_zookeeper(context: FaultContext) -> None:
     """Cut a broker from ZooKeeper."""
-    client = (machine := context.victim()).client
-    if client is not None:
+    connection = (machine := context.victim()).connection
+    if connection is not None:
         context.tell(f"{machine.name} is cut from ZooKeeper")
-        client.cut()
+        connection.cut()
         await context.outage()
-        client.heal()
+        connection.heal()
 
 
 async def lose_connection(context: FaultContext) -> None:
     """Break the connection of a broker to ZooKeeper."""
-    client = (machine := context.victim()).client
-    if client is not None:
+    connection = (machine := context.victim()).connection
+    if connection is not None:
         context.tell(f"{machine.name} loses its connection to ZooKeeper")
-        client.lose_connection()
+        connection.lose_connection()
 
 
 async def expire_session(context: FaultContext) -> None:
     """Have the session of a broker expire while it is connected."""
-    client = (machine := context.victim()).client
-    if client is not None:
+    connection = (machine := context.victim()).connection
+    if connection is not None:
         context.tell(f"the session of {machine.name} expires")
-        client.expire_session()
+        connection.expire_session()
 
 
 async def expire_sessions(context: FaultContext) -> None:
     """Have the sessions of a broker, or of all, expire again and again before the broker has joined."""
     machines = context.cluster.machines if context.rng.random() < 0.5 else [context.victim()]
-    clients = [machine.client for machine in machines if machine.client is not None]
+    connections = [machine.connection for machine in machines if machine.connection is not None]
     context.tell(f"the sessions of {', '.join(machine.name for machine in machines)} expire again and again")
 
     def are_connected() -> bool:
-        return all(client.is_dead or client.history.is_connected for client in clients)
+        return all(connection.is_dead or connection.client.history.is_connected for connection in connections)
 
     for _ in range(context.rng.randint(*SESSIONS)):
-        for client in clients:
-            client.expire_session()
+        for connection in connections:
+            connection.expire_session()
         await context.wait_until(are_connected, CONNECTED_TIMEOUT_S, CONNECTED_LOOK_S)
         await trio.sleep(context.rng.uniform(*SESSION_S))
 
@@ -59,13 +59,13 @@ async def change_epoch(context: FaultContext) -> None:
     """Have the epoch of a broker be another one, or gone, as by hand or by another broker of the same id."""
     zookeeper, machine = context.cluster.zookeeper, context.victim()
     path = broker_epoch_path(machine.id)
-    if zookeeper.find_or_none(path) is not None:
+    if zookeeper.znodes.find_or_none(path) is not None:
         is_removed = context.rng.random() < 0.5
         context.tell(f"the epoch of {machine.name} {'vanishes' if is_removed else 'is raised'}")
         if is_removed:
             zookeeper.tamper(path, None)
         else:
-            zookeeper.set(path, b"", ANY_VERSION)
+            zookeeper.znodes.set(path, b"", ANY_VERSION)
             zookeeper.settle()
 
 

@@ -61,7 +61,7 @@ async def test_other_writers_are_taken_into_account_until_they_are_too_many(writ
             nonlocal left
             if left:
                 left -= 1
-                server.set(PATH, b"other", -1)
+                server.znodes.set(PATH, b"other", -1)
             return append_a(found)
 
         if writes < ATTEMPTS:

@@ -194,7 +194,7 @@ async def next_leader(brokers: Brokers, *former: int) -> int:
 def registered_again(brokers: Brokers, backup: Backup, *ids: int) -> bool:
     """Whether these have sessions of after the backup: this server ends none of the backup, nor its registrations."""
     paths = [broker_path(BrokerId(id_)) for id_ in ids]
-    found = [brokers.zookeeper.find_or_none(path) for path in paths]
+    found = [brokers.zookeeper.znodes.find_or_none(path) for path in paths]
     return all(node and node.owner != backup.nodes[path].owner for path, node in zip(paths, found, strict=True))
 
 

@@ -24,11 +24,11 @@ async def test_a_broker_on_a_copy_of_the_log_dirs_of_a_living_one_is_refused_and
         assert (await broker.produce("t", batch(b"a"))).base_offset == 0
         shutil.copytree(tmp_path / "broker-1", tmp_path / "copy")
         assert (await broker.produce("t", batch(b"b"))).base_offset == 1
-        registered = zookeeper_twin.find(PATH)
+        registered = zookeeper_twin.znodes.find(PATH)
         with trio.fail_after(TIMEOUT_S), pytest.raises(ConfigurationError, match="alive: one of the two has a copy"):
             async with start(1, log_dirs=str(tmp_path / "copy"), **SHORT):
                 pass
-        assert zookeeper_twin.find(PATH) == registered
+        assert zookeeper_twin.znodes.find(PATH) == registered
         assert (await broker.produce("t", batch(b"c"))).base_offset == 2
 
 
@@ -40,7 +40,7 @@ async def test_a_broker_that_lost_its_session_gives_way_to_one_on_a_copy_of_its_
             await broker.create("t")
             shutil.copytree(tmp_path / "broker-1", tmp_path / "copy")
             broker.zookeeper.history.suspended()
-            zookeeper_twin.delete(PATH, -1)  # as its session does that times out
+            zookeeper_twin.znodes.delete(PATH, -1)  # as its session does that times out
             async with start(1, log_dirs=str(tmp_path / "copy"), **SHORT) as other:
                 assert (await other.produce("t", batch(b"a"))).error_code == 0
                 zookeeper_twin.expire(broker.zookeeper)
@@ -65,10 +65,10 @@ async def test_a_former_life_is_replaced_at_once_and_that_of_another_boot_when_i
             if not is_of_older_version:
 
                 def end(_client: object, path: str) -> None:
-                    if path == PATH and zookeeper_twin.find_or_none(PATH) is not None:
+                    if path == PATH and zookeeper_twin.znodes.find_or_none(PATH) is not None:
                         zookeeper_twin.before_request = None
                         nursery.start_soon(dead.delete, PATH)
 
                 zookeeper_twin.before_request = end
             async with start(1):
-                assert zookeeper_twin.find(PATH).data != former
+                assert zookeeper_twin.znodes.find(PATH).data != former

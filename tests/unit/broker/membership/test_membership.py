@@ -200,8 +200,8 @@ async def test_a_registration_of_another_broker_of_this_id_is_not_overwritten(
         if has_looked:  # at the registration, which is to be written next
             zookeeper_twin.before_request = None
             zookeeper_twin.expire(client)
-            zookeeper_twin.set(epoch_path, b"", ANY_VERSION)
-            zookeeper_twin.create(path, others, other.session, sequential=False, make_parents=False)
+            zookeeper_twin.znodes.set(epoch_path, b"", ANY_VERSION)
+            zookeeper_twin.znodes.create(path, others, other.session, sequential=False, make_parents=False)
         has_looked = asked == path
 
     async with zookeeper_twin.open() as other:

@@ -57,7 +57,6 @@ class OpenFile(Protocol):
 
     def fileno(self) -> int:
         """The descriptor, for sendfile."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +84,3 @@ class Clock(Protocol):
 
     def __call__(self) -> int:
         """Milliseconds since 1970 UTC."""
-        ...

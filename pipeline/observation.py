@@ -14,30 +14,24 @@ class ObservedLog(Protocol):
     @property
     def topic_id(self) -> uuid.UUID | None:
         """The topic's id; None if it has none."""
-        ...
 
     @property
     def log_start_offset(self) -> Offset:
         """Log start offset."""
-        ...
 
     @property
     def log_end_offset(self) -> Offset:
         """Log end offset."""
-        ...
 
     @property
     def recovery_point(self) -> Offset:
         """Offset before which every record survives a crash."""
-        ...
 
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
         """Headers of the batches, from the batch with this offset on."""
-        ...
 
     def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
         """Start offset of a leader epoch; None if it is not known."""
-        ...
 
 
 class ObservedPartition(Protocol):
@@ -46,24 +40,19 @@ class ObservedPartition(Protocol):
     @property
     def topic_partition(self) -> TopicPartition:
         """The replica's partition."""
-        ...
 
     @property
     def log(self) -> ObservedLog:
         """The replica's log."""
-        ...
 
     @property
     def high_watermark(self) -> Offset:
         """High watermark."""
-        ...
 
     @property
     def is_leader(self) -> bool:
         """True if the replica leads."""
-        ...
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
         """Leader epoch in which the replica leads or follows."""
-        ...

@@ -21,15 +21,12 @@ class ConnectionListener(Protocol):
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        ...
 
     async def accept(self) -> tuple[Transport, HostPort]:
         """The next connection, and who is at its other end. Raises OSError, after which it can be asked again."""
-        ...
 
     def close(self) -> None:
         """Take no more connections. Closing twice does nothing."""
-        ...
 
 
 class HangupWatch(Protocol):
@@ -37,15 +34,12 @@ class HangupWatch(Protocol):
 
     def watch(self, descriptor: int, on_gone: Callable[[], None]) -> None:
         """Have `on_gone` called once the peer has ended its side. A second watch of a connection does nothing."""
-        ...
 
     def forget(self, descriptor: int) -> None:
         """Watch no longer. Call before the connection is closed."""
-        ...
 
     async def run(self) -> None:
         """Notify until cancelled."""
-        ...
 
 
 class Network(Protocol):
@@ -53,15 +47,12 @@ class Network(Protocol):
 
     async def listen(self, address: HostPort) -> Sequence[ConnectionListener]:
         """Listen at this address; port 0 picks a free one. Raises OSError when taken."""
-        ...
 
     async def connect(self, address: HostPort) -> Transport:
         """Connect to a server. Raises NetworkError."""
-        ...
 
     def hangups(self) -> HangupWatch:
         """Return a watch for the connections of one server."""
-        ...
 
 
 class SocketListener:

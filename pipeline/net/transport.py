@@ -38,41 +38,32 @@ class Transport(Protocol):
     @property
     def descriptor(self) -> int:
         """A number that no other open connection has."""
-        ...
 
     @property
     def had_its_share(self) -> bool:
         """True if a receiver should `give_way` now."""
-        ...
 
     @property
     def sent_at(self) -> float:
         """When the peer last took something for which `send` had to wait, in trio's time; -inf if it never did."""
-        ...
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Fill the front of `buffer`; 0 when the peer has ended its side."""
-        ...
 
     def receive_now(self, buffer: memoryview) -> int | None:
         """Receive as `receive_into` does, but return None if nothing is there."""
-        ...
 
     async def wait_readable(self) -> None:
         """Wait until there is something to receive."""
-        ...
 
     async def give_way(self) -> None:
         """Let others have their turn."""
-        ...
 
     async def send(self, pieces: Sequence[Piece]) -> None:
         """Send all pieces in order. Cancelled half way, the connection is of no use any more: close it."""
-        ...
 
     def close(self) -> None:
         """Close at once. Closing twice does nothing."""
-        ...
 
 
 class SocketTransport:

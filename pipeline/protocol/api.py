@@ -1,4 +1,4 @@
-"""The table of api keys: their messages, in the versions that our broker serves. A further key is a file and a line."""
+"""Table of api keys: messages, and the versions that our broker serves. A new key takes a file and a line here."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -55,7 +55,7 @@ from pipeline.protocol.schema import Message
 
 
 class ApiKey(IntEnum):
-    """An api key, as its number and as a row of the table: messages, and the versions that our broker serves."""
+    """An api key: its number, messages, and the versions that our broker serves."""
 
     request: type[Message]
     response: type[Message]
@@ -117,7 +117,7 @@ class ApiKey(IntEnum):
         return int(self)
 
     def serves(self, version: int) -> bool:
-        """Whether our broker serves this version."""
+        """True if our broker serves this version."""
         return self.min_version <= version <= self.max_version
 
 

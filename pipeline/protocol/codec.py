@@ -1,7 +1,7 @@
-"""Messages to bytes and back, for every declared version.
+"""Encodes and decodes messages in every declared version.
 
-The code for one (message class, version) is written and compiled when it is first needed (`encoder.py`, `decoder.py`),
-then kept. Whatever is wrong with bytes or values leaves here as ProtocolError and nothing else.
+The code for one (message class, version) is generated when it is first needed (`encoder.py`, `decoder.py`), then kept.
+Bytes and values that are wrong raise ProtocolError and nothing else.
 """
 
 import struct
@@ -19,25 +19,25 @@ Encoder = Callable[[Any], list[Piece]]
 Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 
 MAX_ELEMENTS = 10_000_000
-"""Of a message from somebody whom we asked. Servers take less from strangers."""
+"""Bound of elements in a response, from a server that we asked. Servers accept fewer in requests."""
 
-_encoders: dict[tuple[type[Message], int], Encoder] = {}
-_encoders_in_pieces: dict[tuple[type[Message], int], Encoder] = {}
-_decoders: dict[tuple[type[Message], int], Decoder] = {}
+_ENCODERS: dict[tuple[type[Message], int], Encoder] = {}
+_ENCODERS_IN_PIECES: dict[tuple[type[Message], int], Encoder] = {}
+_DECODERS: dict[tuple[type[Message], int], Decoder] = {}
 
 
 def is_flexible(cls: type[Message], version: int) -> bool:
-    """Whether this version has compact lengths, tagged fields and the header that goes with them."""
+    """True if this version has compact lengths, tagged fields and the header that belongs to them."""
     return version >= cls.FLEXIBLE_SINCE
 
 
 def encode(message: Message, version: int, *, in_pieces: bool = False) -> list[Piece]:
-    """The message's body. Small parts are joined, records of 4 KiB or more and file regions passed by reference. A very
-    long message takes half the memory `in_pieces`: many pieces, long texts and bytes among them as they are.
+    """Return the message's body. Small parts are joined; records of 4 KiB or more and file regions are references.
 
-    ProtocolError if a value does not fit its wire type, or this version cannot carry it.
+    `in_pieces`: a very long message takes half the memory, as many pieces, with references to long texts and bytes.
+    Raises ProtocolError if a value does not fit its wire type, or this version cannot carry it.
     """
-    encoders = _encoders_in_pieces if in_pieces else _encoders
+    encoders = _ENCODERS_IN_PIECES if in_pieces else _ENCODERS
     encoder = encoders.get((type(message), version)) or _new_encoder(type(message), version, in_pieces=in_pieces)
     try:
         pieces: list[Piece] = encoder(message)
@@ -49,9 +49,9 @@ def encode(message: Message, version: int, *, in_pieces: bool = False) -> list[P
 
 
 def decode(cls: type[M], version: int, buffer: bytes | bytearray | memoryview) -> M:
-    """The message in the buffer, which must hold it and nothing else; ProtocolError otherwise.
+    """Return the message that fills the buffer. Raises ProtocolError.
 
-    Records are memoryviews over the buffer: they are valid, and writeable, as long and as far as it is.
+    Records are memoryviews over the buffer: valid as long as it is, and writeable if it is.
     """
     view = memoryview(buffer)
     message, end = decode_from(cls, version, view, 0)
@@ -63,8 +63,8 @@ def decode(cls: type[M], version: int, buffer: bytes | bytearray | memoryview) -
 def decode_from(
     cls: type[M], version: int, view: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> tuple[M, int]:
-    """The message that starts at this position, and where it ends. ProtocolError if its arrays hold more elements."""
-    decoder = _decoders.get((cls, version)) or _new_decoder(cls, version)
+    """Return the message at `position`, and its end. Raises ProtocolError, also beyond `max_elements` in its arrays."""
+    decoder = _DECODERS.get((cls, version)) or _new_decoder(cls, version)
     try:
         result: tuple[M, int] = decoder(view, position, len(view), max_elements)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -81,10 +81,10 @@ def _flexible_if_declared(cls: type[Message], version: int) -> bool:
 
 def _new_encoder(cls: type[Message], version: int, *, in_pieces: bool) -> Encoder:
     encoder = compile_encoder(cls, version, _flexible_if_declared(cls, version), in_pieces=in_pieces)
-    (_encoders_in_pieces if in_pieces else _encoders)[cls, version] = encoder
+    (_ENCODERS_IN_PIECES if in_pieces else _ENCODERS)[cls, version] = encoder
     return encoder
 
 
 def _new_decoder(cls: type[Message], version: int) -> Decoder:
-    decoder = _decoders[cls, version] = compile_decoder(cls, version, _flexible_if_declared(cls, version))
+    decoder = _DECODERS[cls, version] = compile_decoder(cls, version, _flexible_if_declared(cls, version))
     return decoder

@@ -3,16 +3,16 @@
 A request is a header (v1: api key, version, correlation id, client id; v2, for flexible versions: and tagged fields)
 and a body; a response is a header (v0: correlation id; v1, for flexible versions: and tagged fields) and a body. Two
 exceptions: the client id is always an int16-sized string, and the response header of ApiVersions is always v0, so that
-a client can read it before anything was agreed on (KIP-511).
+a client can read it before versions are negotiated (KIP-511).
 
 Invariants
-  A. The server machine hands out requests in the order of arrival; whoever uses it answers in that order, which is what
-     the client machine expects of every server.
+  A. The server machine hands out requests in the order of arrival; its user must answer in that order, which the client
+     machine expects of every server.
   B. Bodies with records keep views of a buffer that is not used again.
-  C. Whatever is not a request that this server serves raises ProtocolError; the connection is then of no use.
+  C. Bytes that are not a request that this server serves raise ProtocolError; the connection is then of no use.
      Only ApiVersions of an unknown version is answered: error UNSUPPORTED_VERSION in version 0, with our range.
-  D. Bytes behind the body of a request are passed over, as Apache Kafka does: librdkafka 2.x ends a Metadata request
-     for all topics (v9 on) with three of them.
+  D. Bytes behind the body of a request are skipped, as Apache Kafka does: librdkafka 2.x ends a Metadata request for
+     all topics (v9 on) with three of them.
 """
 
 import struct
@@ -33,13 +33,13 @@ M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 MAX_REQUEST_ELEMENTS = 100_000
-"""Elements of all arrays of a request: ten times what the largest cluster needs, decoded in a fifth of a second."""
+"""Bound of elements in all arrays of a request: ten times what the largest cluster needs, decoded in 0.2 s."""
 JOINED_BYTES = 64 * 1024
-"""The first piece of a message is copied behind its head if it is no larger: one piece less to send."""
+"""A first piece of at most this size is copied behind the head of its message: one piece less to send."""
 LARGE_REQUEST_ELEMENTS = 10_000
-"""A request with more elements than that is large: a thread decodes it, and encodes its answer."""
+"""Bound of elements in an ordinary request. A thread decodes a larger one, and encodes its answer."""
 MAX_BYTES_WITHOUT_RECORDS = 16 * 1024 * 1024
-"""Bytes of a request that carries no records: 60,000 topics with the longest names."""
+"""Bound of a request that carries no records: 60,000 topics with the longest names."""
 MAX_HEADER_TAGS = 64
 
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -61,7 +61,7 @@ class Request(NamedTuple, Generic[M_co]):
 
 
 class LargeRequest(NamedTuple):
-    """A large request that is still to be decoded, in memory of its own. Any thread may decode it."""
+    """A large request that is not decoded yet, in memory of its own. Any thread may decode it."""
 
     api_key: ApiKey
     api_version: int
@@ -71,7 +71,7 @@ class LargeRequest(NamedTuple):
     size_bytes: int
 
     def decode(self) -> Request[Message]:
-        """Decode it. Raises ProtocolError if it is garbled, or has more than MAX_REQUEST_ELEMENTS elements."""
+        """Decode the request. Raises ProtocolError, also beyond MAX_REQUEST_ELEMENTS elements."""
         kind: type[Message] = self.api_key.request
         body, _ = decode_from(kind, self.api_version, self.body, 0, MAX_REQUEST_ELEMENTS)
         return Request(
@@ -85,7 +85,7 @@ def size_of(pieces: list[Piece]) -> int:
 
 
 class ServerConnection:
-    """The server's end. `apis` are the keys served. Many may receive into the same buffer `shared` (see `framing`)."""
+    """The server's end. `apis` are the keys served. Many ends may share one receive buffer (see `framing`)."""
 
     __slots__ = ("_apis", "_frames", "large_has_records")
 
@@ -95,7 +95,7 @@ class ServerConnection:
         self._frames = FrameBuffer(max_request_bytes, shared)
         self._apis = apis
         self.large_has_records = False
-        """True if the large request that is under way is of a kind that carries records."""
+        """True if the api key of the large request under way carries records."""
 
     @property
     def growth(self) -> int:
@@ -108,21 +108,21 @@ class ServerConnection:
         return self._frames.large_size
 
     def park(self) -> None:
-        """Before waiting for anything: leave a shared buffer to others."""
+        """Leave a shared buffer to others; call before any wait."""
         self._frames.park()
 
     def get_buffer(self) -> memoryview:
-        """Where to receive into next; take all requests first."""
+        """Return the buffer to receive into next. Take all requests first."""
         return self._frames.get_buffer()
 
     def bytes_received(self, count: int) -> None:
-        """So many bytes were received into that buffer."""
+        """Note that `count` bytes were received into that buffer."""
         self._frames.bytes_received(count)
 
     def next_request(self) -> Request[Message] | LargeRequest | None:
-        """The next request that has arrived whole. ProtocolError (close the connection) if it is none we serve.
+        """Return the next request that has arrived whole; a LargeRequest if a thread should decode it.
 
-        One with very many elements comes undecoded, for a thread to do that.
+        Raises ProtocolError if it is not a request that we serve: close the connection.
         """
         taken = self._frames.next_frame()
         if taken is None:
@@ -158,7 +158,7 @@ class ServerConnection:
         return Request(api_key, version, correlation_id, client_id, body, len(frame))
 
     def _expect_large(self, start: memoryview) -> None:
-        """Look at the first bytes of a large request before there is memory for all of it."""
+        """Check the api key and size of a large request before it gets memory."""
         api_key = self._apis.get(int.from_bytes(start[:2], "big", signed=True))
         if api_key is None:
             raise ProtocolError("a large request of an api key that is not served")
@@ -170,9 +170,7 @@ class ServerConnection:
             )
 
     def encode_response(self, request: Request[Message], response: Message, *, in_pieces: bool = False) -> list[Piece]:
-        """The response as it goes out, frame and header included. Large records stay references; `in_pieces`: a very
-        long response is in memory once.
-        """
+        """Return the response with frame and header. Large records stay references; `in_pieces` as in `encode`."""
         api_key, version = request.api_key, request.api_version
         if not api_key.serves(version):
             response, version = _unsupported_version(api_key), 0
@@ -197,13 +195,13 @@ class ClientConnection:
 
     @property
     def expected(self) -> int:
-        """How many responses are outstanding."""
+        """Number of outstanding responses."""
         return len(self._expected)
 
     def encode_request(
         self, message: Message, version: int, *, expect_response: bool = True
     ) -> tuple[int, list[Piece]]:
-        """The correlation id, and the request as it goes out. Produce with acks 0 expects no response."""
+        """Return the correlation id, and the request with frame and header. Produce with acks 0 expects no response."""
         pieces = encode(message, version)
         correlation_id = self._correlation_id
         tagged_fields = b"\0" if is_flexible(type(message), version) else b""
@@ -215,17 +213,18 @@ class ClientConnection:
         return correlation_id, _with_head(head, pieces)
 
     def get_buffer(self) -> memoryview:
-        """Where to receive into next; take all responses first."""
+        """Return the buffer to receive into next. Take all responses first."""
         return self._frames.get_buffer()
 
     def bytes_received(self, count: int) -> None:
-        """So many bytes were received into that buffer."""
+        """Note that `count` bytes were received into that buffer."""
         self._frames.bytes_received(count)
 
     def next_response(self) -> tuple[int, Message] | None:
-        """The next response that has arrived whole, with its correlation id. ProtocolError if it is not the one due.
+        """Return the next response that has arrived whole, with its correlation id.
 
-        An ApiVersions response with error UNSUPPORTED_VERSION is in version 0, whatever was asked for (KIP-511).
+        Raises ProtocolError if it is not the response that is due. An ApiVersions response with error
+        UNSUPPORTED_VERSION is in version 0, whatever version was asked for (KIP-511).
         """
         taken = self._frames.next_frame()
         if taken is None:
@@ -263,7 +262,6 @@ def _client_id(frame: memoryview, size: int) -> tuple[str | None, int]:
 
 
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:
-    """No tagged field of a header is known to us."""
     try:
         if not frame[position]:
             return position + 1
@@ -287,7 +285,6 @@ def _unsupported_version(api_key: ApiKey) -> ApiVersionsResponse:
 
 
 def _with_head(head: bytes, pieces: list[Piece]) -> list[Piece]:
-    """Joins the head with the first piece if that is small anyway."""
     if pieces and isinstance(pieces[0], bytes) and len(pieces[0]) <= JOINED_BYTES:
         pieces[0] = head + pieces[0]
         return pieces

@@ -1,4 +1,4 @@
-"""Writes the decoder of one message in one version.
+"""Generates the decoder of one message in one version.
 
 The generated function is `decode(data, position, limit, budget) -> (message, position)`, `data` a memoryview of `limit`
 bytes, `budget` the number of elements and unknown tagged fields that the message may have. It may raise ProtocolError,
@@ -7,9 +7,9 @@ the first.
 
 Invariants: every length is compared with the bytes that remain before anything is allocated or looped over, and every
 count with the budget, since an element may take thirty times its bytes in memory; no string is longer than
-`MAX_STRING_BYTES`, not in compact form either, as in Kafka's generated readers; objects are made without running the
-frozen dataclass' `__init__`, which would cost ten times as much: their slots are filled in an object of a mutable twin
-class with the same slots, which then becomes the frozen class.
+`MAX_STRING_BYTES`, not in compact form either, as in Kafka's generated readers; the frozen dataclass' `__init__` is not
+run, as it would cost ten times as much: an object of a mutable twin class with the same slots is filled, then gets the
+frozen class.
 """
 
 import struct
@@ -26,7 +26,7 @@ _SIZES = {"B": 1, **{kind.format: kind.size_bytes for kind in Kind if kind.forma
 
 
 def compile_decoder(cls: type, version: int, flexible: bool) -> Callable[..., Any]:
-    """The decoder of the message class in this version."""
+    """Return the decoder of the message class in this version."""
     return _Decoder(cls, version, flexible).compile("decode", f"<decoder of {cls.__name__} v{version}>")
 
 
@@ -37,7 +37,7 @@ def _twin(cls: type) -> type:
 
 
 def least_bytes(cls: type, version: int, flexible: bool) -> int:
-    """The fewest bytes that a struct takes, to refuse array lengths that cannot be true."""
+    """Return the fewest bytes that a struct takes, to refuse array lengths that cannot be true."""
     size = 1 if flexible else 0
     for field in declarations(cls):
         if field.exists_in(version) and field.wire.tag is None:
@@ -72,7 +72,7 @@ class _Decoder(Source):
         return f"raise ProtocolError({f'{self._message}: {field.name} {what}'!r})"
 
     def _fixed(self, formats: str, target: str) -> None:
-        """Reads a fixed-width value with the next `struct` call."""
+        """Decode a fixed-width value with the next `struct` call."""
         self._formats.append(formats)
         self._targets.append(target)
 
@@ -88,7 +88,7 @@ class _Decoder(Source):
         self._targets.clear()
 
     def _struct(self, cls: type) -> str:
-        """Decodes the fields and makes the object; returns the local that holds it."""
+        """Decode the fields and make the object. Return the local that holds it."""
         plain, tagged, absent = self.fields(cls)
         values = {field.name: self._value(field) for field in plain}
         for field in (*tagged, *absent):
@@ -105,7 +105,7 @@ class _Decoder(Source):
         return item
 
     def _value(self, field: FieldDeclaration) -> str:
-        """Decodes one field; returns the expression that holds its value, valid once the pending run is flushed."""
+        """Decode one field. Return the expression of its value, valid once the pending run is flushed."""
         if field.is_array:
             return self._array(field)
         return self._scalar(field)
@@ -138,9 +138,9 @@ class _Decoder(Source):
         return value
 
     def _length(self, legacy_format: str, *, often_long: bool = False, text: FieldDeclaration | None = None) -> str:
-        """Reads a length, compact ones being one more. Returns its local; below `self._empty` stands for null.
+        """Decode a length (a compact one is one more). Return its local; a value below `self._empty` stands for null.
 
-        The length of a `text` is limited in every version; where it is an int16, that is so by itself.
+        The length of a `text` is limited in every version; an int16 cannot exceed the limit.
         """
         length = self.name("length")
         self._fixed("B" if self.flexible else legacy_format, length)
@@ -157,7 +157,7 @@ class _Decoder(Source):
         return length
 
     def _two_or_three_bytes(self, length: str) -> None:
-        """The rest of a varint, up to three bytes without a call."""
+        """Decode the rest of a varint, up to three bytes without a call."""
         middle, high = self.name("middle"), self.name("high")
         self.line(f"{middle} = data[position]")
         with self.block(f"if {middle} < 128:"):
@@ -172,7 +172,6 @@ class _Decoder(Source):
                 self.line(f"{length}, position = long_uvarint(data, position, {length})")
 
     def _sized(self, field: FieldDeclaration) -> str:
-        """A string, bytes or records."""
         is_text = field.kind is Kind.STRING
         length = self._length(
             "h" if is_text else "i", often_long=field.kind is Kind.RECORDS, text=field if is_text else None
@@ -229,7 +228,7 @@ class _Decoder(Source):
         return field.kind.size_bytes or (1 if self.flexible else 2 if field.kind is Kind.STRING else 4)
 
     def _tagged(self, tagged: list[FieldDeclaration], values: dict[str, str]) -> None:
-        """The tagged fields of a struct. Those we do not know are skipped."""
+        """Decode the tagged fields of a struct. Unknown fields are skipped."""
         count = self.name("tags")
         self._fixed("B", count)
         self._flush()

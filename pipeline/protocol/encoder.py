@@ -1,12 +1,11 @@
-"""Writes the encoder of one message in one version.
+"""Generates the encoder of one message in one version.
 
 The generated function is `encode(message) -> list[Piece]`. It may raise ProtocolError, and struct.error, TypeError,
 AttributeError or UnicodeEncodeError where a value does not fit its wire type: the caller turns these into the first.
+An encoder "in pieces" is for very long messages: it joins parts as it goes, so that the message is in memory once and
+not twice, and returns long texts and bytes as pieces of their own.
 
-An encoder "in pieces" is for what is very long: it joins as it goes, so that a long message is in memory once and not
-twice, and passes long texts and bytes on as they are.
-
-Invariants: lists and tuples alone pass as arrays (a string is no array of strings); a value that this version cannot
+Invariants: only lists and tuples pass as arrays (a string is no array of strings); a value that this version cannot
 carry is refused unless the field is ignorable; large records are never copied.
 """
 
@@ -20,13 +19,13 @@ from pipeline.protocol.schema import FieldDeclaration, Kind
 from pipeline.protocol.source import Source
 
 MAX_PARTS = 1024
-"""Parts of a message that an encoder in pieces holds before it joins them."""
+"""Parts of a message that an encoder in pieces collects before it joins them."""
 LONG_BYTES = 8192
-"""A text or bytes that are a piece of their own then."""
+"""Size from which on a text or bytes are a piece of their own then."""
 
 
 def compile_encoder(cls: type, version: int, flexible: bool, *, in_pieces: bool = False) -> Callable[..., Any]:
-    """The encoder of the message class in this version."""
+    """Return the encoder of the message class in this version."""
     encoder = _Encoder(cls, version, flexible, in_pieces=in_pieces)
     return encoder.compile("encode", f"<encoder of {cls.__name__} v{version}>")
 
@@ -63,12 +62,12 @@ class _Encoder(Source):
         return f"raise ProtocolError({f'{self._message}: {field.name} {what}'!r})"
 
     def _fixed(self, formats: str, argument: str) -> None:
-        """Writes a fixed-width value with the next `struct` call."""
+        """Encode a fixed-width value with the next `struct` call."""
         self._formats += formats
         self._arguments.append(argument)
 
     def _packed(self, *more: tuple[str, str]) -> str:
-        """The expression that packs the pending run and then these (format, argument) pairs; "" if there are none."""
+        """Return the expression that packs the pending run and these (format, argument) pairs; "" if both are empty."""
         formats = self._formats + "".join(form for form, _ in more)
         arguments = [*self._arguments, *(argument for _, argument in more)]
         if not arguments:
@@ -142,7 +141,7 @@ class _Encoder(Source):
             self._flush()
 
     def _length(self, length: str, legacy_format: str, *, often_long: bool = False, is_text: bool = False) -> None:
-        """Ends the pending run with a length held by a local: as it is, or plus one as a varint if flexible."""
+        """End the pending run with a length held by a local: as it is, or plus one as a varint if flexible."""
         if not self.flexible:
             self.line(f"{self._append}({self._packed((legacy_format, length))})")
             self._forget()
@@ -190,7 +189,7 @@ class _Encoder(Source):
 
     @property
     def _may_cut(self) -> bool:
-        """True if what was written so far may become a piece; not inside of tagged fields, whose size comes first."""
+        """True if the parts so far may become a piece: not inside of tagged fields, whose size comes first."""
         return self._in_pieces and self._append == "append"
 
     def _cut(self) -> None:
@@ -242,7 +241,7 @@ class _Encoder(Source):
                     self._cut()
 
     def _tagged(self, tagged: list[FieldDeclaration], source: str) -> None:
-        """The tagged fields that differ from their defaults, in the order of their tags."""
+        """Encode the tagged fields that differ from their defaults, by tag."""
         self._flush()
         held = []
         for field in tagged:

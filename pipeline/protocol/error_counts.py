@@ -1,6 +1,4 @@
-"""The error codes in a response, wherever in it they stand. The code for a message class is written when it is first
-needed and then kept, since this runs for every answer.
-"""
+"""Counts the error codes in a response, at any depth. Runs for every answer, so each class has generated code."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +9,12 @@ from pipeline.protocol.source import Source
 ERROR_CODE = "error_code"
 
 _Counter = Callable[[Any, dict[int, int]], None]
-_counters: dict[type, _Counter] = {}
+_COUNTERS: dict[type, _Counter] = {}
 
 
 def count_errors(message: Message, counts: dict[int, int]) -> None:
     """Add the message's error codes other than 0 to the counts."""
-    (_counters.get(type(message)) or _new_counter(type(message)))(message, counts)
+    (_COUNTERS.get(type(message)) or _new_counter(type(message)))(message, counts)
 
 
 def _new_counter(cls: type) -> _Counter:
@@ -24,7 +22,7 @@ def _new_counter(cls: type) -> _Counter:
     with source.block("def count(message, counts):"):
         _write(source, cls, "message")
         source.line("return")
-    counter = _counters[cls] = source.compile("count", f"<error counter of {cls.__name__}>")
+    counter = _COUNTERS[cls] = source.compile("count", f"<error counter of {cls.__name__}>")
     return counter
 
 

@@ -10,7 +10,7 @@ from pipeline.errors import PipelineError
 
 
 class ErrorCode(IntEnum):
-    """An error code on the wire. `retriable`: the same request may succeed later. `message` says what is the matter."""
+    """An error code on the wire. `retriable`: the same request may succeed later. `message`: a sentence for people."""
 
     retriable: bool
     message: str
@@ -26,7 +26,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, value: int) -> "ErrorCode":
-        """The code of this number; UNKNOWN_SERVER_ERROR for one that is newer than this table."""
+        """Return the code of this number; UNKNOWN_SERVER_ERROR for a number that this table does not know."""
         try:
             return cls(value)
         except ValueError:
@@ -173,12 +173,12 @@ MAX_DETAIL = 1000
 
 
 def shortened(text: str) -> str:
-    """The text as it fits into an answer, however long the names are that it quotes."""
+    """Return the text, cut to MAX_DETAIL characters: it may quote very long names."""
     return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]}..."
 
 
 class KafkaError(PipelineError):
-    """A broker's (or our own) refusal, by Kafka's code. `detail` says more where there is more to say, shortened."""
+    """A refusal by a broker (or by us), with Kafka's code. `detail`: more about the reason, shortened."""
 
     def __init__(self, code: int, detail: str | None = None) -> None:
         self.code = ErrorCode.of(code)
@@ -188,5 +188,5 @@ class KafkaError(PipelineError):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later."""
+        """True if the same request may succeed later."""
         return self.code.retriable

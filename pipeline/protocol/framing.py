@@ -1,17 +1,17 @@
-"""Bytes off a socket to frames: a big-endian int32 length, then that many bytes.
+"""Splits received bytes into frames: a big-endian int32 length, then that many bytes.
 
-Theory: the caller asks for a buffer, receives into it, says how much came, and takes frames until there are none.
-Small frames are taken off one receive buffer, which many connections may share; a frame that does not fit in there
-gets a buffer of its own, and is received into it without being copied.
+Theory: the caller gets a buffer, receives into it, reports how many bytes came, and takes frames until there are none.
+Small frames lie in one receive buffer, which many connections may share. A frame that does not fit into that buffer
+gets its own, and is received into it without being copied.
 
 Invariants
-  A. The receive buffer holds at most one frame that is incomplete, and it fits. Before anybody else uses the buffer,
-     `park` takes out what is still needed: a connection that has nothing under way holds no memory.
+  A. The receive buffer holds at most one incomplete frame, which fits. Before another connection uses the buffer,
+     `park` copies the incomplete frame out: a connection with nothing under way holds no memory.
   B. A frame handed out with `shared` true is valid until the next `get_buffer` of any machine that shares the buffer;
      one with `shared` false for ever.
-  C. Memory follows bytes received, not the length that the peer claims: a large frame has a buffer of its own from
-     4 KiB on, which starts with 16 times what came, at most 1 MiB, and doubles when it is full. `growth` says
-     beforehand by how much the next `get_buffer` lets it grow, so that a caller can wait until there is room for it.
+  C. Memory follows bytes received, not the length that the peer claims: once 4 KiB of a large frame have come, it gets
+     its own buffer of 16 times that, at most 1 MiB, which doubles when it is full. `growth` says beforehand by how much
+     the next `get_buffer` lets it grow, so that a caller can wait until there is memory for it.
 """
 
 import struct
@@ -22,20 +22,20 @@ SHARED_BYTES = 64 * 1024
 FIRST_BYTES = 1024 * 1024
 FIRST_FACTOR = 16
 LEAST_ARRIVED_BYTES = 4 * 1024
-"""What must have come of a large frame before it gets a buffer of its own."""
+"""Received bytes from which on a large frame has its own buffer."""
 
 _LENGTH = struct.Struct(">i")
 LARGEST_SHARED_BYTES = SHARED_BYTES - _LENGTH.size
-"""A frame above this is large: it does not fit into the receive buffer."""
+"""Size of the largest frame that fits into the receive buffer; a frame above it is large."""
 
 
 def receive_buffer() -> memoryview:
-    """A buffer to receive into, for any number of machines that never wait between receiving and `park`."""
+    """Return a buffer to receive into, for any number of machines that never wait between receiving and `park`."""
     return memoryview(bytearray(SHARED_BYTES))
 
 
 class FrameBuffer:
-    """Splits what a peer sends into frames of at most `max_frame_bytes`."""
+    """Splits the bytes of a peer into frames of at most `max_frame_bytes`."""
 
     __slots__ = (
         "_buffer",
@@ -75,18 +75,18 @@ class FrameBuffer:
 
     @property
     def large_start(self) -> memoryview | None:
-        """What came of a large frame that has no buffer of its own yet: 4 KiB or more, valid until `get_buffer`."""
+        """Received bytes (4 KiB or more) of a large frame without its own buffer, until `get_buffer`; else None."""
         if not self._large_size or self._large is not None:
             return None
         return self._buffer[self._start : self._end]
 
     @property
     def large_size(self) -> int:
-        """The length of the large frame that is under way; 0 if there is none."""
+        """Length of the large frame under way; 0 if there is none."""
         return self._large_size
 
     def get_buffer(self) -> memoryview:
-        """Where to receive into. Never empty as long as all complete frames were taken."""
+        """Return the buffer to receive into, never empty once all complete frames were taken."""
         if self._large_size:
             self._target = memoryview(self._grown())[self._large_filled :]
             return self._target
@@ -98,7 +98,7 @@ class FrameBuffer:
         return self._buffer[self._end :]
 
     def bytes_received(self, count: int) -> None:
-        """So many bytes were received into the buffer that `get_buffer` gave last."""
+        """Note that `count` bytes were received into the buffer that `get_buffer` gave last."""
         self.received_bytes += count
         if self._large_size:
             self._large_filled += count
@@ -106,7 +106,7 @@ class FrameBuffer:
             self._end += count
 
     def next_frame(self) -> tuple[memoryview, bool] | None:
-        """The next complete frame, without its length, and whether it is shared (B). ProtocolError if oversized."""
+        """Return the next complete frame without its length, and True if it is shared (B). Raises ProtocolError."""
         if self._large_size:
             if self._large is None or self._large_filled < self._large_size:
                 return None
@@ -129,7 +129,7 @@ class FrameBuffer:
         return None
 
     def park(self) -> None:
-        """Leave the receive buffer to others: what it holds of further frames goes to memory of our own."""
+        """Leave the receive buffer to others: copy the incomplete frame in it to memory of our own."""
         if self._buffer is self._shared and self._start != self._end:
             self._move(memoryview(bytearray(self._end - self._start)))
         elif self._start == self._end:
@@ -138,7 +138,7 @@ class FrameBuffer:
 
     @property
     def parked_bytes(self) -> int:
-        """Memory of our own that holds what came of small frames."""
+        """Size of our own memory for an incomplete small frame."""
         return 0 if self._buffer is self._shared else len(self._buffer)
 
     def _move(self, target: memoryview) -> None:
@@ -147,7 +147,7 @@ class FrameBuffer:
         self._buffer, self._start, self._end = target, 0, len(waiting)
 
     def _grown(self) -> bytearray:
-        """The large frame's buffer, with room."""
+        """Return the large frame's buffer, grown if it was full."""
         growth = self.growth
         if self._large is None:
             self._large = bytearray(growth)

@@ -1,6 +1,6 @@
 """Run-time support of the generated codecs: varints, uuids, lists of pieces.
 
-Invariant: reading goes forward only, and nothing is allocated by a length that was not checked against what is there.
+Invariant: reading goes forward only, and no length is allocated before it is checked against the bytes that are there.
 """
 
 from collections.abc import Iterator
@@ -13,19 +13,18 @@ from pipeline.model import FileRegion
 from pipeline.protocol.schema import Piece
 
 MAX_STRING_BYTES = 32_767
-"""The most that a string takes, as UTF-8. A compact string could be longer, and Kafka neither reads nor writes such:
-what came in one version could not be told, nor kept, in another.
-"""
+"""Bound of a string as UTF-8. A compact string could be longer, but then other versions could not carry it, and Kafka
+neither reads nor writes such strings."""
 
 BY_REFERENCE_BYTES = 4096
-"""Records at least this long are passed on as they are; shorter ones are joined with their surroundings."""
+"""Size from which on records are passed by reference; shorter ones are joined with the bytes around them."""
 
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
-"""The unsigned varints of one byte."""
+"""Unsigned varints of one byte."""
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint, seven bits a byte, the lowest first."""
+    """Encode an unsigned varint, seven bits a byte, the lowest first."""
     if value < 16384:
         return bytes((value & 127 | 128, value >> 7)) if value > 127 else ONE_BYTE[value]
     encoded = bytearray()
@@ -37,14 +36,14 @@ def uvarint(value: int) -> bytes:
 
 
 def text_size(value: int) -> bytes:
-    """The compact size of a string (its bytes and one) as a varint. ProtocolError if the string is too long."""
+    """Encode the compact size of a string (its bytes plus one). Raises ProtocolError if the string is too long."""
     if value > MAX_STRING_BYTES + 1:
         raise ProtocolError(f"a string is longer than {MAX_STRING_BYTES} bytes")
     return uvarint(value)
 
 
 def long_uvarint(data: memoryview, position: int, first: int) -> tuple[int, int]:
-    """The value and the end of an unsigned varint whose first byte (already read) says that more follow."""
+    """Return value and end of an unsigned varint whose first byte (already read) says that more follow."""
     byte = data[position]
     if byte < 128:
         return byte << 7 | first & 127, position + 1
@@ -59,19 +58,19 @@ def long_uvarint(data: memoryview, position: int, first: int) -> tuple[int, int]
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    """The value and the end of an unsigned varint."""
+    """Return value and end of an unsigned varint."""
     first = data[position]
     return (first, position + 1) if first < 128 else long_uvarint(data, position + 1, first)
 
 
 @lru_cache(maxsize=4096)
 def uuid_of(raw: bytes) -> UUID:
-    """The uuid of sixteen bytes. Topic ids come again and again, and making a UUID is slow."""
+    """Return the uuid of sixteen bytes. Cached: topic ids come again and again, and a UUID is slow to make."""
     return UUID(bytes=raw)
 
 
 def payload_size(payload: Any) -> int:
-    """Bytes in a piece or in a sequence of pieces; ProtocolError if it is neither."""
+    """Return the size of a piece or of a sequence of pieces. Raises ProtocolError if the payload is neither."""
     if isinstance(payload, memoryview):
         if not payload.c_contiguous or payload.itemsize != 1:
             raise ProtocolError("records must be contiguous bytes")
@@ -84,7 +83,7 @@ def payload_size(payload: Any) -> int:
 
 
 def gather_pieces(payload: Any) -> list[Piece]:
-    """A payload as pieces: sequences flattened, small neighbours joined, what is large or lies in a file as it is."""
+    """Return a payload as pieces: sequences flattened, small neighbours joined, large pieces and files unchanged."""
     pieces: list[Piece] = []
     small: list[bytes | bytearray | memoryview] = []
     for piece in _flat(payload):

@@ -1,4 +1,4 @@
-"""How a message is declared: one frozen dataclass per message, each field annotated with its wire type and versions.
+"""Declarations of messages: one frozen dataclass per message, each field annotated with its wire type and versions.
 
 A declaration holds for all versions of a message at once:
 
@@ -14,9 +14,9 @@ Names, order, versions and defaults are those of Kafka's message definitions (cl
 in apache/kafka), in snake_case. A struct inside a message is a dataclass without the class variables.
 
 Invariants: every field has a default; a field outside of a version takes its default on decoding, and on encoding must
-hold its default unless it is `ignorable` (so that nothing is lost silently; fields of responses all are, since a server
-tells what the client's version can take); a tagged field exists in flexible versions
-only (KIP-482), and is written only when it differs from its default.
+hold its default unless it is `ignorable`, so that nothing is lost silently (fields of responses are all ignorable: a
+server sends as much as the client's version can carry); a tagged field exists in flexible versions only (KIP-482), and
+is written only when it differs from its default.
 """
 
 from collections.abc import Sequence
@@ -53,12 +53,12 @@ class Kind(Enum):
 
     @property
     def format(self) -> str:
-        """The `struct` format character(s); empty for what has no fixed width."""
+        """The `struct` format; empty for a type without a fixed width."""
         return self.value[1]
 
     @property
     def size_bytes(self) -> int:
-        """The fixed width, 0 for what has none."""
+        """The fixed width; 0 for a type without one."""
         return self.value[2]
 
 
@@ -79,10 +79,10 @@ Records = Annotated[RecordsData, Kind.RECORDS]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """The versions of its message in which a field exists, and how.
+    """The versions of its message in which a field exists.
 
-    `nullable_since` says from which version a `| None` field may be null (default: as long as it exists). `tag` makes
-    it a tagged field. `ignorable` lets a value be dropped silently in versions without the field.
+    `nullable_since`: the first version in which a `| None` field may be null (default: `since`). `tag` makes the field
+    a tagged one. `ignorable`: versions without the field drop its value silently.
     """
 
     since: int = 0
@@ -93,7 +93,7 @@ class Wire:
 
 
 class Message:
-    """A request or a response: what can be encoded and decoded by itself."""
+    """A request or a response, which can be encoded and decoded by itself."""
 
     __slots__ = ()
 
@@ -106,7 +106,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldDeclaration:
-    """One field of a message or struct, read from its annotation."""
+    """A field of a message or struct, read from its annotation."""
 
     name: str
     kind: Kind
@@ -117,24 +117,24 @@ class FieldDeclaration:
     wire: Wire
 
     def exists_in(self, version: int) -> bool:
-        """Whether the field is part of this version."""
+        """True if the field is part of this version."""
         return self.wire.since <= version and (self.wire.until is None or version <= self.wire.until)
 
     def nullable_in(self, version: int) -> bool:
-        """Whether null is allowed on the wire in this version."""
+        """True if null is allowed on the wire in this version."""
         return self.is_nullable and version >= (self.wire.nullable_since or 0)
 
     def element(self) -> "FieldDeclaration":
-        """The declaration of an array's element, which is never null."""
+        """Return the declaration of an array's element, which is never null."""
         return replace(self, is_array=False, is_nullable=False)
 
 
 def declarations(cls: type) -> tuple[FieldDeclaration, ...]:
-    """The fields of a message or struct in wire order."""
+    """Return the fields of a message or struct in wire order."""
     return _declarations(cls)
 
 
-@cache
+@cache  # not on the public function: mypy takes a `type[Message]` for unhashable
 def _declarations(cls: type) -> tuple[FieldDeclaration, ...]:
     hints = get_type_hints(cls, include_extras=True)
     return tuple(_declaration(field.name, hints[field.name], field.default) for field in fields(cls))
@@ -162,7 +162,7 @@ def _declaration(name: str, hint: Any, default: Any) -> FieldDeclaration:
 
 
 def _split_wire(hint: Any) -> tuple[Wire, Any]:
-    """`Annotated[Int32, Wire(...)]` arrives flattened, the Wire last: take it off."""
+    """Take the Wire off: `Annotated[Int32, Wire(...)]` arrives flattened, the Wire last."""
     if get_origin(hint) is Annotated and isinstance(hint.__metadata__[-1], Wire):
         wire = hint.__metadata__[-1]
         rest = hint.__metadata__[:-1]
@@ -171,7 +171,7 @@ def _split_wire(hint: Any) -> tuple[Wire, Any]:
 
 
 def holds_records(cls: type) -> bool:
-    """Whether a decoded message keeps views of the buffer it was decoded from."""
+    """True if a decoded message keeps views of the buffer that it was decoded from."""
     return _holds_records(cls)
 
 

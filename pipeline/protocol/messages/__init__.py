@@ -1,1 +1,1 @@
-"""One file per api key: its request and response, with the versions served and the KIPs that made them."""
+"""Api keys, one file each: request and response, the versions served, and the KIPs that made them."""

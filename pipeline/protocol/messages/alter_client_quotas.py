@@ -1,7 +1,4 @@
-"""AlterClientQuotas (49), versions 0 to 1: set and remove quotas of users and client ids (KIP-546).
-
-Version 1 is flexible.
-"""
+"""AlterClientQuotas (49), versions 0 to 1: set and remove quotas of users and client ids (KIP-546)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +26,7 @@ class OpData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryData:
-    """An entity, and what to change of its quotas."""
+    """An entity, and the changes of its quotas."""
 
     entity: Sequence[EntityData] = ()
     ops: Sequence[OpData] = ()
@@ -49,7 +46,7 @@ class AlterClientQuotasRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredEntryData:
-    """An entity, and what became of its quotas."""
+    """An entity, and the result of its changes."""
 
     error_code: Int16 = 0
     error_message: String | None = None
@@ -58,7 +55,7 @@ class AlteredEntryData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterClientQuotasResponse(Message):
-    """What became of them."""
+    """Results by entity."""
 
     API_KEY: ClassVar[int] = 49
     VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

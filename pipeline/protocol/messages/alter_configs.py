@@ -1,7 +1,4 @@
-"""AlterConfigs (33), versions 0 to 2: all settings of a topic or broker at once (KIP-133).
-
-What is not named falls back to its default. Version 2 is flexible.
-"""
+"""AlterConfigs (33), versions 0 to 2: set all settings of a topic or broker; others become defaults (KIP-133)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from pipeline.protocol.schema import Bool, Int8, Int16, Int32, Message, String
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterableConfig:
-    """One setting."""
+    """A setting and its new value."""
 
     name: String = ""
     value: String | None = ""
@@ -29,7 +26,7 @@ class AlterConfigsResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsRequest(Message):
-    """All the settings they shall have."""
+    """Resources and all their settings."""
 
     API_KEY: ClassVar[int] = 33
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -41,7 +38,7 @@ class AlterConfigsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResourceResponse:
-    """What became of one of them."""
+    """The result for a topic or broker."""
 
     error_code: Int16 = 0
     error_message: String | None = None
@@ -51,7 +48,7 @@ class AlterConfigsResourceResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResponse(Message):
-    """What became of them."""
+    """Results by topic or broker."""
 
     API_KEY: ClassVar[int] = 33
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45), versions 0 and 1: move partitions to other brokers, or stop doing so (KIP-455).
+"""AlterPartitionReassignments (45), versions 0 and 1: begin or cancel reassignments of partitions (KIP-455).
 
 Version 1 may forbid a change of the replication factor (KIP-860).
 """
@@ -12,7 +12,7 @@ from pipeline.protocol.schema import Bool, Int16, Int32, Message, String, Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignablePartition:
-    """Where a partition is to be; null cancels what is under way."""
+    """A partition's new replicas; null cancels the reassignment under way."""
 
     partition_index: Int32 = 0
     replicas: Sequence[Int32] | None = None
@@ -28,7 +28,7 @@ class ReassignableTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionReassignmentsRequest(Message):
-    """Which moves."""
+    """Reassignments to begin or cancel."""
 
     API_KEY: ClassVar[int] = 45
     VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -41,7 +41,7 @@ class AlterPartitionReassignmentsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignablePartitionResponse:
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -58,7 +58,7 @@ class ReassignableTopicResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionReassignmentsResponse(Message):
-    """What was begun."""
+    """Results by partition."""
 
     API_KEY: ClassVar[int] = 45
     VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -1,7 +1,7 @@
-"""ApiVersions (18), versions 0 to 4: which keys and versions the server speaks.
+"""ApiVersions (18), versions 0 to 4: the api keys and versions that the server serves.
 
-Version 1 adds the throttle time, 3 is flexible and names the client (KIP-511) and the features (KIP-584),
-4 lets a feature range start at 0. The response header stays version 0 for ever, so that any client can read it.
+Version 1 adds the throttle time, 3 names the client (KIP-511) and the features (KIP-584), 4 lets a feature range start
+at 0. The response header stays version 0 for ever, so that any client can read it.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pipeline.protocol.schema import Bool, Int16, Int32, Int64, Message, String,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest(Message):
-    """What do you speak?"""
+    """A question for the api keys of the server; names the client."""
 
     API_KEY: ClassVar[int] = 18
     VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -25,7 +25,7 @@ class ApiVersionsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersion:
-    """One api key and the versions of it that the server speaks."""
+    """An api key and the versions of it that the server serves."""
 
     api_key: Int16 = 0
     min_version: Int16 = 0

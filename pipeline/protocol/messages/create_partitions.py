@@ -1,7 +1,4 @@
-"""CreatePartitions (37), versions 0 to 3 (KIP-195).
-
-Version 2 is flexible, 3 may answer THROTTLING_QUOTA_EXCEEDED (KIP-599).
-"""
+"""CreatePartitions (37), versions 0 to 3 (KIP-195); 3 may answer THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ class CreatePartitionsAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsTopic:
-    """A topic and the number of partitions it shall have in all; null assignments leave the placing to the cluster."""
+    """A topic and its new partition count; with null assignments the cluster places the partitions."""
 
     name: String = ""
     count: Int32 = 0
@@ -28,7 +25,7 @@ class CreatePartitionsTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsRequest(Message):
-    """Topics that shall grow."""
+    """Topics that get more partitions."""
 
     API_KEY: ClassVar[int] = 37
     VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
@@ -41,7 +38,7 @@ class CreatePartitionsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: String = ""
     error_code: Int16 = 0
@@ -50,7 +47,7 @@ class CreatePartitionsTopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsResponse(Message):
-    """What became of the topics."""
+    """Results by topic."""
 
     API_KEY: ClassVar[int] = 37
     VERSIONS: ClassVar[tuple[int, int]] = (0, 3)

@@ -64,7 +64,7 @@ class CreatableTopicConfigs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatableTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: String = ""
     topic_id: Annotated[Uuid, Wire(since=7, ignorable=True)] = ZERO_UUID
@@ -78,7 +78,7 @@ class CreatableTopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsResponse(Message):
-    """What became of the topics."""
+    """Results by topic."""
 
     API_KEY: ClassVar[int] = 19
     VERSIONS: ClassVar[tuple[int, int]] = (2, 7)

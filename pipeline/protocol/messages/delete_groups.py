@@ -1,7 +1,4 @@
-"""DeleteGroups (42), versions 0 to 2: empty groups go, with their offsets (KIP-229).
-
-Version 2 is flexible.
-"""
+"""DeleteGroups (42), versions 0 to 2: delete empty groups and their offsets (KIP-229)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from pipeline.protocol.schema import Int16, Int32, Message, String
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsRequest(Message):
-    """Which groups."""
+    """Groups to delete."""
 
     API_KEY: ClassVar[int] = 42
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -23,7 +20,7 @@ class DeleteGroupsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletableGroupResult:
-    """What became of one of them."""
+    """The result for one group."""
 
     group_id: String = ""
     error_code: Int16 = 0
@@ -31,7 +28,7 @@ class DeletableGroupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsResponse(Message):
-    """What became of them."""
+    """Results by group."""
 
     API_KEY: ClassVar[int] = 42
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

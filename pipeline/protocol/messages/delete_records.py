@@ -1,7 +1,4 @@
-"""DeleteRecords (21), versions 0 to 2: records before an offset go (KIP-107).
-
-Version 2 is flexible.
-"""
+"""DeleteRecords (21), versions 0 to 2: delete the records before an offset (KIP-107)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from pipeline.protocol.schema import Int16, Int32, Int64, Message, String
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsPartition:
-    """A partition and its new first offset, -1 for its end."""
+    """A partition and its new log start offset, -1 for its high watermark."""
 
     partition_index: Int32 = 0
     offset: Int64 = 0
@@ -28,7 +25,7 @@ class DeleteRecordsTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsRequest(Message):
-    """Where records go."""
+    """New log start offsets by partition."""
 
     API_KEY: ClassVar[int] = 21
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -40,7 +37,7 @@ class DeleteRecordsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsPartitionResult:
-    """The first offset now (the low watermark)."""
+    """The log start offset now (the low watermark)."""
 
     partition_index: Int32 = 0
     low_watermark: Int64 = 0
@@ -57,7 +54,7 @@ class DeleteRecordsTopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsResponse(Message):
-    """What became of them."""
+    """Results by partition."""
 
     API_KEY: ClassVar[int] = 21
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -1,8 +1,4 @@
-"""DeleteTopics (20), versions 1 to 6.
-
-Version 4 is flexible, 5 has error messages and may answer THROTTLING_QUOTA_EXCEEDED (KIP-599), 6 takes topic
-ids (KIP-516).
-"""
+"""DeleteTopics (20), versions 1 to 6: 5 may answer THROTTLING_QUOTA_EXCEEDED (KIP-599), 6 takes ids (KIP-516)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +32,7 @@ class DeleteTopicsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletableTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: Annotated[String | None, Wire(nullable_since=6)] = ""
     topic_id: Annotated[Uuid, Wire(since=6, ignorable=True)] = ZERO_UUID
@@ -46,7 +42,7 @@ class DeletableTopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsResponse(Message):
-    """What became of the topics."""
+    """Results by topic."""
 
     API_KEY: ClassVar[int] = 20
     VERSIONS: ClassVar[tuple[int, int]] = (1, 6)

@@ -1,7 +1,4 @@
-"""DescribeClientQuotas (48), versions 0 to 1: quotas of users and client ids (KIP-546).
-
-Version 1 is flexible.
-"""
+"""DescribeClientQuotas (48), versions 0 to 1: quotas of users and client ids (KIP-546)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +18,7 @@ class MatchType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentData:
-    """One part of a filter: an entity type and how its name has to match."""
+    """A part of a filter: an entity type and the names of it that match."""
 
     entity_type: String = ""
     match_type: Int8 = 0
@@ -30,7 +27,7 @@ class ComponentData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClientQuotasRequest(Message):
-    """Whose quotas."""
+    """A filter for entities with quotas."""
 
     API_KEY: ClassVar[int] = 48
     VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -50,7 +47,7 @@ class EntityData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueData:
-    """One quota."""
+    """A quota."""
 
     key: String = ""
     value: Float64 = 0.0

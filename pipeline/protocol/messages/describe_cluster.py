@@ -13,7 +13,7 @@ from pipeline.protocol.schema import Bool, Int8, Int16, Int32, Int64, Message, S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClusterRequest(Message):
-    """What to tell."""
+    """A question for the brokers or controllers of the cluster."""
 
     API_KEY: ClassVar[int] = 60
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -51,7 +51,7 @@ class DescribeConfigsResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsRequest(Message):
-    """Whose settings."""
+    """Topics and brokers to describe."""
 
     API_KEY: ClassVar[int] = 32
     VERSIONS: ClassVar[tuple[int, int]] = (1, 4)
@@ -64,7 +64,7 @@ class DescribeConfigsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsSynonym:
-    """Another place where a setting can be made, in the order in which they count."""
+    """Another place where a setting can be made, in order of precedence."""
 
     name: String = ""
     value: String | None = ""
@@ -73,7 +73,7 @@ class DescribeConfigsSynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResourceResult:
-    """One setting."""
+    """A setting: value, source and documentation."""
 
     name: String = ""
     value: String | None = ""

@@ -15,7 +15,7 @@ FIRST_VERSION_OF_NOT_FOUND = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsRequest(Message):
-    """Which groups."""
+    """Groups to describe."""
 
     API_KEY: ClassVar[int] = 15
     VERSIONS: ClassVar[tuple[int, int]] = (0, 6)

@@ -21,7 +21,7 @@ class DescribableLogDirTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeLogDirsRequest(Message):
-    """Which partitions; null stands for all."""
+    """Partitions to describe; null stands for all."""
 
     API_KEY: ClassVar[int] = 35
     VERSIONS: ClassVar[tuple[int, int]] = (1, 5)
@@ -32,7 +32,7 @@ class DescribeLogDirsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeLogDirsPartition:
-    """What a partition takes up."""
+    """The size of a partition and its lag."""
 
     partition_index: Int32 = 0
     partition_size: Int64 = 0

@@ -17,7 +17,7 @@ class TopicRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeProducersRequest(Message):
-    """Whose producers."""
+    """Partitions to describe."""
 
     API_KEY: ClassVar[int] = 61
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

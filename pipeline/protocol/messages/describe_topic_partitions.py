@@ -16,7 +16,7 @@ class TopicRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """Where a page begins."""
+    """The partition at which a page begins."""
 
     topic_name: String = ""
     partition_index: Int32 = 0
@@ -24,7 +24,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTopicPartitionsRequest(Message):
-    """Which topics, from where on, how many partitions."""
+    """Topics to describe, the partition to begin with, and the size of a page."""
 
     API_KEY: ClassVar[int] = 75
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

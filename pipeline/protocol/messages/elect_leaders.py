@@ -1,7 +1,4 @@
-"""ElectLeaders (43), versions 0 to 2: elections of partition leaders by hand (KIP-183).
-
-Version 1 can ask for unclean elections (KIP-460), 2 is flexible.
-"""
+"""ElectLeaders (43), versions 0 to 2: elect partition leaders (KIP-183), from 1 on also unclean ones (KIP-460)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +25,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersRequest(Message):
-    """Which elections; null stands for all partitions."""
+    """Partitions that elect a leader; null stands for all."""
 
     API_KEY: ClassVar[int] = 43
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -41,7 +38,7 @@ class ElectLeadersRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_id: Int32 = 0
     error_code: Int16 = 0
@@ -58,7 +55,7 @@ class ReplicaElectionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersResponse(Message):
-    """What became of them."""
+    """Results by partition."""
 
     API_KEY: ClassVar[int] = 43
     VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

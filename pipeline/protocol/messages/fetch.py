@@ -73,7 +73,7 @@ class ForgottenTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest(Message):
-    """What to read, how much, and how long to wait for it."""
+    """Partitions to read, bounds in bytes, and the time to wait for `min_bytes`."""
 
     API_KEY: ClassVar[int] = 1
     VERSIONS: ClassVar[tuple[int, int]] = (4, 18)
@@ -95,7 +95,7 @@ class FetchRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """Where the follower's log parts from the leader's."""
+    """The largest common epoch and its end: the follower's log diverges from the leader's there."""
 
     epoch: Int32 = -1
     end_offset: Int64 = -1
@@ -103,7 +103,7 @@ class EpochEndOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """The leader to turn to from now on."""
+    """The present leader."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1

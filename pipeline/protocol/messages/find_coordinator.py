@@ -1,7 +1,7 @@
-"""FindCoordinator (10), versions 0 to 6: which broker keeps a group (or a transactional id).
+"""FindCoordinator (10), versions 0 to 6: the broker that coordinates a group (or a transactional id).
 
-Version 1 adds the key type, 2 throttles after answering (KIP-219), 3 is flexible, 4 asks for many keys at once
-(KIP-699), 5 is for transactions (KIP-890), 6 for share groups (KIP-932).
+Version 1 adds the key type, 2 throttles after answering (KIP-219), 4 asks for many keys at once (KIP-699), 5 is for
+transactions (KIP-890), 6 for share groups (KIP-932).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ FIRST_VERSION_OF_MANY_KEYS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest(Message):
-    """Which groups or transactional ids are meant."""
+    """Groups or transactional ids to look up."""
 
     API_KEY: ClassVar[int] = 10
     VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
@@ -28,7 +28,7 @@ class FindCoordinatorRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinator:
-    """The broker that keeps one key."""
+    """The broker that coordinates one key."""
 
     key: String = ""
     node_id: Int32 = 0
@@ -40,7 +40,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorResponse(Message):
-    """The brokers that keep them."""
+    """Coordinators by key."""
 
     API_KEY: ClassVar[int] = 10
     VERSIONS: ClassVar[tuple[int, int]] = (0, 6)

@@ -1,6 +1,6 @@
-"""Heartbeat (12), versions 0 to 4: a member lives, and learns of a rebalance.
+"""Heartbeat (12), versions 0 to 4: a member keeps its session alive, and learns of a rebalance.
 
-Version 1 adds the throttle time, 3 static membership (KIP-345), 4 is flexible.
+Version 1 adds the throttle time, 3 static membership (KIP-345).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pipeline.protocol.schema import Int16, Int32, Message, String, Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest(Message):
-    """A member lives."""
+    """A sign of life of a member."""
 
     API_KEY: ClassVar[int] = 12
     VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -25,7 +25,7 @@ class HeartbeatRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse(Message):
-    """Whether it is still a member of this generation."""
+    """An error if the member must rejoin, or is not a member of this generation."""
 
     API_KEY: ClassVar[int] = 12
     VERSIONS: ClassVar[tuple[int, int]] = (0, 4)

@@ -1,7 +1,4 @@
-"""IncrementalAlterConfigs (44), versions 0 to 1: single settings of topics and brokers (KIP-339).
-
-Version 1 is flexible.
-"""
+"""IncrementalAlterConfigs (44), versions 0 to 1: change single settings of topics and brokers (KIP-339)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ class OperationType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterableConfig:
-    """One setting."""
+    """A setting and its change."""
 
     name: String = ""
     config_operation: Int8 = 0
@@ -52,7 +49,7 @@ class IncrementalAlterConfigsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResourceResponse:
-    """What became of one of them."""
+    """The result for a topic or broker."""
 
     error_code: Int16 = 0
     error_message: String | None = None
@@ -62,7 +59,7 @@ class AlterConfigsResourceResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalAlterConfigsResponse(Message):
-    """What became of them."""
+    """Results by topic or broker."""
 
     API_KEY: ClassVar[int] = 44
     VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

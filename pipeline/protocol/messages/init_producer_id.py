@@ -12,7 +12,7 @@ from pipeline.protocol.schema import Bool, Int16, Int32, Int64, Message, String,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdRequest(Message):
-    """A wish for a producer id, or for a new epoch of one."""
+    """A request for a producer id, or for a new epoch of one."""
 
     API_KEY: ClassVar[int] = 22
     VERSIONS: ClassVar[tuple[int, int]] = (0, 6)

@@ -19,7 +19,7 @@ FIRST_VERSION_OF_SKIPPED_ASSIGNMENT = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupRequestProtocol:
-    """A protocol (assignor) the member supports, and what it says to it."""
+    """A protocol (assignor) that the member supports, and the member's metadata for it."""
 
     name: String = ""
     metadata: Bytes = b""
@@ -27,7 +27,7 @@ class JoinGroupRequestProtocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupRequest(Message):
-    """A member that wants in, or back in."""
+    """A member that joins or rejoins."""
 
     API_KEY: ClassVar[int] = 11
     VERSIONS: ClassVar[tuple[int, int]] = (0, 9)
@@ -54,7 +54,7 @@ class JoinGroupResponseMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupResponse(Message):
-    """The generation; the leader also learns of all members."""
+    """The generation; the leader also gets all members."""
 
     API_KEY: ClassVar[int] = 11
     VERSIONS: ClassVar[tuple[int, int]] = (0, 9)

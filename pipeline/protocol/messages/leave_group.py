@@ -24,7 +24,7 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupRequest(Message):
-    """Who leaves."""
+    """Members that leave."""
 
     API_KEY: ClassVar[int] = 13
     VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
@@ -37,7 +37,7 @@ class LeaveGroupRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberResponse:
-    """What became of one of them."""
+    """The result for one member."""
 
     member_id: String = ""
     group_instance_id: String | None = ""
@@ -46,7 +46,7 @@ class MemberResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse(Message):
-    """What became of all of them."""
+    """Results by member."""
 
     API_KEY: ClassVar[int] = 13
     VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

@@ -1,6 +1,6 @@
-"""ListGroups (16), versions 0 to 5: the groups that a broker keeps.
+"""ListGroups (16), versions 0 to 5: the groups that a broker coordinates.
 
-Version 1 adds the throttle time, 3 is flexible, 4 filters by state (KIP-518), 5 by type (KIP-848).
+Version 1 adds the throttle time, 4 filters by state (KIP-518), 5 by type (KIP-848).
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from pipeline.protocol.schema import Int16, Int32, Message, String, Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsRequest(Message):
-    """Which states and types; none stands for all."""
+    """States and types to list; an empty filter stands for all."""
 
     API_KEY: ClassVar[int] = 16
     VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

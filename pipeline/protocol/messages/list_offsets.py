@@ -1,9 +1,8 @@
 """ListOffsets (2), versions 1 to 11: the offset at a point in time.
 
-Timestamps below zero are questions: `LATEST` and `EARLIEST`, from version 7 `MAX_TIMESTAMP` (KIP-734), from 8
+A timestamp below zero asks for a special offset: `LATEST`, `EARLIEST`, from version 7 `MAX_TIMESTAMP` (KIP-734), from 8
 the earliest local offset (KIP-405), from 9 the last tiered one (KIP-1005), from 11 the earliest pending upload
-(KIP-1023). Version 2 adds isolation levels, 4 leader epochs (KIP-320), 6 is flexible, 10 has a timeout
-(KIP-1075).
+(KIP-1023). Version 2 adds isolation levels, 4 leader epochs (KIP-320), 10 a timeout (KIP-1075).
 """
 
 from collections.abc import Sequence
@@ -52,7 +51,7 @@ class ListOffsetsTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest(Message):
-    """At which offset is the first record of this time or later?"""
+    """A search for the first record at or after a timestamp, for each partition."""
 
     API_KEY: ClassVar[int] = 2
     VERSIONS: ClassVar[tuple[int, int]] = (1, 11)

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46), version 0: which partitions are being moved (KIP-455)."""
+"""ListPartitionReassignments (46), version 0: the reassignments under way (KIP-455)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ListPartitionReassignmentsTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPartitionReassignmentsRequest(Message):
-    """Of which partitions; null stands for all."""
+    """Partitions to list; null stands for all."""
 
     API_KEY: ClassVar[int] = 46
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -29,7 +29,7 @@ class ListPartitionReassignmentsRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingPartitionReassignment:
-    """A partition that is being moved: all its replicas, and those that come and go."""
+    """A partition under reassignment: all its replicas, those being added, and those being removed."""
 
     partition_index: Int32 = 0
     replicas: Sequence[Int32] = ()
@@ -47,7 +47,7 @@ class OngoingTopicReassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPartitionReassignmentsResponse(Message):
-    """What is under way."""
+    """Reassignments under way."""
 
     API_KEY: ClassVar[int] = 46
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -28,7 +28,7 @@ class MetadataRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest(Message):
-    """Which topics; null stands for all of them."""
+    """Topics to describe; null stands for all of them."""
 
     API_KEY: ClassVar[int] = 3
     VERSIONS: ClassVar[tuple[int, int]] = (0, 13)

@@ -1,7 +1,7 @@
-"""OffsetCommit (8), versions 2 to 10: a group keeps how far it has read.
+"""OffsetCommit (8), versions 2 to 10: a group commits offsets.
 
 Versions 2 to 4 give a retention time, 3 adds the throttle time, 6 the leader epoch (KIP-320), 7 static membership
-(KIP-345), 8 is flexible, 9 is for the consumer protocol (KIP-848), 10 names topics by id.
+(KIP-345), 9 is for the consumer protocol (KIP-848), 10 names topics by id.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class OffsetCommitRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest(Message):
-    """Offsets to keep, from a member or (generation -1) from anybody while the group is empty."""
+    """Offsets to commit, from a member or (generation -1) from any client while the group is empty."""
 
     API_KEY: ClassVar[int] = 8
     VERSIONS: ClassVar[tuple[int, int]] = (2, 10)
@@ -51,7 +51,7 @@ class OffsetCommitRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponsePartition:
-    """Whether one offset was kept."""
+    """The result for one partition."""
 
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -68,7 +68,7 @@ class OffsetCommitResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse(Message):
-    """Whether they were kept."""
+    """Results by partition."""
 
     API_KEY: ClassVar[int] = 8
     VERSIONS: ClassVar[tuple[int, int]] = (2, 10)

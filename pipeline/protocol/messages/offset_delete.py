@@ -1,4 +1,4 @@
-"""OffsetDelete (47), version 0: a group forgets offsets of topics it no longer reads (KIP-496)."""
+"""OffsetDelete (47), version 0: remove the committed offsets of topics that a group no longer reads (KIP-496)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pipeline.protocol.schema import Int16, Int32, Message, String
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteRequestPartition:
-    """A partition to forget."""
+    """A partition whose offset is removed."""
 
     partition_index: Int32 = 0
 
@@ -24,7 +24,7 @@ class OffsetDeleteRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteRequest(Message):
-    """What to forget."""
+    """Committed offsets to remove."""
 
     API_KEY: ClassVar[int] = 47
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -36,7 +36,7 @@ class OffsetDeleteRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponsePartition:
-    """Whether a partition was forgotten."""
+    """The result for one partition."""
 
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -52,7 +52,7 @@ class OffsetDeleteResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponse(Message):
-    """What became of it."""
+    """Results by partition."""
 
     API_KEY: ClassVar[int] = 47
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

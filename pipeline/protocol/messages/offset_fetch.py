@@ -1,8 +1,8 @@
-"""OffsetFetch (9), versions 1 to 10: how far groups have read.
+"""OffsetFetch (9), versions 1 to 10: the committed offsets of groups.
 
-Version 2 takes null for all topics and adds a top-level error, 3 the throttle time, 5 the leader epoch (KIP-320), 6 is
-flexible, 7 can wait for open transactions (KIP-447), 8 asks for many groups at once (KIP-709), 9 is for the consumer
-protocol (KIP-848), 10 names topics by id.
+Version 2 takes null for all topics and adds a top-level error, 3 the throttle time, 5 the leader epoch (KIP-320), 7 can
+wait for open transactions (KIP-447), 8 asks for many groups at once (KIP-709), 9 is for the consumer protocol
+(KIP-848), 10 names topics by id.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class OffsetFetchRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest(Message):
-    """Which groups, topics and partitions."""
+    """Groups, topics and partitions to look up."""
 
     API_KEY: ClassVar[int] = 9
     VERSIONS: ClassVar[tuple[int, int]] = (1, 10)
@@ -107,7 +107,7 @@ class OffsetFetchResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponse(Message):
-    """The offsets kept."""
+    """Committed offsets by partition."""
 
     API_KEY: ClassVar[int] = 9
     VERSIONS: ClassVar[tuple[int, int]] = (1, 10)

@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch (23), versions 2 to 4: where a leader epoch ends in the log (KIP-101, KIP-320).
+"""OffsetForLeaderEpoch (23), versions 2 to 4: the end offset of a leader epoch (KIP-101, KIP-320).
 
-Version 3 names the replica that asks, 4 is flexible.
+Version 3 names the replica that asks.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class OffsetForLeaderTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetForLeaderEpochRequest(Message):
-    """Which epochs."""
+    """Leader epochs by partition."""
 
     API_KEY: ClassVar[int] = 23
     VERSIONS: ClassVar[tuple[int, int]] = (2, 4)
@@ -41,7 +41,7 @@ class OffsetForLeaderEpochRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """The largest epoch not above the one asked about, and where it ends."""
+    """The largest epoch not above the one asked about, and its end offset."""
 
     error_code: Int16 = 0
     partition: Int32 = 0
@@ -59,7 +59,7 @@ class OffsetForLeaderTopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetForLeaderEpochResponse(Message):
-    """Where they end."""
+    """End offsets by partition."""
 
     API_KEY: ClassVar[int] = 23
     VERSIONS: ClassVar[tuple[int, int]] = (2, 4)

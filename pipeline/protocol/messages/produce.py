@@ -71,7 +71,7 @@ class BatchIndexAndErrorMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """The leader to turn to from now on."""
+    """The present leader."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
@@ -79,7 +79,7 @@ class LeaderIdAndEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProduceResponse:
-    """What became of the batches of one partition."""
+    """The result for one partition."""
 
     index: Int32 = 0
     error_code: Int16 = 0
@@ -113,7 +113,7 @@ class NodeEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse(Message):
-    """What became of the batches."""
+    """Results by partition."""
 
     API_KEY: ClassVar[int] = 0
     VERSIONS: ClassVar[tuple[int, int]] = (0, 13)

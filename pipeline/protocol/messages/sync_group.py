@@ -12,7 +12,7 @@ from pipeline.protocol.schema import Bytes, Int16, Int32, Message, String, Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupRequestAssignment:
-    """What the leader gives one member."""
+    """The assignment of one member."""
 
     member_id: String = ""
     assignment: Bytes = b""
@@ -20,7 +20,7 @@ class SyncGroupRequestAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupRequest(Message):
-    """A member asks for its part; the leader brings all parts."""
+    """A request for the member's assignment; the leader brings all assignments."""
 
     API_KEY: ClassVar[int] = 14
     VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
@@ -37,7 +37,7 @@ class SyncGroupRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupResponse(Message):
-    """What this member got."""
+    """The member's assignment."""
 
     API_KEY: ClassVar[int] = 14
     VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

@@ -91,7 +91,7 @@ def test_all_fields_go_both_ways(cls: type[Message], version: int) -> None:
 def test_a_message_in_pieces_is_the_same(cls: type[Message], version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "MAX_PARTS", 3)
     monkeypatch.setattr(encoder, "LONG_BYTES", 2)
-    monkeypatch.setattr(codec, "_encoders_in_pieces", {})
+    monkeypatch.setattr(codec, "_ENCODERS_IN_PIECES", {})
 
     @settings(bounded, max_examples=4)
     @given(messages_of(cls, version))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import trio
+import trio.testing
 
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.cluster.watcher import ClusterWatcher
@@ -15,7 +16,14 @@ from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.partition_states import read_states
-from pipeline.coordination.znodes import BrokerRegistration, Listener, PartitionState, TopicAssignment
+from pipeline.coordination.znodes import (
+    BrokerRegistration,
+    Listener,
+    PartitionState,
+    TopicAssignment,
+    encode_config,
+    topic_config_path,
+)
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
 
 DEADLINE_S = 60
@@ -102,3 +110,7 @@ def is_led(name: str, count: int) -> Callable[[ClusterView], bool]:
 
 async def state_of(client: CoordinationClient, name: str, index: int = 0) -> PartitionState:
     return (await read_states(client, [TopicPartition(name, index)]))[TopicPartition(name, index)].state
+
+
+async def make_unclean(client: CoordinationClient, name: str) -> None:
+    await client.create(topic_config_path(name), encode_config({"unclean.leader.election.enable": "true"}))

@@ -167,3 +167,7 @@ class Driver:
         ]
         assert all(self.answers[sync].error_code == ErrorCode.NONE for sync in syncs)
         return sorted(ids, key=lambda id_: id_ != leader)
+
+
+def error_of(driver: Driver, waiter: int) -> ErrorCode:
+    return ErrorCode(driver.answers[waiter].error_code)

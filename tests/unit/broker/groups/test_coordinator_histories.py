@@ -20,7 +20,7 @@ from pipeline.broker.groups.member import names_bytes
 from pipeline.broker.groups.model import LoadedGroup, MemberId
 from pipeline.broker.groups.records import GroupKey, decode_group_value, decode_key
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from tests.unit.broker.groups.test_coordinator import MemoryJournal, ask_join, running, sync
+from tests.support.coordinators import MemoryJournal, ask_join, running, sync
 
 SEEDS = range(40)
 STEPS = 120

@@ -14,7 +14,7 @@ from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Offsets
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from tests.unit.broker.groups.test_coordinator import SESSION_MS, ask_join, enter_alone, join, running, sync
+from tests.support.coordinators import SESSION_MS, ask_join, enter_alone, join, running, sync
 
 MAX_HELD_BYTES = 100_000
 

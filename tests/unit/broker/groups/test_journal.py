@@ -1,171 +1,24 @@
 """The journal over partitions on a real disk, in a loop of their own."""
 
 import random
-import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
 import trio
 
-from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
-from pipeline.broker.groups import journal as journals
-from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC, GroupJournal
-from pipeline.broker.groups.journal_reader import READ_BYTES
+from pipeline.broker.cluster.view import PartitionView
 from pipeline.broker.groups.journal_writer import MAX_UNDER_WAY, JournalWrite, journal_error
-from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
+from pipeline.broker.groups.model import LoadedGroup
 from pipeline.broker.groups.offsets import journal_records
 from pipeline.broker.groups.partitioner import java_hash, partition_of_group
-from pipeline.broker.replicas.logs import log_config
-from pipeline.broker.replication.in_sync_watch import InSyncWatch
-from pipeline.broker.replication.observer import NoObserver
-from pipeline.broker.replication.partition import Partition
-from pipeline.broker.runtime.disk_threads import DiskThreads
-from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.broker.settings.topic import TopicSettings, topic_settings
 from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError
-from pipeline.log.config import DAY_MS
-from pipeline.log.directories.broker_directories import LogDirectories
-from pipeline.log.files import DiskFiles
-from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.testing.faulty_files import Crash, FaultyFiles
+from pipeline.testing.faulty_files import Crash
+from tests.support.group_journals import MAX_STEP_S, TIMEOUT_MS, A, B, committed, one, running, turns
 from tests.support.loop_steps import measured_steps
-
-NOW_MS = 1_700_000_000_000
-NAME = TopicPartition(GROUP_METADATA_TOPIC, 0)
-TOPIC_ID = uuid.UUID(int=7)
-A, B = TopicPartition("a", 0), TopicPartition("b", 0)
-TIMEOUT_MS = 5000
-MAX_STEP_S = 0.2
-
-
-def committed(offset: int) -> OffsetAndMetadata:
-    return OffsetAndMetadata(offset=Offset(offset), commit_timestamp_ms=NOW_MS)
-
-
-def one(offset: int, group_id: str = "g", name: TopicPartition = A) -> list[tuple[bytes, bytes | None]]:
-    return journal_records(group_id, {name: committed(offset)})
-
-
-@dataclass
-class Heard:
-    """A listener that remembers."""
-
-    loaded: list[tuple[int, Mapping[str, LoadedGroup]]] = field(default_factory=list)
-    unloaded: list[int] = field(default_factory=list)
-
-    def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        self.loaded.append((partition, groups))
-
-    def on_unloaded(self, partition: int) -> None:
-        self.unloaded.append(partition)
-
-
-@dataclass
-class Rig:
-    """One partition of the journal and its disk; `partition` is this broker's replica."""
-
-    journal: GroupJournal
-    directories: LogDirectories
-    disk: FaultyFiles
-    heard: Heard
-    settings: TopicSettings
-    view: ClusterView
-    partition: Any = None
-
-    async def open(self, epoch: int = 0, isr: tuple[int, ...] = (1,)) -> None:
-        """Lead it, together with the others of the ISR."""
-        if self.partition is None:
-            log = self.directories.get(NAME) or self.directories.create(
-                NAME, is_new=True, now_ms=NOW_MS, topic_id=TOPIC_ID, config=log_config(self.settings, DAY_MS)
-            )
-            upkeep: Any = SimpleNamespace(
-                disks=DiskThreads(), flush_soon=lambda _: None, in_sync=InSyncWatch(self.view, 10.0)
-            )
-            self.partition = Partition(log, self.settings, NoObserver(), upkeep, BrokerId(1))
-        brokers = tuple(BrokerId(number) for number in isr)
-        self.view.set_brokers({own: BrokerEndpoint(id=own, address=HostPort("h", 9092)) for own in brokers})
-        self.partition.lead(
-            PartitionView(replicas=brokers, leader=BrokerId(1), leader_epoch=LeaderEpoch(epoch), isr=brokers)
-        )
-        self.journal.leadership_began(self.partition)
-
-    def close(self) -> None:
-        """Lead it no more."""
-        self.partition.resign()
-        self.journal.leadership_ended(NAME)
-
-    def follower_has(self, end_offset: int | None = None) -> None:
-        """Broker 2 has all before there, or all there is."""
-        end_offset = self.partition.log.log_end_offset if end_offset is None else end_offset
-        leadership = self.partition.leading()
-        leadership.follower_fetched(BrokerId(2), Offset(end_offset), Offset(0), broker_epoch=-1, has_epoch=True)
-
-    async def loaded(self, known: int) -> Mapping[str, LoadedGroup]:
-        """What is loaded after so many loads."""
-        with trio.fail_after(60):
-            while len(self.heard.loaded) == known:
-                await trio.lowlevel.checkpoint()
-        return self.heard.loaded[-1][1]
-
-    async def reopen(self) -> Mapping[str, LoadedGroup]:
-        """What is loaded when the partition is led anew."""
-        known = len(self.heard.loaded)
-        self.close()
-        await self.open(self.partition.leader_epoch + 1)
-        return await self.loaded(known)
-
-    @property
-    def batches(self) -> int:
-        return sum(1 for _ in self.partition.log.headers(self.partition.log.log_start_offset))
-
-    def code(self, group_id: str = "g") -> ErrorCode:
-        try:
-            self.journal.check(group_id)
-        except KafkaError as error:
-            return error.code
-        return ErrorCode.NONE
-
-
-@asynccontextmanager
-async def running(path: Path, **settings: str) -> AsyncIterator[Rig]:
-    disk = FaultyFiles(DiskFiles(), random.Random(1))
-    config = BrokerConfig.from_settings(
-        {"broker.id": 1, "log.dirs": str(path), "zookeeper.connect": "memory:0", "listeners": "PLAINTEXT://127.0.0.1:0"}
-    )
-    chosen = topic_settings({key.replace("_", "."): value for key, value in settings.items()}, config)
-    view = ClusterView("cluster")
-    view.set_topic(
-        TopicView(
-            name=GROUP_METADATA_TOPIC,
-            topic_id=TOPIC_ID,
-            partitions={0: PartitionView(replicas=(BrokerId(1),))},
-            settings=chosen,
-        )
-    )
-    directories = LogDirectories.open(
-        config.log_dirs,
-        disk,
-        log_config(chosen, DAY_MS),
-        broker_id=BrokerId(1),
-        cluster_id="cluster",
-        rng=random.Random(1),
-        now_ms=NOW_MS,
-    )
-    journal, heard = GroupJournal(view, lambda: NOW_MS, partitions=50, timeout_ms=TIMEOUT_MS), Heard()
-    journal.subscribe(heard)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(journal.run)
-        yield Rig(journal, directories, disk, heard, chosen, view)
-        nursery.cancel_scope.cancel()
-    with suppress(StorageError):
-        directories.close()
 
 
 @pytest.mark.parametrize(
@@ -306,92 +159,6 @@ async def test_a_full_disk_refuses_and_takes_again(tmp_path: Path) -> None:
         assert (await rig.reopen())["g"].offsets == {A: committed(3)}
 
 
-def damage(path: Path) -> None:
-    """A payload at a thirtieth, and halfway the format of a batch: its header cannot be read."""
-    (segment,) = path.glob(f"{NAME}/*.log")
-    damaged = bytearray(segment.read_bytes())
-    size = len(damaged) // 300
-    damaged[10 * size + 70] ^= 1
-    damaged[150 * size + 16] = 9
-    segment.write_bytes(damaged)
-
-
-async def test_damage_in_the_middle_is_passed_over(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        await rig.open()
-        for number in range(300):
-            await rig.journal.write("g", one(number, name=TopicPartition("a", number)))
-        damage(tmp_path)
-        with structlog.testing.capture_logs() as told:
-            offsets = (await rig.reopen())["g"].offsets
-        (line,) = (line for line in told if line["event"] == "group_journal_damaged")
-        assert (line["partition"], line["passed_over"] > 0, len(line["first"]) > 0) == (0, True, True)
-        missing = {number for number in range(300) if TopicPartition("a", number) not in offsets}
-        assert {10, 150} <= missing
-        assert len(missing) < 150
-        assert TopicPartition("a", 299) in offsets
-        assert rig.code() == ErrorCode.NONE
-
-
-async def test_others_go_on_while_a_long_journal_is_loaded(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        await rig.open()
-        padding = "x" * 200
-        for number in range(30):
-            value = OffsetAndMetadata(offset=Offset(number), metadata=padding, commit_timestamp_ms=NOW_MS)
-            change = {TopicPartition("a", index): value for index in range(500)}
-            await rig.journal.write("g", journal_records("g", change))
-        assert rig.partition.log.snapshot.size_bytes > 2 * READ_BYTES
-        rig.close()
-        known = len(rig.heard.loaded)
-        await rig.open(1)
-        assert rig.code() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        with pytest.raises(KafkaError, match="COORDINATOR_LOAD_IN_PROGRESS"):
-            await rig.journal.write("g", one(1))
-        turns = 0
-        with trio.fail_after(60):
-            while len(rig.heard.loaded) == known:
-                await trio.lowlevel.checkpoint()
-                turns += 1
-        assert turns > 30
-        assert {found.offset for found in rig.heard.loaded[-1][1]["g"].offsets.values()} == {29}
-
-
-async def test_very_many_groups_are_told_in_slices_and_taken_back_if_the_partition_goes_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journals, "SLICE_GROUPS", 10)
-    async with running(tmp_path) as rig:
-        await rig.open()
-        for number in range(35):
-            await rig.journal.write(f"g{number}", one(number, f"g{number}"))
-        assert len(await rig.reopen()) == 10
-        assert rig.code() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        rig.close()
-        assert rig.heard.unloaded == [0, 0]
-        known = len(rig.heard.loaded)
-        await rig.open(rig.partition.leader_epoch + 1)
-        with trio.fail_after(60):
-            while rig.code() is not ErrorCode.NONE:
-                await trio.lowlevel.checkpoint()
-        told = [groups for _, groups in rig.heard.loaded[known:]]
-        assert [len(groups) for groups in told] == [10, 10, 10, 5]
-        assert {group_id for groups in told for group_id in groups} == {f"g{number}" for number in range(35)}
-
-
-async def test_a_load_ends_when_the_partition_goes(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        await rig.open()
-        await rig.journal.write("g", one(1))
-        rig.close()
-        await rig.open(1)
-        rig.close()
-        assert rig.code() == ErrorCode.NOT_COORDINATOR
-        assert await rig.reopen() == {"g": LoadedGroup(offsets={A: committed(1)})}
-        assert len(rig.heard.loaded) == 2
-        assert rig.heard.unloaded == [0]
-
-
 # With followers
 
 
@@ -401,11 +168,6 @@ async def wait_for(write: JournalWrite) -> ErrorCode:
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE
-
-
-async def turns(count: int = 10) -> None:
-    for _ in range(count):
-        await trio.lowlevel.checkpoint()
 
 
 async def test_writes_are_under_way_together_and_end_in_order_as_they_are_committed(tmp_path: Path) -> None:
@@ -440,21 +202,6 @@ async def test_a_write_whose_leadership_ends_is_refused_and_the_next_load_says_w
         await turns()
         assert len(ended) == 3
         assert (await rig.reopen())["g"].offsets == {A: committed(1)}
-
-
-async def test_nothing_is_loaded_before_all_is_committed_that_the_log_held(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        await rig.open()
-        await rig.journal.write("g", one(1))
-        rig.close()
-        rig.partition.high_watermark = Offset(0)
-        await rig.open(1, isr=(1, 2))
-        await turns(100)
-        assert rig.code() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert rig.journal.is_loading
-        rig.follower_has()
-        assert (await rig.loaded(1))["g"].offsets == {A: committed(1)}
-        assert rig.code() == ErrorCode.NONE
 
 
 async def test_too_few_in_sync_refuse_at_once_and_what_is_under_way_may_come_all_the_same(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Crash(BaseException):
 
 @dataclass(slots=True)
 class _State:
-    """What of a file is on disk: everything before `changed_from`, and before the change `old_tail` from there on."""
+    """State of a file on disk: all before `changed_from`, and the `old_tail` that lay there before the change."""
 
     changed_from: int | None = None
     old_tail: bytes = b""
@@ -120,7 +120,7 @@ class FaultyFile:
 
 
 def _nothing() -> None:
-    """What a crash causes besides."""
+    """Do nothing besides the crash."""
 
 
 class FaultyFiles:
@@ -151,7 +151,7 @@ class FaultyFiles:
     # Faults
 
     def hangs(self, path: Path, kind: str) -> bool:
-        """Does the disk hang there in such calls?"""
+        """True if the disk hangs there in such calls."""
         is_meant = self.hangs_below is not None and kind in self.hangs_in and path.is_relative_to(self.hangs_below)
         return is_meant and not self.released.is_set()
 
@@ -163,7 +163,7 @@ class FaultyFiles:
             self.hanging -= 1
 
     def is_last_change(self) -> bool:
-        """Count a change of the disk; is it the one at which the machine stops?"""
+        """Count a change of the disk. True if it is the one at which the machine stops."""
         if self._stopped:
             raise Crash
         self.changes += 1
@@ -184,7 +184,7 @@ class FaultyFiles:
         raise Crash
 
     def room_for(self, size: int, position: int, file_size: int) -> int:
-        """How many of `size` bytes fit on the disk, which are taken."""
+        """Take room on the disk and return how many of `size` bytes fit."""
         growth = max(0, position + size - file_size)
         if self.capacity_bytes is not None:
             missing = max(0, growth - max(0, self.capacity_bytes - self.used_bytes))
@@ -194,7 +194,7 @@ class FaultyFiles:
         return size
 
     def sync_fails(self) -> bool:
-        """Is this the sync that fails?"""
+        """True if this is the sync that fails."""
         if self.fail_sync_in is None:
             return False
         self.fail_sync_in -= 1
@@ -231,27 +231,9 @@ class FaultyFiles:
         for path, state in self._states.items():
             if state.changed_from is not None and self.inner.exists(path):
                 file = self.inner.open(path)
-                content = self._left_of(file.read_at(file.size(), 0), state.changed_from, state)
+                content = _left_of(file.read_at(file.size(), 0), state.changed_from, state, self.rng)
                 file.truncate(0)
                 file.write_at(content, 0)
-
-    def _left_of(self, content: bytes, changed_from: int, state: _State) -> bytes:
-        certain, rest = content[:changed_from], content[changed_from:]
-        if state.old_tail and self.rng.random() < 0.5:
-            return certain + state.old_tail
-        ends = [end - changed_from for end in state.write_ends if 0 <= end - changed_from <= len(rest)]
-        kept = self.rng.choice([self.rng.randint(0, len(rest)), *ends[-3:]])
-        stop = self.rng.randint(kept, len(rest))
-        lost = self.rng.choice(["missing", "zeros", "garbage", "hole", "nothing"])
-        if lost == "missing":
-            return certain + rest[:kept]
-        if lost == "zeros":
-            return certain + rest[:kept] + bytes(stop - kept)
-        if lost == "garbage":
-            return certain + rest[:kept] + self.rng.randbytes(stop - kept)
-        if lost == "hole":
-            return certain + rest[:kept] + bytes(stop - kept) + rest[stop:]
-        return content
 
     # Files
 
@@ -312,7 +294,7 @@ class FaultyFiles:
             if target in self._states:
                 self._states[source] = self._states.pop(target)
             if replaced is not None:
-                self._restore(target, replaced)
+                _restore(self.inner, target, replaced)
             if replaced_state is not None:
                 self._states[target] = replaced_state
 
@@ -327,7 +309,7 @@ class FaultyFiles:
         removed = self._content(path)
         self._states.pop(path, None)
         self.inner.unlink(path)
-        self._changed_name(path, lambda: self._restore(path, removed))
+        self._changed_name(path, lambda: _restore(self.inner, path, removed))
 
     def remove_tree(self, path: Path) -> None:
         if not self.inner.exists(path):
@@ -362,13 +344,33 @@ class FaultyFiles:
         self._name_changes.append(_NameChange(path.parent, undo))
 
     def _content(self, path: Path) -> bytes:
-        """Of a file that is about to lose its name."""
+        """Return the content of a file that is about to lose its name."""
         file = self.inner.open(path)
         size = file.size()
         self.used_bytes -= size
         return file.read_at(size, 0)
 
-    def _restore(self, path: Path, content: bytes) -> None:
-        file = self.inner.open(path, create=True)
-        file.truncate(0)
-        file.write_at(content, 0)
+
+def _left_of(content: bytes, changed_from: int, state: _State, rng: random.Random) -> bytes:
+    certain, rest = content[:changed_from], content[changed_from:]
+    if state.old_tail and rng.random() < 0.5:
+        return certain + state.old_tail
+    ends = [end - changed_from for end in state.write_ends if 0 <= end - changed_from <= len(rest)]
+    kept = rng.choice([rng.randint(0, len(rest)), *ends[-3:]])
+    stop = rng.randint(kept, len(rest))
+    lost = rng.choice(["missing", "zeros", "garbage", "hole", "nothing"])
+    if lost == "missing":
+        return certain + rest[:kept]
+    if lost == "zeros":
+        return certain + rest[:kept] + bytes(stop - kept)
+    if lost == "garbage":
+        return certain + rest[:kept] + rng.randbytes(stop - kept)
+    if lost == "hole":
+        return certain + rest[:kept] + bytes(stop - kept) + rest[stop:]
+    return content
+
+
+def _restore(files: Files, path: Path, content: bytes) -> None:
+    file = files.open(path, create=True)
+    file.truncate(0)
+    file.write_at(content, 0)

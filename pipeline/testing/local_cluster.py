@@ -161,7 +161,7 @@ class LocalCluster:
 
     @property
     def log(self) -> Path:
-        """What the command wrote to its standard error; each process has its own log in a directory beside."""
+        """Standard error of the command; each process has its own log in a directory beside."""
         return self.directory / "local.log"
 
     def __enter__(self) -> Self:

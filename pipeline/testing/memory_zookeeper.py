@@ -124,7 +124,7 @@ class MemoryZooKeeper:
 
 
 class Connection(Protocol):
-    """What carries the operations of clients to the znodes."""
+    """Carries the operations of clients to the znodes."""
 
     async def read(
         self, client: "MemoryClient", path: str, act: Callable[[], _Answer], *, waits_for_ever: bool

@@ -64,7 +64,7 @@ class SimulatedCluster:
 
     @property
     def addresses(self) -> tuple[HostPort, ...]:
-        """Where clients begin."""
+        """Addresses that clients begin with."""
         return tuple(machine.address for machine in self.machines)
 
     def start(self, machine: Machine) -> None:

@@ -51,7 +51,7 @@ START = Offset(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a replica's log holds: its records from the log start offset on, and their bytes."""
+    """Content of a replica's log: the records from the log start offset on, and their bytes."""
 
     start: Offset
     records: Mapping[Offset, bytes]

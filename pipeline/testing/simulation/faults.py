@@ -1,4 +1,4 @@
-"""What goes wrong in a run: chosen by the seed, healed after a while.
+"""Faults of a run: chosen by the seed, healed after a while.
 
 Faults stay inside what is promised for replication factor 3, min.insync.replicas 2, no unclean elections
 (docs/testing.md): any number of processes may be killed, stopped, paused or cut off, at once and again and again, for

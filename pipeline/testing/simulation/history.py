@@ -1,4 +1,4 @@
-"""What clients did and saw, and what must hold of it. Pure.
+"""History of what clients did and saw, and the rules that hold for it. Pure.
 
 The promise (docs/replication.md): what was acknowledged with acks=all is there, once, at the offset that was told, for
 every reader alike, in the order of the offsets; nothing that a reader has seen goes away; what a group committed stays.
@@ -46,7 +46,7 @@ class History:
         self._goes_to(record.topic_partition, Offset(record.offset + 1))
 
     def acknowledged_counts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """How many records of each partition were acknowledged so far."""
+        """Count the acknowledged records of each partition."""
         counts = dict.fromkeys(partitions, 0)
         for record in self.acknowledged:
             if record.topic_partition in counts:

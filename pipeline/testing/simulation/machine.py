@@ -73,22 +73,22 @@ class Machine:
 
     @property
     def address(self) -> HostPort:
-        """Where clients find the broker."""
+        """Address at which clients find the broker."""
         return HostPort(self.name, PORT)
 
     @property
     def is_serving(self) -> bool:
-        """Whether the broker has come up."""
+        """True if the broker has come up."""
         return self.process.is_alive and self.handle is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process, or will be by itself."""
+        """True if there is a process, or will be by itself."""
         return not self._ended.is_set() and not self._scope.cancel_called
 
     @property
     def has_failed_disk(self) -> bool:
-        """Whether the broker says that its disk has failed, or has met one: at a start that may fail a log alone."""
+        """True if the broker reports a failed disk, or met one at its start, which may fail a single log."""
         says_so = self.handle is not None and self.handle.disk_trouble() is not None
         return says_so or self.disk.has_refused_a_sync
 
@@ -181,7 +181,7 @@ class Machine:
             self._ended.set()
 
     async def _live(self) -> None:
-        """One life."""
+        """Run one life of the broker."""
         self._lives += 1
         process = self.process = Process(self.name, clock_error_s=self._skew_ms / 1000)
         self.host.has_power = True
@@ -207,7 +207,7 @@ class Machine:
                 self.disk = self.disk.end_process()
 
     def _explain(self, process: Process, group: BaseExceptionGroup[BaseException]) -> None:
-        """What several errors mean."""
+        """Reduce several errors to what they mean."""
         cancelled, others = group.split(trio.Cancelled)
         _, others = others.split(Crash) if others is not None else (None, None)
         if others is not None:

@@ -66,7 +66,7 @@ class SimulatedNetwork:
         return channel
 
     def delay_s(self) -> float:
-        """How long a message takes."""
+        """Draw the seconds that a message takes."""
         return self.rng.uniform(*(SLOW_S if self.rng.random() < self._slow else FAST_S))
 
     def cut(self, source: str, target: str) -> None:
@@ -121,7 +121,7 @@ class Host:
         return ours
 
     def hangups(self) -> HangupWatch:
-        """One for a server."""
+        """Make the watch for clients that leave a server."""
         return SimulatedHangups(self)
 
     def _pair(self, other: str) -> "tuple[SimulatedTransport, SimulatedTransport]":
@@ -175,7 +175,7 @@ class SimulatedListener:
         self.port = port
 
     def arrived(self, transport: "SimulatedTransport", address: HostPort) -> None:
-        """Somebody connects."""
+        """Take a new connection."""
         self._waiting.append((transport, address))
         self._arrived.notify()
 
@@ -220,7 +220,7 @@ class SimulatedHangups:
 
 
 class SimulatedTransport:
-    """One end of a connection."""
+    """Transport at one end of a connection."""
 
     had_its_share = False
     sent_at = float("-inf")
@@ -257,7 +257,7 @@ class SimulatedTransport:
         return received
 
     def receive_now(self, buffer: memoryview) -> int | None:
-        """As `receive_into`, but None when nothing is there."""
+        """Receive as `receive_into` does, but return None if nothing is there."""
         if self.failure is not None:
             raise NetworkError(f"connection lost: {self.failure}")
         if self._inbox:

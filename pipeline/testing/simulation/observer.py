@@ -1,4 +1,4 @@
-"""Who appended as leader in which epoch, as brokers tell their observers."""
+"""Leaders that appended in each epoch, as brokers report them to their observers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which cluster a seed simulates, and under which faults."""
+"""Clusters that seeds simulate, and their faults."""
 
 from pipeline.testing.simulation.plan import RunPlan
 
@@ -83,7 +83,7 @@ def flushing_plan(seed: int) -> RunPlan:
 
 
 def single_broker_plan(seed: int) -> RunPlan:
-    """One broker that syncs each record before it is acknowledged, and loses its power at any time."""
+    """Plan a broker that syncs each record before it is acknowledged, and loses its power at any time."""
     return RunPlan(
         seed=seed,
         brokers=1,

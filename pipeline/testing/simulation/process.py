@@ -45,7 +45,7 @@ WATCH_INTERVAL_S = 1.0
 
 @dataclass(eq=False)
 class Process:
-    """Whether tasks get their turn."""
+    """State of a process: its tasks get their turn while it is alive and not stopped."""
 
     name: str
     is_alive: bool = True

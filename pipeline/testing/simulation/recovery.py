@@ -103,7 +103,7 @@ class Recovery:
         return True
 
     def describe(self) -> str:
-        """How far it is."""
+        """Describe how far the recovery is."""
         cluster = self.cluster
         lines = [
             f"{machine.name}: {'serves' if machine.is_serving else 'does not serve'}"

@@ -9,7 +9,7 @@ from pipeline.testing.simulation.scenario import simulate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What came of a seed. The trace is kept for one that failed, or if it was asked for."""
+    """Result of a seed. The trace is kept if the seed failed, or if it was asked for."""
 
     seed: int
     problems: tuple[str, ...]
@@ -22,7 +22,7 @@ class Verdict:
 
     @property
     def has_passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.problems
 
 

@@ -1,4 +1,4 @@
-"""One simulated run from start to end, and what is to be said of it.
+"""A simulated run from start to end, and its result.
 
 The cluster starts; clients work while things go wrong; everything is healed; then the cluster must recover by itself
 (`recovery`) and take writes; the replicas must be equal and hold what was promised.
@@ -173,7 +173,7 @@ class _Run:
             await until(recovery.is_equal, self._problems)  # last: timers of groups write, too
 
     async def _write(self, client: Cluster) -> None:
-        """One record to each partition."""
+        """Write a record to each partition."""
         config = ProducerConfig(linger_ms=0, request_timeout_ms=4000, delivery_timeout_ms=8000, max_block_ms=8000)
         history = self._result.history
         async with open_producer(client, config, clock=simulated_clock, rng=self._rng) as producer:

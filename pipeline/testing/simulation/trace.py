@@ -1,4 +1,4 @@
-"""What happened in a simulated run, line by line, so that two runs can be compared and a failure understood."""
+"""Trace of a simulated run, line by line, to compare two runs and to understand a failure."""
 
 import hashlib
 import sys

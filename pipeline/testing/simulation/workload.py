@@ -50,7 +50,7 @@ CLIENTS = ("producer-1", "producer-2", "reader-1", "reader-2", "committer", "ask
 
 @dataclass(eq=False)
 class _Group:
-    """What was committed of one group in one partition."""
+    """Offsets that one group committed in one partition."""
 
     name: str
     topic_partition: TopicPartition

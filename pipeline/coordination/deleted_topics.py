@@ -65,7 +65,7 @@ ATTEMPTS = 10
 
 _Item = TypeVar("_Item")
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class _RecordJson(BaseModel):
@@ -210,7 +210,7 @@ async def remove_znodes(zookeeper: CoordinationClient, name: str, now_ms: int) -
             await _remove(zookeeper, record, paths, topic_version=found.version, record_version=known.version)
         except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError, CoordinationLostError) as error:
             is_usual = is_usual and not isinstance(error, NotEmptyError)
-            log.info("topic_deletion_repeated", topic=name, reason=str(error))
+            logger.info("topic_deletion_repeated", topic=name, reason=str(error))
             continue
         return
     raise CoordinationError(topic_path(name), "is deleted, but its znodes are changed by others all the time")
@@ -301,7 +301,7 @@ def _decode(path: str, data: bytes) -> DeletedTopic | None:
     try:
         return DeletedTopic.decode(decode_uuid(path, path.rpartition("/")[2]), data)
     except CoordinationError as error:
-        log.warning("deletion_record_unreadable", error=str(error))
+        logger.warning("deletion_record_unreadable", error=str(error))
         return None
 
 

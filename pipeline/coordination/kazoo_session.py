@@ -26,9 +26,9 @@ LOOK_FOR_OLDER_S = 0.5
 LOOK_TIMEOUT_S = 2.0
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
-_log = structlog.get_logger()
-_kazoo_log = logging.getLogger("kazoo.client")
-_kazoo_log.setLevel(logging.CRITICAL)  # its news are told by our own events
+logger = structlog.get_logger()
+_KAZOO_LOG = logging.getLogger("kazoo.client")
+_KAZOO_LOG.setLevel(logging.CRITICAL)  # its news are told by our own events
 
 
 class KazooSession:
@@ -59,7 +59,7 @@ class KazooSession:
 
     def _new_kazoo(self) -> KazooClient:
         kazoo = KazooClient(
-            self._hosts, self._session_timeout_ms / 1000, connection_retry=dict(RECONNECT), logger=_kazoo_log
+            self._hosts, self._session_timeout_ms / 1000, connection_retry=dict(RECONNECT), logger=_KAZOO_LOG
         )
 
         def on_state(state: str) -> None:
@@ -84,7 +84,7 @@ class KazooSession:
             self._on_lost()
         current = self.history.current
         if current is not None:
-            _log.info(
+            logger.info(
                 "zookeeper_session", state=current.state.value, session=f"0x{current.session_id:x}", servers=self._hosts
             )
         if is_dead:
@@ -98,7 +98,7 @@ class KazooSession:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        _log.warning("zookeeper_client_replaced", servers=self._hosts)
+        logger.warning("zookeeper_client_replaced", servers=self._hosts)
         self.kazoo = self._new_kazoo()
         self.kazoo.start_async()
         self._on_lost()
@@ -122,7 +122,7 @@ class KazooSession:
             is_refused = newest is not None and newest < kazoo.last_zxid
         if is_over():
             return
-        _log.warning("zookeeper_refuses_session", servers=self._hosts, reason="its data are older")
+        logger.warning("zookeeper_refuses_session", servers=self._hosts, reason="its data are older")
         self.history.expired()
         self._begin_anew()
         await trio.to_thread.run_sync(_dispose, kazoo, abandon_on_cancel=True)
@@ -132,7 +132,7 @@ class KazooSession:
 
         Blocks for some `LOOK_TIMEOUT_S` at most.
         """
-        probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_kazoo_log)
+        probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_KAZOO_LOG)
         try:
             if not probe.start_async().wait(LOOK_TIMEOUT_S):
                 return None
@@ -151,4 +151,4 @@ def _dispose(kazoo: KazooClient) -> None:
         kazoo.stop()
         kazoo.close()
     except Exception as error:  # also kazoo raises bare Exceptions here; the session then ends by its timeout
-        _log.warning("zookeeper_close_failed", error=repr(error))
+        logger.warning("zookeeper_close_failed", error=repr(error))

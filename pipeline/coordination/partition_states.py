@@ -54,7 +54,7 @@ RETRY_S = 0.1
 WRITTEN_AT_ONCE = MAX_AT_ONCE // 2
 """A new state takes two znodes."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ async def look_up_states(
             try:
                 found[name] = Written(PartitionState.decode(name.topic, name.partition, value.data), value.version)
             except CoordinationError as error:
-                log.error("partition_state_unreadable", error=str(error))
+                logger.error("partition_state_unreadable", error=str(error))
                 others[name] = value.version
     return found, others
 
@@ -154,7 +154,7 @@ class _Batch:
                     raise
                 await self._resolve(error)
             except (CoordinationLostError, CoordinationUnavailableError) as error:
-                log.warning("states_written_again", partitions=len(self._pending), reason=error.reason)
+                logger.warning("states_written_again", partitions=len(self._pending), reason=error.reason)
                 self._is_lost = self._is_lost or isinstance(error, CoordinationLostError)
                 await trio.sleep(RETRY_S)
                 await self._read_back()

@@ -30,7 +30,7 @@ from pipeline.errors import (
     NoNodeError,
 )
 
-_log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def _nobody(_data: bytes) -> bool:
@@ -85,11 +85,11 @@ async def keep_registered(
         else:
             event = await _next_event(events, partial(_wait_until_lost, client, path, data, writing, registered))
         if event is None:
-            _log.warning("registration_lost", path=path, session=f"0x{registered or 0:x}", reason="changed by others")
+            logger.warning("registration_lost", path=path, session=f"0x{registered or 0:x}", reason="changed by others")
             await hooks.lost()
             event, registered = SessionEvent(SessionState.CONNECTED, client.session_id), None
         if event.state is SessionState.EXPIRED:
-            _log.warning("session_lost", path=path, session=f"0x{event.session_id:x}")
+            logger.warning("session_lost", path=path, session=f"0x{event.session_id:x}")
             await hooks.lost()
             registered = None
         if event.state is not SessionState.CONNECTED or event.session_id == registered:
@@ -99,7 +99,7 @@ async def keep_registered(
         async with writing:
             await _register(client, path, data(), is_former_self)
         registered = event.session_id
-        _log.info("registered", path=path, session=f"0x{client.session_id:x}")
+        logger.info("registered", path=path, session=f"0x{client.session_id:x}")
         await hooks.after()
         if not is_started:
             task_status.started()
@@ -163,7 +163,7 @@ async def _refuse_other_owner(client: CoordinationClient, path: str, is_former_s
         try:
             stat, found = await _read(client, path)
         except CoordinationUnavailableError as error:
-            _log.warning("registration_repeated", path=path, reason=error.reason)
+            logger.warning("registration_repeated", path=path, reason=error.reason)
             continue
         if stat is not None and found is not None:
             _check_owner(client, path, stat, found, is_former_self)
@@ -183,7 +183,7 @@ def _check_owner(
     try:
         is_own = is_former_self(found.data)
     except CoordinationError as error:
-        _log.error("registration_unreadable", path=path, error=str(error))
+        logger.error("registration_unreadable", path=path, error=str(error))
         is_own = owner is None
     if not is_own:
         raise NodeOwnedError(path, found.data, owner)
@@ -201,13 +201,13 @@ async def _register(
             else:
                 return
         except (CoordinationLostError, CoordinationUnavailableError) as error:
-            _log.warning("registration_repeated", path=path, reason=error.reason)
+            logger.warning("registration_repeated", path=path, reason=error.reason)
             continue
         if stat is None or found is None:
             continue
         if stat.ephemeral_owner == client.session_id and found.data == data:
             return
         _check_owner(client, path, stat, found, is_former_self)
-        _log.info("registration_taken_over", path=path, session=f"0x{stat.ephemeral_owner or 0:x}")
+        logger.info("registration_taken_over", path=path, session=f"0x{stat.ephemeral_owner or 0:x}")
         with suppress(NoNodeError, BadVersionError, CoordinationLostError, CoordinationUnavailableError):
             await client.delete(path, found.version)

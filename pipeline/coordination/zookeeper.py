@@ -36,10 +36,9 @@ from pipeline.coordination.interface import (
     SessionId,
     SetNode,
 )
+from pipeline.coordination.kazoo_records import NO_NODE, MultiRead, WatchRemoval
 from pipeline.coordination.kazoo_session import KazooSession
-from pipeline.coordination.multi_read import NO_NODE, MultiRead
 from pipeline.coordination.session import Watch
-from pipeline.coordination.watch_removal import WatchRemoval
 from pipeline.errors import (
     BadVersionError,
     ConfigurationError,
@@ -62,7 +61,7 @@ MAX_IN_FLIGHT = 64
 
 _Answer = TypeVar("_Answer")
 
-_log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -293,7 +292,7 @@ class ZooKeeper:
             except CoordinationUnavailableError as error:
                 if self._session.is_closed:
                     raise
-                _log.warning("zookeeper_watch_waits", path=path, reason=error.reason)
+                logger.warning("zookeeper_watch_waits", path=path, reason=error.reason)
 
     async def _call(
         self, path: str, start: Callable[[KazooClient], AsyncResult[_Answer]], *, repeat: bool = False

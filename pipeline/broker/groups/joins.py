@@ -15,12 +15,7 @@ from pipeline.broker.groups.events import (
 from pipeline.broker.groups.group import Group, join_error
 from pipeline.broker.groups.member import Member
 from pipeline.broker.groups.model import GroupState, MemberId
-from pipeline.broker.groups.rebalance import (
-    complete_join_if_all,
-    extend_or_complete_join,
-    prepare_rebalance,
-    rebalance,
-)
+from pipeline.broker.groups.rebalance import complete_join_if_all, extend_or_complete_join, prepare_rebalance, rebalance
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 

@@ -1,7 +1,7 @@
 """`__consumer_offsets`: written for the groups that this broker coordinates, read when it begins to lead a partition.
 
 Invariants
-  A. A group belongs to one partition (`partitioner`), and its coordinator is the broker that leads it.
+  A. A group belongs to one partition (`partition_of_group`), and its coordinator is the broker that leads it.
   B. Between `on_loaded` and `on_unloaded` of a partition, and only then, `check` passes its groups. It is loaded once
      all records are committed that the log held at the start, so no listener holds what an election takes back.
 """
@@ -17,7 +17,7 @@ from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups import journal_reader
 from pipeline.broker.groups.journal_writer import JournalWrite, JournalWriter
 from pipeline.broker.groups.model import JournalListener, LoadedGroup, Records
-from pipeline.broker.groups.partitioner import partition_of_group
+from pipeline.broker.groups.records import partition_of_group
 from pipeline.broker.groups.replay import Replay
 from pipeline.broker.replication.partition import Partition
 from pipeline.errors import StorageError

@@ -1,6 +1,6 @@
 """From one generation to the next: members come back, a leader is elected, assignments are awaited. Pure.
 
-Each function is a part of the transitions of `joins`, `syncs`, `departures` and `lifecycle`.
+Each function is a part of the transitions of `joins`, `syncs`, `sessions` and `lifecycle`.
 """
 
 from pipeline.broker.groups.events import Write

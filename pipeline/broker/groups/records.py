@@ -1,7 +1,7 @@
-"""Keys and values of `__consumer_offsets`, byte for byte as Apache Kafka writes them. Pure.
+"""Keys and values of `__consumer_offsets` as Apache Kafka writes them, byte for byte, and a group's partition. Pure.
 
-A key or a value starts with its version (int16); a message of Kafka's follows. The version of a key says also what it
-is: 0 and 1 a committed offset, 2 a group; those of later protocols are skipped. A value of None is a tombstone.
+A key or a value starts with its version (int16); a message of Kafka's follows. The version of a key also tells what it
+is: 0 and 1 a committed offset, 2 a group; keys of later protocols are skipped. A value of None is a tombstone.
 
 Offsets are written in version 4, as Kafka 4.1 does (those with a retention time of an old client in version 1, the only
 one with a field for it), groups in version 3. All versions that Kafka reads are read.
@@ -12,6 +12,7 @@ group-coordinator/src/main/resources/common/message of apache/kafka.
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Annotated, ClassVar, TypeVar
 
 from pipeline.broker.groups.model import (
@@ -34,6 +35,8 @@ OFFSET_VALUE_VERSION = 4
 EXPIRING_OFFSET_VALUE_VERSION = 1
 GROUP_VALUE_VERSION = 3
 
+HASHED_AT_ONCE = 64
+_POWERS_OF_31 = [pow(31, exponent, 1 << 32) for exponent in reversed(range(HASHED_AT_ONCE))]
 _VERSION = struct.Struct(">h")
 
 M = TypeVar("M", bound=Message)
@@ -228,3 +231,21 @@ def _decode(cls: type[M], version: int, data: bytes) -> M:
     """Decode a message. Bytes after it are ignored, as in Kafka."""
     message, _ = decode_from(cls, version, memoryview(data), _VERSION.size)
     return message
+
+
+def java_hash(text: str) -> int:
+    """Return Java's `String.hashCode`: over UTF-16 units, 32 bits with a sign."""
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    units = struct.unpack(f">{len(encoded) // 2}H", encoded)
+    value = 0
+    for start in range(0, len(units), HASHED_AT_ONCE):
+        part = units[start : start + HASHED_AT_ONCE]
+        value = (value * pow(31, len(part), 1 << 32) + sum(map(mul, part, _POWERS_OF_31[-len(part) :]))) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def partition_of_group(group_id: str, partitions: int) -> int:
+    """Return the partition of `__consumer_offsets` that keeps a group: Kafka's hash of its id."""
+    number = java_hash(group_id)
+    # Java's abs leaves the smallest number negative; Kafka takes 0 instead.
+    return 0 if number == -(2**31) else abs(number) % partitions

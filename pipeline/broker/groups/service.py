@@ -26,10 +26,7 @@ class GroupService:
         self, config: BrokerConfig, view: ClusterView, clock: Clock, rng: random.Random, kept: KeptMemory
     ) -> None:
         self.journal = GroupJournal(
-            view,
-            clock,
-            partitions=config.offsets_topic_num_partitions,
-            timeout_ms=config.offsets_commit_timeout_ms,
+            view, clock, partitions=config.offsets_topic_num_partitions, timeout_ms=config.offsets_commit_timeout_ms
         )
         self.kept = kept
         limits = GroupLimits(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from pipeline.broker.groups import departures, heartbeats, joins, lifecycle, syncs
+from pipeline.broker.groups import joins, lifecycle, sessions, syncs
 from pipeline.broker.groups.events import CoordinatorResult, Identity, Join, Leaver, Sync, Timer, TimerKind, WriteResult
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.model import GroupState
@@ -51,7 +51,11 @@ def _row(
     return Reactions(event, {state: Transition(function, frozenset(to)) for state, (function, to) in cells})
 
 
-_E, _P, _C, _S, _D = GroupState
+_E = GroupState.EMPTY
+_P = GroupState.PREPARING
+_C = GroupState.COMPLETING
+_S = GroupState.STABLE
+_D = GroupState.DEAD
 
 JOIN: Reactions[Join] = _row(
     "join",
@@ -71,34 +75,34 @@ SYNC: Reactions[Sync] = _row(
 )
 HEARTBEAT: Reactions[Identity] = _row(
     "heartbeat",
-    empty=(heartbeats.heartbeat_empty, {_E}),
-    preparing=(heartbeats.heartbeat_preparing, {_P}),
-    completing=(heartbeats.heartbeat, {_C}),
-    stable=(heartbeats.heartbeat, {_S}),
+    empty=(sessions.heartbeat_empty, {_E}),
+    preparing=(sessions.heartbeat_preparing, {_P}),
+    completing=(sessions.heartbeat, {_C}),
+    stable=(sessions.heartbeat, {_S}),
     dead=(lifecycle.dead, {_D}),
 )
 COMMIT: Reactions[Identity] = _row(
     "commit",
-    empty=(heartbeats.commit_empty, {_E}),
-    preparing=(heartbeats.heartbeat, {_P}),
-    completing=(heartbeats.commit_completing, {_C}),
-    stable=(heartbeats.heartbeat, {_S}),
+    empty=(sessions.commit_empty, {_E}),
+    preparing=(sessions.heartbeat, {_P}),
+    completing=(sessions.commit_completing, {_C}),
+    stable=(sessions.heartbeat, {_S}),
     dead=(lifecycle.dead, {_D}),
 )
 LEAVE: Reactions[Sequence[Leaver]] = _row(
     "leave",
-    empty=(departures.leave, {_E}),
-    preparing=(departures.leave, {_P, _C, _E}),
-    completing=(departures.leave, {_C, _P, _E}),
-    stable=(departures.leave, {_S, _P, _C, _E}),
+    empty=(sessions.leave, {_E}),
+    preparing=(sessions.leave, {_P, _C, _E}),
+    completing=(sessions.leave, {_C, _P, _E}),
+    stable=(sessions.leave, {_S, _P, _C, _E}),
     dead=(lifecycle.dead, {_D}),
 )
 SESSION_OVER: Reactions[Timer] = _row(
     "session ends",
-    empty=(departures.session_over, {_E}),
-    preparing=(departures.session_over, {_P, _C, _E}),
-    completing=(departures.session_over, {_C, _P, _E}),
-    stable=(departures.session_over, {_S, _P, _C, _E}),
+    empty=(sessions.session_over, {_E}),
+    preparing=(sessions.session_over, {_P, _C, _E}),
+    completing=(sessions.session_over, {_C, _P, _E}),
+    stable=(sessions.session_over, {_S, _P, _C, _E}),
     dead=(lifecycle.ignore, {_D}),
 )
 JOIN_TIME_OVER: Reactions[Timer] = _row(

@@ -10,9 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from pipeline.broker.metrics.clients import collect_kept, collect_quotas
 from pipeline.broker.metrics.groups import GroupMetrics
-from pipeline.broker.metrics.kept import collect_kept
-from pipeline.broker.metrics.quotas import collect_quotas
 from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas, collect_session
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
 from pipeline.broker.replication.isr_writer import IsrWriter

@@ -56,16 +56,8 @@ class GroupMetrics:
             value=runtime.rebalances,
         )
         for name, value, text in (
-            (
-                "waiting_requests",
-                runtime.waiting_requests,
-                "JoinGroup and SyncGroup requests that wait.",
-            ),
-            (
-                "writes_under_way",
-                runtime.writes_under_way,
-                "Changes of groups that are being written.",
-            ),
+            ("waiting_requests", runtime.waiting_requests, "JoinGroup and SyncGroup requests that wait."),
+            ("writes_under_way", runtime.writes_under_way, "Changes of groups that are being written."),
             ("offsets_under_way", self._offsets.under_way, "Offsets of which a change is being written."),
             ("offsets_held_bytes", self._offsets.held_bytes, "Memory that committed offsets take, about."),
             ("held_bytes", self._coordinator.held_bytes, "Memory that members of groups take, about."),

@@ -81,11 +81,7 @@ def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
             "Bytes that followers copied from here.",
         ),
         ("kafka_server_replicafetchermanager_failures", counts.failures, "Fetches from leaders that failed."),
-        (
-            "kafka_server_replicafetchermanager_corruptanswers",
-            counts.corrupt_answers,
-            "Answers with a damaged batch.",
-        ),
+        ("kafka_server_replicafetchermanager_corruptanswers", counts.corrupt_answers, "Answers with a damaged batch."),
     ):
         yield CounterMetricFamily(name, text, value=value)
 

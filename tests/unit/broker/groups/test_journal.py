@@ -12,7 +12,7 @@ from pipeline.broker.cluster.view import PartitionView
 from pipeline.broker.groups.journal_writer import MAX_UNDER_WAY, JournalWrite, journal_error
 from pipeline.broker.groups.model import LoadedGroup
 from pipeline.broker.groups.offsets import journal_records
-from pipeline.broker.groups.partitioner import java_hash, partition_of_group
+from pipeline.broker.groups.records import java_hash, partition_of_group
 from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

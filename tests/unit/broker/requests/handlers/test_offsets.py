@@ -10,7 +10,7 @@ import trio
 
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.model import LoadedGroup
-from pipeline.broker.groups.partitioner import partition_of_group
+from pipeline.broker.groups.records import partition_of_group
 from pipeline.broker.groups.replay import Replay
 from pipeline.model import TopicPartition
 from pipeline.protocol.connection import ClientConnection

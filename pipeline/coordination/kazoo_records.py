@@ -1,11 +1,11 @@
-"""Many znodes read by one request: ZooKeeper's `multiRead` (3.6), which kazoo does not know. Pure.
+"""Requests of ZooKeeper that kazoo does not know: `multiRead` (3.6) and `removeWatches` (3.5). Pure.
 
-A record as kazoo sends and reads them: `serialize` gives what follows the request header, `deserialize` takes what
+Records as kazoo sends and reads them: `serialize` returns what follows the request header, `deserialize` takes what
 follows the reply header. Source: ZooKeeper's `MultiOperationRecord` and `MultiResponse`.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.coordination.interface import NodeValue
@@ -19,6 +19,7 @@ _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _VERSION_FIELD = 4
 _END = _HEADER.pack(-1, True, -1)
+_ANY_WATCH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,28 @@ class MultiRead:
                 offset = end + _STAT.size
             else:
                 raise ValueError(f"an answer of kind {kind} within that of a multiRead")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRemoval:
+    """Removes all watches of this client on a znode. `on_removed` is called in the order of answers.
+
+    The answer has no body. ZooKeeper answers with an error if there is no such watch, which kazoo raises.
+    """
+
+    path: str
+    on_removed: Callable[[str], object]
+
+    @property
+    def type(self) -> int:
+        """The operation code."""
+        return 18
+
+    def serialize(self) -> bytes:
+        """The path, and the kind of watch."""
+        name = self.path.encode()
+        return _INT.pack(len(name)) + name + _INT.pack(_ANY_WATCH)
+
+    def deserialize(self, _buffer: bytes, _offset: int) -> None:
+        """Note that the watch is removed; nothing follows the reply header."""
+        self.on_removed(self.path)

@@ -1,0 +1,46 @@
+"""Metrics of what clients use: their quotas, and the state that the broker keeps for them, beside its bounds."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from pipeline.broker.quotas.keeper import QuotaKeeper
+from pipeline.broker.quotas.table import QuotaKind
+from pipeline.broker.runtime.kept_memory import KeptMemory
+from pipeline.log.known_producers import KNOWN_PRODUCERS
+
+_CLIENT = ("user", "client_id")
+_NAMES = {QuotaKind.PRODUCE: "kafka_server_produce", QuotaKind.FETCH: "kafka_server_fetch"}
+
+
+def collect_quotas(keeper: QuotaKeeper) -> Iterator[Metric]:
+    """Rate and throttling of every group of clients that has a quota. A missing name is an empty label."""
+    rates = {
+        kind: GaugeMetricFamily(f"{name}_byte_rate", "Bytes per second.", labels=_CLIENT)
+        for kind, name in _NAMES.items()
+    }
+    waits = {
+        kind: CounterMetricFamily(f"{name}_throttle_time_seconds", "Seconds of silence imposed.", labels=_CLIENT)
+        for kind, name in _NAMES.items()
+    }
+    for usage in keeper.usage():
+        labels = (usage.user or "", usage.client_id or "")
+        rates[usage.kind].add_metric(labels, usage.bytes_per_s)
+        waits[usage.kind].add_metric(labels, usage.throttled_s)
+    yield from rates.values()
+    yield from waits.values()
+
+
+def collect_kept(kept: KeptMemory) -> Iterator[Metric]:
+    """Metrics of known producers, under Kafka's name (KIP-847), and of the memory of sessions, members and offsets."""
+    for name, value, text in (
+        ("kafka_server_replicamanager_produceridcount", KNOWN_PRODUCERS.count, "Idempotent producers, by partition."),
+        ("pipeline_known_producers_max", KNOWN_PRODUCERS.capacity, "The most of these: known.producers.max."),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+    held = GaugeMetricFamily("pipeline_client_state_held_bytes", "Memory that clients have kept.", labels=("use",))
+    most = GaugeMetricFamily("pipeline_client_state_max_bytes", "The most that the use may hold now.", labels=("use",))
+    for use in kept.uses():
+        held.add_metric((use.name,), use.held_bytes)
+        most.add_metric((use.name,), use.most_bytes)
+    yield from (held, most)

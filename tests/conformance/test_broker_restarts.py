@@ -177,13 +177,13 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traffic]:
 
 
 @pytest.mark.parametrize("client", PRODUCERS)
-def test_all_that_was_acknowledged_is_there_once_and_in_order(traffic: Traffic, client: str) -> None:
+def test_acknowledged_records_are_read_once_and_in_order(traffic: Traffic, client: str) -> None:
     values = [int(value) for _, _, value, _, _ in traffic.log[client]]
     assert values == list(range(traffic.sent[client]["sent"]))
     assert traffic.sent[client]["acknowledged"] == [[value, value] for value in values]
 
 
-def test_all_that_kcat_wrote_is_there_in_order_and_twice_only_if_it_tried_twice(traffic: Traffic) -> None:
+def test_records_of_kcat_are_read_in_order_and_twice_only_after_a_retry(traffic: Traffic) -> None:
     values = [int(value) for _, _, value, _, _ in traffic.log["kcat"]]
     assert list(dict.fromkeys(values)) == list(range(traffic.sent["kcat"]["sent"]))
     assert {value for value, count in Counter(values).items() if count > 1} <= traffic.retried

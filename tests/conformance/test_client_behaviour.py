@@ -47,7 +47,7 @@ def test_answers_are_those_of_apache_kafka(answers: dict[str, dict[str, Any]], c
     assert answers[client][question] == ANSWERS[client][question]
 
 
-def test_every_question_is_compared(answers: dict[str, dict[str, Any]]) -> None:
+def test_clients_are_asked_the_questions_of_the_table(answers: dict[str, dict[str, Any]]) -> None:
     assert {client: list(found) for client, found in answers.items()} == {
         client: list(expected) for client, expected in ANSWERS.items()
     }

@@ -109,7 +109,9 @@ def test_a_group_at_work(server: str, topic: str) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value[0], str) else "",
 )
-def test_where_a_group_goes_on(server: str, topic: str, target: list[str], expected: list[int]) -> None:
+def test_a_reset_group_goes_on_at_its_new_offsets(
+    server: str, topic: str, target: list[str], expected: list[int]
+) -> None:
     group = f"goes-on{'-'.join(target)}"
     commit(server, group, topic, 4, 6)
     reset = ["group", "reset-offsets", group, *target, "-b", server]

@@ -32,7 +32,7 @@ def create(bootstrap: str, topic: str, *arguments: str) -> None:
     )
 
 
-def test_topics(our_broker: str) -> None:
+def test_kafka_topics_creates_alters_and_deletes_topics(our_broker: str) -> None:
     topics = f"{TOOLS}.TopicCommand"
     create(our_broker, "java-topics", "--partitions", "2", "--config", "retention.ms=3600000")
     run(topics, our_broker, "--alter", "--topic", "java-topics", "--partitions", "3")
@@ -43,7 +43,7 @@ def test_topics(our_broker: str) -> None:
     assert "java-topics" not in run(topics, our_broker, "--list").split()
 
 
-def test_configurations(our_broker: str) -> None:
+def test_kafka_configs_describes_and_alters_settings(our_broker: str) -> None:
     create(our_broker, "java-configs")
     of_topic = ["--entity-type", "topics", "--entity-name", "java-configs"]
     run(CONFIGS, our_broker, "--alter", *of_topic, "--add-config", "max.message.bytes=2000000,retention.ms=5000")
@@ -81,7 +81,7 @@ def verified(our_broker: str) -> str:
     return topic
 
 
-def test_groups(our_broker: str, verified: str) -> None:
+def test_kafka_consumer_groups_lists_describes_and_resets_groups(our_broker: str, verified: str) -> None:
     assert re.search(r"java-group +Empty", run(GROUPS, our_broker, "--list", "--state"))
     described = run(GROUPS, our_broker, "--describe", "--group", "java-group")
     lags = [line.split()[5] for line in described.splitlines() if line.startswith("java-group")]

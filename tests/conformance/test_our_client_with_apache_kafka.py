@@ -108,7 +108,7 @@ async def test_topics_are_made_grown_described_and_removed(cluster: Cluster) -> 
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_offsets(cluster: Cluster) -> None:
+async def test_apache_kafka_lists_offsets_by_time(cluster: Cluster) -> None:
     (partition,) = await new_topic(cluster, "times")
     async with producing(cluster) as producer:
         for number in range(100):
@@ -164,7 +164,7 @@ async def test_batches_are_polled_whole(cluster: Cluster) -> None:
     assert values == list(range(3000))
 
 
-async def test_it_does_not_claim_to_keep_offsets(cluster: Cluster) -> None:
+async def test_apache_kafka_does_not_claim_to_keep_offsets(cluster: Cluster) -> None:
     (partition,) = await new_topic(cluster, "features")
     leader = cluster.view.leader_of(partition)
     assert leader is not None

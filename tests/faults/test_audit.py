@@ -142,7 +142,7 @@ def is_settled(report: dict[str, Any]) -> bool:
     )
 
 
-async def test_what_a_mirror_does_wrong_and_what_a_disk_loses_is_named_with_place_and_hour(tmp_path: Path) -> None:
+async def test_the_audit_names_mirror_faults_and_disk_losses_with_place_and_hour(tmp_path: Path) -> None:
     async with (
         Datacenters(tmp_path, ["none"]) as datacenters,
         connected(datacenters.bootstrap[LIVE], None, "test") as live,

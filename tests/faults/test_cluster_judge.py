@@ -15,7 +15,7 @@ def judged(log: Log, read: set[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("unacknowledged", [[], [(b"b", 3)]])
-def test_nothing_is_wrong(unacknowledged: Any) -> None:
+def test_the_judge_accepts_a_log_without_losses(unacknowledged: Any) -> None:
     log = {PLACE: [(b"a", 0), (b"a", 2)], OTHER: [(b"b", 1), *unacknowledged]}
     assert judged(log, {0, 1, 2, 3}) == []
 

@@ -95,7 +95,7 @@ def read_all(bootstrap: str) -> dict[tuple[int, int], int]:
 @pytest.mark.parametrize(
     "kills", [KILLS, pytest.param(MANY_KILLS, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
-def test_what_was_acknowledged_is_there_once_and_in_its_place(tmp_path: Path, kills: int) -> None:
+def test_acknowledged_records_are_found_once_and_in_their_place(tmp_path: Path, kills: int) -> None:
     random = Random(SEED)
     with LocalCluster(tmp_path, brokers=BROKERS, restart_after_s=0.01) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})

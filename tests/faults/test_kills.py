@@ -28,7 +28,7 @@ async def kill_and_restart(datacenters: Datacenters, unit: ServiceUnit) -> None:
 @pytest.mark.parametrize(
     ("kills_of_each", "kills_of_all"), [FEW, pytest.param(*MANY, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
-async def test_whoever_is_killed_nothing_is_lost_or_doubled(
+async def test_kills_of_any_process_lose_and_double_no_record(
     tmp_path: Path, kills_of_each: Any, kills_of_all: Any
 ) -> None:
     random = Random(SEED)

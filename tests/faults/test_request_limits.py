@@ -336,5 +336,5 @@ async def test_a_sample_of_all_fields_at_their_limits_harms_nobody(tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-async def test_all_fields_at_their_limits_harm_nobody(tmp_path: Path, zookeeper: str) -> None:
+async def test_requests_with_all_fields_at_their_limits_harm_no_other_client(tmp_path: Path, zookeeper: str) -> None:
     await run_limits(tmp_path, zookeeper, None)

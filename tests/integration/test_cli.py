@@ -177,7 +177,7 @@ def test_a_topic_that_was_not_counted(cluster: LocalCluster) -> None:
     assert "No counts yet for topic typo." in done.stdout.splitlines()
 
 
-def test_nobody_there_is_said_soon(nobody: str) -> None:
+def test_a_missing_broker_is_reported_soon(nobody: str) -> None:
     assert complaint("topic", "list", "-b", nobody) == f"no broker answers at {nobody} within 5 s: Connection refused"
 
 

@@ -155,7 +155,7 @@ def test_with_an_audit_brokers_count_by_themselves() -> None:
     assert settings_of(named, "audit")["live"][0]["name"] == "east"
 
 
-def test_what_the_cluster_keeps_for_itself_is_replicated() -> None:
+def test_internal_topics_of_a_local_cluster_are_replicated() -> None:
     def factors(brokers: int, **settings: str) -> tuple[Any, Any]:
         made = plan(local.LocalOptions(brokers=brokers, port=0, registry=True, settings=settings))
         of_broker, of_registry = settings_of(made, "broker-1"), settings_of(made, "registry")

@@ -30,7 +30,7 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(local: LocalCluster) -> None:
+async def test_acknowledged_records_are_read_exactly_once_and_in_order(local: LocalCluster) -> None:
     random = Random(20)
     sent: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}
     seen: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in PARTITIONS}

@@ -50,7 +50,7 @@ def test_top_pages_are_those_of_the_plain_file(demo: Any) -> None:
     assert demo[0]["top_pages"] == top_pages_of_the_plain_file()
 
 
-def test_every_hour_is_exact_on_the_whole_way(demo: Any) -> None:
+def test_the_audit_of_the_demo_is_exact_for_every_hour(demo: Any) -> None:
     hours = demo[0]["hours"]
     assert len(hours) == 84
     assert {hour["status"] for hour in hours} == {"exact"}

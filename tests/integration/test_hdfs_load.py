@@ -76,7 +76,7 @@ def test_hdfs_keeps_what_the_commit_stands_on(hdfs: Any) -> None:
         files.delete(f"{path}/d")
 
 
-def test_of_many_renames_to_one_name_one_succeeds(hdfs: Any) -> None:
+def test_one_of_many_hdfs_renames_to_one_name_succeeds(hdfs: Any) -> None:
     _, path = open_filesystem(f"{hdfs.url}/race")
     barrier = threading.Barrier(6)
     won = []
@@ -131,7 +131,7 @@ def test_killed_before_and_after_the_rename(spark: Any, topic: Any) -> None:
     assert load(spark, topic).manifest is None
 
 
-def test_what_the_dead_left_is_cleaned_up_when_it_is_old(spark: Any, topic: Any) -> None:
+def test_files_of_killed_loads_are_removed_once_they_are_old(spark: Any, topic: Any) -> None:
     topic.produce(300)
     assert drive(topic, "before").returncode == -9
     orphans = topic.files_on_disk()
@@ -161,7 +161,9 @@ class PausedFileSystem:
         self._inner.rename_exclusive(source, target)
 
 
-def test_of_two_loaders_one_wins_and_the_other_says_so(spark: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_loaders_commits_and_the_other_reports_it(
+    spark: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic.produce(600)
     files, path = open_filesystem(topic.root)
     paused = PausedFileSystem(files)

@@ -53,7 +53,7 @@ def load(spark: Any, topic: Any, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("file_format", ["avro", "parquet"])
-def test_each_load_takes_what_is_new(spark: Any, topic: Any, file_format: Any) -> None:
+def test_a_load_takes_the_records_since_the_last_one(spark: Any, topic: Any, file_format: Any) -> None:
     topic.produce(3000)
     first = load(spark, topic, format=file_format)
     assert (first.committed, first.records) == (True, 3000)
@@ -143,7 +143,9 @@ class PausedFileSystem(LocalFileSystem):
         super().rename_exclusive(source, target)
 
 
-def test_of_two_loaders_one_wins_and_the_other_says_so(spark: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_loaders_commits_and_the_other_reports_it(
+    spark: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic.produce(1000)
     paused = PausedFileSystem()
     real = load_module.open_filesystem  # type: ignore[attr-defined]
@@ -169,7 +171,7 @@ def test_of_two_loaders_one_wins_and_the_other_says_so(spark: Any, topic: Any, m
     assert topic.files_on_disk() == winner.files
 
 
-def test_what_needs_no_spark_starts_none(topic: Any) -> None:
+def test_commands_that_need_no_spark_start_none(topic: Any) -> None:
     with pytest.raises(KafkaError, match="nowhere"):
         prepare_load(LoadConfig.from_settings(topic.settings(topic="nowhere")), clock=now_ms)
     config = LoadConfig.from_settings(topic.settings())

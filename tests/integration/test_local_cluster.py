@@ -90,7 +90,7 @@ def up(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, object
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_one_line_of_json_and_a_signal_stops_everything(
+def test_local_up_prints_a_line_of_json_and_a_signal_stops_every_process(
     up: tuple[subprocess.Popen[str], dict[str, object]], signal_number: signal.Signals
 ) -> None:
     process, ready = up
@@ -183,7 +183,7 @@ def free_pair_of_ports() -> int:
         return port
 
 
-def test_what_dies_comes_back_on_its_old_port(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_restarted_on_its_old_port(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         create_topic(cluster.bootstrap, "topic")
         write(cluster.bootstrap, "topic", [b"before"])

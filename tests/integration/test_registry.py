@@ -62,7 +62,7 @@ async def registry_over(bootstrap: Any, topic: Any, **settings: Any) -> AsyncIte
         nursery.cancel_scope.cancel()
 
 
-async def test_what_was_registered_is_there_after_a_restart(local: Any) -> None:
+async def test_registered_schemas_survive_a_restart(local: Any) -> None:
     async with registry_over(local.bootstrap, "_schemas") as url, open_schema_registry([url]) as registry:
         data = await AvroSerializer(registry, EVENT).serialize("log", {"status": 200})
         await registry.set_level("FULL", "log-value")

@@ -42,7 +42,7 @@ async def url() -> AsyncIterator[Any]:
         yield url
 
 
-async def test_every_call_of_their_client(url: Any) -> None:
+async def test_the_registry_answers_every_call_of_the_confluent_client(url: Any) -> None:
     def calls() -> None:
         with SchemaRegistryClient({"url": url}) as client:
             event = Schema(EVENT, "AVRO")

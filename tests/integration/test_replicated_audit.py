@@ -59,7 +59,7 @@ class Counters:
                 await publish_regularly(counter, cluster, producer, INTERVAL_S)
 
 
-async def test_every_hour_is_exact_though_each_broker_died_once(tmp_path: Path) -> None:
+async def test_the_audit_is_exact_for_every_hour_after_each_broker_died_once(tmp_path: Path) -> None:
     counters = Counters(tmp_path)
     running = replicated_cluster(tmp_path, observe=counters.observe, **SETTINGS)
     async with running as brokers, trio.open_nursery() as nursery:

@@ -103,7 +103,7 @@ async def test_a_follower_that_was_away_catches_up_and_is_in_sync_again(tmp_path
         await wait_until_alike(brokers, "t", 6)
 
 
-async def test_what_only_the_old_leader_has_is_cut_off_after_an_unclean_election(tmp_path: Path) -> None:
+async def test_records_of_the_old_leader_alone_are_truncated_after_an_unclean_election(tmp_path: Path) -> None:
     async with replicated_cluster(tmp_path, brokers=2, **FAST) as brokers:
         await create(brokers, "t", replicas=2, unclean_leader_election_enable="true")
         await brokers.wait_for_isr("t", 2)

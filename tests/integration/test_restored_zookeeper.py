@@ -100,7 +100,7 @@ async def test_running_brokers_follow_the_older_states_and_lose_nothing(tmp_path
         )
 
 
-async def test_those_that_know_more_are_let_in_before_a_restarted_broker_rules_alone(tmp_path: Path) -> None:
+async def test_brokers_that_saw_more_join_before_a_restarted_broker_is_controller_alone(tmp_path: Path) -> None:
     """ZooKeeper refuses the sessions of those that saw newer transactions, and not that of a broker that saw none."""
     async with (
         ZooKeeperProcess(tmp_path / "zookeeper") as process,

@@ -46,7 +46,7 @@ async def test_a_znode_lives_and_dies(service: Service) -> None:
         assert (stat.version, stat.ephemeral_owner, stat.children_count) == (0, None, 0)
 
 
-async def test_each_refusal_has_its_error_and_path(service: Service) -> None:
+async def test_zookeeper_errors_carry_their_type_and_path(service: Service) -> None:
     async with service.open() as client:
         await client.create("/a/b")
         refused: list[tuple[type[CoordinationError], Callable[[], Awaitable[object]]]] = [

@@ -203,7 +203,7 @@ async def test_a_hung_server_never_blocks_the_loop(server: ZooKeeperProcess) -> 
                     break
 
 
-async def test_nobody_there_says_where_it_looked() -> None:
+async def test_a_missing_zookeeper_is_reported_with_its_address() -> None:
     with pytest.raises(CoordinationUnavailableError, match=r"127\.0\.0\.1:1 within 0\.3 s"):
         async with open_zookeeper("127.0.0.1:1", connect_timeout_ms=300):
             pass

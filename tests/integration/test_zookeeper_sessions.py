@@ -175,7 +175,7 @@ async def test_an_outage_stops_nothing(service: Service) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_was_not_sent_in_time_says_so(service: Service) -> None:
+async def test_a_request_that_was_not_sent_in_time_says_so(service: Service) -> None:
     async with service.open() as patient:
         await patient.create("/a", b"x")
     async with service.open(operation_timeout_ms=2000) as client:

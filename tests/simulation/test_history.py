@@ -51,7 +51,7 @@ def test_a_refused_record_must_not_be_there() -> None:
     assert any("refused" in problem for problem in problems(history, b"a", b"b"))
 
 
-def test_what_was_read_must_stay() -> None:
+def test_records_that_were_read_must_stay() -> None:
     history = history_of((b"a", 0))
     history.read("reader", HERE, 0, Offset(0), b"z")
     assert any("unseen" in problem for problem in problems(history, b"a"))

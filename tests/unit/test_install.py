@@ -52,7 +52,7 @@ OLD_PYTHON = 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac'
         ({"python3": "exit 0", "java": JAVA_8}, "Java 8", "Java 17 or newer is needed"),
     ],
 )
-def test_what_is_missing_or_too_old_is_said_in_one_line(machine: Any, programs: Any, found: Any, needed: Any) -> None:
+def test_missing_or_old_programs_are_reported_in_one_line(machine: Any, programs: Any, found: Any, needed: Any) -> None:
     for name, script in programs.items():
         put(machine[1], name, script)
     code, lines = install(machine)
@@ -63,7 +63,7 @@ def test_what_is_missing_or_too_old_is_said_in_one_line(machine: Any, programs: 
     assert "Install" in lines[0]
 
 
-def test_what_is_installed_is_not_installed_again(machine: Any) -> None:
+def test_installed_packages_are_not_installed_again(machine: Any) -> None:
     checkout, path = machine
     put(path, "python3", "exit 0")
     put(path, "java", JAVA_17)

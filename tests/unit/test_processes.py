@@ -62,7 +62,7 @@ def test_a_server_listens_on_its_port_comes_back_to_it_and_keeps_a_second_one_ou
             socket.create_connection(("127.0.0.1", port))
 
 
-def test_a_free_port_is_given_to_no_connection_and_to_nobody_who_asks_for_any() -> None:
+def test_a_free_port_is_given_to_no_connection_and_no_listener_on_any_port() -> None:
     ports = {free_port() for _ in range(200)}
     with socket.create_server(("127.0.0.1", 0), backlog=2000) as server:
         opened = []

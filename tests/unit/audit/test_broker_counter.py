@@ -56,7 +56,7 @@ def test_internal_topics_are_not_counted(checkpoints: Any) -> None:
     assert broker.take_events() == []
 
 
-def test_what_could_not_be_published_is_told_again(checkpoints: Any) -> None:
+def test_counts_that_could_not_be_published_are_reported_again(checkpoints: Any) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 10, 7)))
@@ -154,7 +154,7 @@ def appending(checkpoints: Any, tmp_path: Path) -> Any:
     return log, broker
 
 
-def test_what_changed_is_appended_and_gone_on_from(appending: Any, checkpoints: Any) -> None:
+def test_a_counter_appends_changed_windows_and_resumes_from_its_checkpoint(appending: Any, checkpoints: Any) -> None:
     log, _ = appending
     found = checkpoints.read(CLICKS)
     assert (found.revision, found.windows) == (log.log_end_offset, log.expected())

@@ -34,7 +34,7 @@ def told(*events: Any) -> Any:
     return ledger_counts(ledger)
 
 
-def test_only_what_is_committed_is_told(checkpoints: Any) -> None:
+def test_only_committed_batches_are_reported(checkpoints: Any) -> None:
     log, broker = Log(committed=3), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
@@ -47,7 +47,7 @@ def test_only_what_is_committed_is_told(checkpoints: Any) -> None:
     assert told(event, *broker.take_events()) == log.expected()
 
 
-def test_what_is_cut_off_before_it_was_committed_never_counts(checkpoints: Any) -> None:
+def test_batches_truncated_before_their_commit_never_count(checkpoints: Any) -> None:
     log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
@@ -90,7 +90,7 @@ def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints: Any) -> N
     assert broker.take_events() == [event]
 
 
-def test_what_a_dead_leader_told_and_what_it_did_not_counts_once(checkpoints: Any, tmp_path: Path) -> None:
+def test_reported_and_unreported_batches_of_a_dead_leader_count_once(checkpoints: Any, tmp_path: Path) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
     first.appended(CLICKS, leader.append((3, 0, 7)))
@@ -209,7 +209,7 @@ cluster_steps = st.lists(
 
 @settings(max_examples=60)
 @given(cluster_steps)
-def test_whoever_leads_and_dies_the_ledger_ends_with_what_is_committed(
+def test_the_ledger_ends_with_the_committed_batches_whichever_leaders_die(
     tmp_path_factory: pytest.TempPathFactory, history: Any
 ) -> None:
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))

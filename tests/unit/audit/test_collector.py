@@ -91,7 +91,9 @@ def test_events_that_come_all_the_time_leave_a_cluster_complete() -> None:
 
 
 @pytest.mark.parametrize(("value", "unreadable"), [(b"", 1), (b"{}", 1), (None, 0)])
-async def test_what_is_no_event_is_left_out_and_counted(tmp_path: Path, value: bytes | None, unreadable: int) -> None:
+async def test_records_that_are_no_events_are_skipped_and_counted(
+    tmp_path: Path, value: bytes | None, unreadable: int
+) -> None:
     async with serving_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
         await ensure_audit_topic(cluster)
         async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:

@@ -72,7 +72,7 @@ async def until_told(cluster: Cluster, records: int) -> None:
             await trio.sleep(0.02)
 
 
-async def test_what_was_acknowledged_is_told_while_the_producer_works_and_at_its_end(cluster: Cluster) -> None:
+async def test_acknowledged_batches_are_reported_while_the_producer_works_and_at_its_end(cluster: Cluster) -> None:
     async with audited(cluster) as producer:
         await producer.send("clicks", b"a")
         await until_told(cluster, 1)

@@ -125,7 +125,7 @@ def test_a_difference_is_named_where_it_arises(
     assert "east clicks-0" in str(finding)
 
 
-def test_one_lost_and_one_doubled_do_not_look_perfect() -> None:
+def test_a_lost_and_a_doubled_record_do_not_cancel_out() -> None:
     (hour,) = report(*whole_way(hub=Counts(10, 1000, 2, 76)))
     assert hour.status is Status.CHANGED
 
@@ -173,7 +173,7 @@ def status_after(standstill_ms: int, *events: AuditEvent, **settings: Any) -> St
     return hour.status
 
 
-def test_what_a_replica_lacks_that_stands_still_is_missing() -> None:
+def test_records_that_a_stopped_replica_lacks_are_missing() -> None:
     behind = whole_way(hub=LESS, hub_at=9)[1:3]
     never_told = whole_way()[1:2]
     for events in (behind, never_told):
@@ -181,7 +181,7 @@ def test_what_a_replica_lacks_that_stands_still_is_missing() -> None:
         assert status_after(HOUR_MS + 1, *events) is Status.MISSING
 
 
-def test_what_a_replica_lacks_that_moves_or_that_cannot_be_asked_is_pending() -> None:
+def test_records_that_a_moving_or_unreachable_replica_lacks_are_pending() -> None:
     behind = whole_way(hub=LESS, hub_at=9)[1:3]
     moving = event(Tier.BROKER, "hub", HUB, LESS, revision=9, created_ms=HOUR + HOUR_MS)
     new = event(Tier.BROKER, "east", EAST, FULL, created_ms=HOUR + HOUR_MS)
@@ -191,7 +191,7 @@ def test_what_a_replica_lacks_that_moves_or_that_cannot_be_asked_is_pending() ->
     assert hour.status is Status.PENDING
 
 
-def test_what_no_load_has_come_to_stays_pending() -> None:
+def test_records_that_no_load_has_reached_stay_pending() -> None:
     assert status_after(9 * HOUR_MS, *whole_way(load=LESS, load_at=9)) is Status.PENDING
 
 

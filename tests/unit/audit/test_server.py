@@ -72,7 +72,9 @@ def read_all(collector: Collector) -> None:
         state.ends_at(state.position)
 
 
-async def test_nothing_is_exact_while_a_cluster_was_not_read(service: AuditService, collector: Collector) -> None:
+async def test_the_audit_reports_no_topic_exact_while_a_cluster_was_not_read(
+    service: AuditService, collector: Collector
+) -> None:
     told(collector)
     collector.states["east"].ends_at(0)
     report = await service.report()

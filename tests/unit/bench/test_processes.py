@@ -16,7 +16,7 @@ child.wait()
 """
 
 
-def test_a_child_counts() -> None:
+def test_memory_and_cpu_time_of_child_processes_count() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None

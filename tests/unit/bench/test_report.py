@@ -36,7 +36,7 @@ def test_a_target_is_met_or_missed(ours: Any, theirs: Any, target: Any, is_met: 
     assert row.verdict == ("" if target is None else "ok" if is_met else "MISSED")
 
 
-def test_what_is_wrong_is_missed_whatever_its_figures() -> None:
+def test_a_row_with_an_error_misses_its_target_whatever_its_figures() -> None:
     assert not Row(name="a", unit="s", ours=1, peer="them", theirs=1, target=AT_LEAST, error="1 lost").is_met
     assert not Row(name="a", unit="s", ours=1, error="1 lost").is_met
 

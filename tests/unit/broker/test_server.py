@@ -31,7 +31,7 @@ async def until_ready(broker: Broker, condition: Callable[[Any], bool]) -> Any:
         return response
 
 
-async def test_it_registers_with_the_address_that_clients_reach(start: Start) -> None:
+async def test_a_broker_registers_with_the_address_that_clients_reach(start: Start) -> None:
     async with start(7, broker_rack="r") as broker:
         found = await broker.zookeeper.get(broker_path(BrokerId(7)))
         endpoint = BrokerRegistration.decode(BrokerId(7), found.data).endpoint()
@@ -82,7 +82,7 @@ async def test_the_same_address_alone_is_no_former_life(
 
 
 @pytest.mark.parametrize("setting", ["listeners", "http_listen", "log_dirs"])
-async def test_what_is_in_use_is_named(start: Start, setting: str, tmp_path: Any) -> None:
+async def test_addresses_and_log_dirs_in_use_are_named(start: Start, setting: str, tmp_path: Any) -> None:
     async with start(1) as broker:
         taken = {
             "listeners": f"PLAINTEXT://{broker.address}",
@@ -152,7 +152,7 @@ async def test_the_partitions_of_a_broker_that_left_have_no_leader(start: Start)
         assert (gone.error_code, gone.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, (2,))
 
 
-async def test_it_serves_on_without_zookeeper_and_registers_again_after_expiry(
+async def test_a_broker_serves_on_without_zookeeper_and_registers_again_after_expiry(
     start: Start, zookeeper_twin: MemoryZooKeeper
 ) -> None:
     async with start() as broker, zookeeper_twin.open() as other:

@@ -27,7 +27,7 @@ async def test_a_cancellation_waits_for_the_last_word() -> None:
     assert said == ["relieved", "cancelled"]
 
 
-async def test_what_ends_by_itself_needs_no_last_word() -> None:
+async def test_a_task_that_ends_by_itself_is_not_relieved() -> None:
     said: list[str] = []
 
     async def run() -> None:

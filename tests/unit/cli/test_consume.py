@@ -72,7 +72,7 @@ async def test_an_offset_that_is_none_is_wrong_usage(capsysbinary: pytest.Captur
     assert b"give earliest, latest, or an offset" in capsysbinary.readouterr().err
 
 
-async def test_it_ends_where_the_last_batch_holds_no_records(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+async def test_consume_ends_where_the_last_batch_holds_no_records(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     scripted = ScriptedCluster()
     scripted.add_topic("t", [1])
     partition = scripted.partition(TopicPartition("t", 0))
@@ -104,7 +104,7 @@ async def test_a_header_that_occurs_several_times_is_told_each_time(
         assert json.loads(capsysbinary.readouterr().out)["headers"] == {"a": ["1", {"base64": "/w=="}], "b": None}
 
 
-async def test_what_is_followed_is_shown_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_followed_records_are_shown_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown, reached = io.BytesIO(), trio.Event()
 
     class Pipe(io.RawIOBase):

@@ -21,7 +21,7 @@ def test_addresses_of_services(given: Any, url: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "http://", "ftp://a:1", "a b:1", "a:port", "[::1:80", "a:99999"])
-def test_what_is_no_address_is_refused(given: Any) -> None:
+def test_invalid_addresses_are_refused(given: Any) -> None:
     with pytest.raises(typer.BadParameter, match="http://host:port"):
         http_url(given)
 

@@ -20,7 +20,7 @@ def load(*arguments: Any) -> Any:
 
 @pytest.mark.parametrize("command", [("status",), ("files",), ("sql", "SELECT 1")])
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_where_nothing_is_committed(tmp_path: Path, command: Any, more: Any) -> None:
+def test_a_topic_without_commits_is_reported(tmp_path: Path, command: Any, more: Any) -> None:
     root = (tmp_path / "none").as_uri()
     code, said = load(*command, "--topic", "visits", "--root", root, *more)
     assert (code, said) == (1, f"pipeline: visits has no commits below {root}\n")

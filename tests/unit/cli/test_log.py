@@ -102,7 +102,7 @@ def test_an_index_is_held_against_its_segment(logs: Path) -> None:
     assert "no batch begins at" in dump(file, code=1)[-1]["problem"]
 
 
-def test_what_is_no_file_of_a_log_is_refused(logs: Path) -> None:
+def test_files_that_belong_to_no_log_are_refused(logs: Path) -> None:
     for file in (logs / "meta.properties", logs / "none"):
         assert CliRunner().invoke(app, ["log", "dump", str(file)]).exit_code != 0
 

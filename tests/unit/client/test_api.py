@@ -9,7 +9,7 @@ import pipeline.client
 
 
 @pytest.mark.parametrize("name", pipeline.client.__all__)
-def test_every_name_is_there(name: str) -> None:
+def test_every_name_of_the_api_can_be_imported(name: str) -> None:
     assert getattr(pipeline.client, name) is not None
 
 
@@ -25,7 +25,7 @@ def test_other_names_are_not_there() -> None:
         ("from pipeline.client import open_cluster, open_consumer, open_producer", {"numba", "pyarrow", "fastavro"}),
     ],
 )
-def test_what_is_not_used_is_not_loaded(statement: str, unloaded: set[str]) -> None:
+def test_imports_load_only_the_modules_that_are_used(statement: str, unloaded: set[str]) -> None:
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert unloaded.isdisjoint(loaded)

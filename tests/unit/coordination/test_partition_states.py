@@ -90,7 +90,7 @@ async def test_new_states_then_their_next_versions_by_few_requests() -> None:
         assert [len(partitions) for partitions in await told(client)] == [WRITTEN_AT_ONCE, 1, WRITTEN_AT_ONCE]
 
 
-async def test_what_somebody_else_wrote_meanwhile_does_not_stop_the_others() -> None:
+async def test_a_state_that_changed_meanwhile_does_not_stop_other_writes() -> None:
     async with MemoryZooKeeper().open() as client:
         await client.create(topic_path(TOPIC))
         await write_states(client, [change(index, None) for index in range(3)])
@@ -118,7 +118,7 @@ async def test_znodes_that_others_made_half_or_meanwhile() -> None:
         assert written == {name(0): None, name(1): (state(1), 0), name(2): (state(2), 0)}
 
 
-async def test_nothing_is_made_of_a_topic_that_is_gone_or_another() -> None:
+async def test_no_state_is_written_for_a_topic_that_is_gone_or_recreated() -> None:
     async with MemoryZooKeeper().open() as client:
         await client.create(topic_path("there"))
         there = StateChange(topic_id=TOPIC_ID, state=state(0, topic="there"), version=None, topic_version=0)

@@ -35,7 +35,7 @@ async def test_a_zookeeper_that_goes_away_in_the_middle_is_waited_for() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_nothing_is_written_before_a_registration_that_somebody_else_holds() -> None:
+async def test_a_registration_that_another_client_holds_is_not_overwritten() -> None:
     zookeeper = MemoryZooKeeper()
     prepared = []
 
@@ -51,7 +51,7 @@ async def test_nothing_is_written_before_a_registration_that_somebody_else_holds
         assert (await client.get(PATH)).data == b"other"
 
 
-async def test_what_is_written_under_the_lock_is_no_loss() -> None:
+async def test_a_registration_written_under_the_lock_is_not_reported_as_lost() -> None:
     zookeeper = MemoryZooKeeper()
     current, writing, losses = b"first", trio.Lock(), []
 

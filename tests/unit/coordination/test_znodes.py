@@ -127,14 +127,14 @@ def test_small_znodes_of_kafka() -> None:
         b'{"version":2,"endpoints":7}',
     ],
 )
-def test_what_is_no_broker_says_so(data: bytes) -> None:
+def test_registrations_that_describe_no_broker_are_refused(data: bytes) -> None:
     with pytest.raises(CoordinationError) as caught:
         BrokerRegistration.decode(ONE, data)
     assert caught.value.path == "/brokers/ids/1"
 
 
 @pytest.mark.parametrize("topic_id", ["", "AAAA", "?" * 22, "ä" * 22])
-def test_what_is_no_topic_id_says_so(topic_id: str) -> None:
+def test_invalid_topic_ids_are_refused(topic_id: str) -> None:
     data = json.dumps({"version": 3, "partitions": {}, "topic_id": topic_id}).encode()
     with pytest.raises(CoordinationError):
         TopicAssignment.decode("t", data)

@@ -77,9 +77,7 @@ def both(schema: Any, datums: Sequence[bytes]) -> list[DatumFault]:
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(0, 255))
-def test_what_fastavro_writes_is_whole_and_any_other_length_is_not(
-    events: Sequence[Mapping[str, Any]], extra: int
-) -> None:
+def test_datums_of_fastavro_are_whole_at_their_length_alone(events: Sequence[Mapping[str, Any]], extra: int) -> None:
     parsed = fastavro.parse_schema(NESTED)
     datums = [encode(parsed, event) for event in events]
     assert both(NESTED, datums) == [DatumFault.NONE] * len(datums)
@@ -121,7 +119,7 @@ def test_blocks_with_their_size_are_walked() -> None:
         ("null", b"", DatumFault.NONE),
     ],
 )
-def test_each_fault(schema: Any, datum: bytes, fault: DatumFault) -> None:
+def test_datums_with_faults_are_classified(schema: Any, datum: bytes, fault: DatumFault) -> None:
     assert faults_of(json.dumps(schema), [datum]) == [fault]
 
 
@@ -133,12 +131,12 @@ def test_depth_is_bounded() -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_numbers(value: int) -> None:
+def test_longs_are_read_in_every_length(value: int) -> None:
     data = np.frombuffer(encode("long", value), dtype=np.uint8)
     assert read_long(data, 0, len(data)) == (value, len(data), 0)
 
 
 @pytest.mark.parametrize("text", ["", "{", '"nonsense"', '{"type": "record"}', "3"])
-def test_what_is_no_schema(text: str) -> None:
+def test_invalid_schemas_are_refused(text: str) -> None:
     with pytest.raises(SchemaError):
         parse(text)

@@ -70,7 +70,7 @@ def test_the_second_of_two_loaders_is_fenced(
     assert run_id_of(files, layout) == "r1"
 
 
-def test_of_many_loaders_exactly_one_wins(
+def test_exactly_one_of_many_loaders_commits(
     files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any]
 ) -> None:
     head = read_head(files, layout)

@@ -12,7 +12,7 @@ from pipeline.hadoop.filesystem import (
 )
 
 
-def test_urls() -> None:
+def test_urls_choose_their_file_system() -> None:
     assert open_filesystem("/data/x/")[1] == "/data/x"
     files, path = open_filesystem("file:///data")
     assert isinstance(files, LocalFileSystem)
@@ -23,7 +23,7 @@ def test_urls() -> None:
 
 
 @pytest.mark.parametrize("url", ["data", "s3://bucket/data", "file:data"])
-def test_what_is_no_url_of_ours(url: str) -> None:
+def test_unsupported_urls_are_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="root"):
         open_filesystem(url)
 

@@ -19,7 +19,7 @@ from pipeline.records.tally import HOUR_MS, window_start
 ATTEMPT = TaskAttempt(run_id="r1", task=3, attempt=17)
 
 
-def test_names() -> None:
+def test_file_names_tell_hour_offsets_and_run() -> None:
     layout = topic_layout("/data/", "clicks")
     assert layout.manifest(7) == "/data/clicks/_commits/00000000000000000007.json"
     name = data_file(1_700_000_000_000 // HOUR_MS * HOUR_MS, 2, 40, ATTEMPT, 0, "parquet")

@@ -52,7 +52,7 @@ def after(manifest: Manifest) -> Head:
     return Head(manifest=manifest, sha256=sha256_of(manifest.encode()))
 
 
-def test_what_is_written_is_read(make_manifest: Callable[..., Any]) -> None:
+def test_a_written_manifest_is_read(make_manifest: Callable[..., Any]) -> None:
     manifest = make_manifest(EMPTY)
     assert Manifest.decode(manifest.encode(), "m") == manifest
     assert json.loads(manifest.encode())["offsets"] == {"0": 10}
@@ -92,7 +92,7 @@ def test_damage_is_named(data: bytes) -> None:
         Manifest.decode(data, "m7")
 
 
-def test_what_does_not_follow_is_refused(make_manifest: Callable[..., Any]) -> None:
+def test_a_manifest_that_does_not_follow_the_last_is_refused(make_manifest: Callable[..., Any]) -> None:
     first = make_manifest(EMPTY)
     second = make_manifest(after(first))
     gap = OffsetRange(partition=0, start=11, end=12)

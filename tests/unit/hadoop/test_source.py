@@ -74,7 +74,7 @@ def test_offsets_that_are_gone_are_loss(states: Mapping[str, TopicState]) -> Non
         ranges(options(startingOffsets='{"t": {"7": 2}}'), states)
 
 
-def test_what_spark_carries_to_its_workers_is_picklable() -> None:
+def test_objects_that_spark_sends_to_workers_are_picklable() -> None:
     source = PipelineDataSource(OPTIONS | {"includeBatches": "true"})
     reader = source.reader(source.schema())
     task = TopicRange("t", OffsetRange(partition=0, start=1, end=2))

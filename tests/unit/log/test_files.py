@@ -24,7 +24,7 @@ def test_names_are_brought_to_the_disk_when_no_descriptor_is_left(tmp_path: Path
 CONTENT = bytes(range(251)) * 4000
 
 
-def test_what_is_not_cached_is_not_waited_for(tmp_path: Path) -> None:
+def test_reads_without_waiting_return_cached_bytes_only(tmp_path: Path) -> None:
     file = DiskFiles().open(tmp_path / "a", create=True)
     file.write_at(CONTENT, 0)
     assert file.read_at(5000, 7, waits=False) == CONTENT[7:5007]

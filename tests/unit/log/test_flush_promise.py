@@ -57,7 +57,7 @@ def test_a_promise_that_ended_is_gone_after_another_boot(tmp_path: Path, batches
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_a_killed_process_did_not_flush_is_flushed_before_it_counts(
+def test_unflushed_records_of_a_killed_process_are_flushed_before_they_count(
     tmp_path: Path, batches: Batches, seed: int
 ) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(seed))
@@ -87,7 +87,7 @@ def test_flush_ms_holds_for_what_a_killed_process_left(tmp_path: Path, batches: 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_a_log_with_the_promise_acknowledged_survives_every_loss_of_power(
+def test_acknowledged_records_of_a_log_with_the_promise_survive_every_loss_of_power(
     tmp_path: Path, batches: Batches, seed: int
 ) -> None:
     rng = random.Random(seed)

@@ -112,7 +112,7 @@ def test_no_log_is_made_where_something_else_is(path: Path, batches: Batches, tm
     assert kept.read_bytes() == KEPT
 
 
-def test_what_is_left_of_a_creation_goes_unless_something_else_is_with_it(path: Path, batches: Batches) -> None:
+def test_remains_of_a_creation_are_removed_unless_foreign_files_are_with_them(path: Path, batches: Batches) -> None:
     for number in range(3):
         (path / f"a-{number}").mkdir()
     (path / "a-1" / "partition.metadata").touch()

@@ -54,7 +54,7 @@ def test_a_key_that_does_not_rise_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\0" * 7, OFFSET_ENTRY.pack(5, 0) + OFFSET_ENTRY.pack(5, 9)])
-def test_damage_shows(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_index_is_not_loaded(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "0.index"
     assert Index.load(DiskFiles(), path, OFFSET_ENTRY) is None
     path.write_bytes(content)

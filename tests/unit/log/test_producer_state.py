@@ -157,7 +157,7 @@ def test_at_the_bound_new_producers_are_refused_and_none_is_forgotten() -> None:
     assert append(logs[0], header(-1, producer_id=-1, epoch=-1)) is None
 
 
-def test_what_is_in_a_log_is_taken_beyond_the_bound_and_counted_until_the_log_goes() -> None:
+def test_producers_found_in_a_log_are_taken_beyond_the_bound_and_counted() -> None:
     known = KnownProducers(2)
     producers = states(known)
     for producer_id in range(5):
@@ -241,7 +241,7 @@ def test_open_transactions_and_known_producers_make_no_append_slower() -> None:
         max_size=40,
     )
 )
-def test_who_is_known_follows_from_the_last_appends_and_the_open_transactions(
+def test_known_producers_follow_from_the_last_appends_and_open_transactions(
     steps: Any,
 ) -> None:
     """Against a model that looks at all of them each time."""

@@ -265,7 +265,7 @@ def test_messages_of_an_older_format_are_refused_and_kept(
         assert log_file(tmp_path).read_bytes() == content
 
 
-def test_what_merely_looks_like_an_older_message_is_damage(
+def test_bytes_that_merely_look_like_an_older_message_are_damage(
     open_log: Callable[..., Any], batches: Batches, tmp_path: Path
 ) -> None:
     close_log(filled(open_log, batches, 3))

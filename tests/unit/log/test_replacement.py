@@ -82,7 +82,7 @@ def test_a_reader_of_the_old_segments_reads_on(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_what_was_deleted_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
+def test_segments_deleted_meanwhile_are_not_brought_back(tmp_path: Path) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles())
     log = directory.create(NAME, now_ms=NOW_MS)
     append(log, 20)
@@ -98,7 +98,7 @@ def test_what_was_deleted_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_what_was_truncated_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
+def test_segments_truncated_meanwhile_are_not_brought_back(tmp_path: Path) -> None:
     """Though there is again a row of segments with the same offsets."""
     directory = open_directory(tmp_path / "logs", DiskFiles())
     log = directory.create(NAME, now_ms=NOW_MS)

@@ -52,7 +52,7 @@ def expected_after(tmp_path: Path) -> tuple[set[int], list[tuple[int, int]]]:
     return kept, run.groups
 
 
-def test_killed_at_every_step_it_is_old_or_new_and_never_a_mixture(tmp_path: Path) -> None:
+def test_a_log_killed_at_every_step_of_a_replacement_is_old_or_new(tmp_path: Path) -> None:
     kept, groups = expected_after(tmp_path)
     assert len(groups) > 1
     prepare(tmp_path / "prepared")

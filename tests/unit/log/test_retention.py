@@ -56,7 +56,7 @@ SIZES = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50), st.integers(
     start=st.integers(0, 400),
     high_watermark=st.integers(0, 400),
 )
-def test_only_what_may_go_is_expired(
+def test_only_segments_that_may_go_are_expired(
     rows: Sequence[tuple[int, ...]],
     retention_ms: int | None,
     retention_bytes: int | None,

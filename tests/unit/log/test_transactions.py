@@ -72,7 +72,7 @@ CONFIGS = [LogConfig(), LogConfig(segment_bytes=300)]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_what_is_stable_and_what_was_aborted(
+def test_stable_offsets_and_aborted_transactions_follow_from_the_markers(
     open_log: Callable[..., Any], batches: Batches, config: LogConfig, tmp_path: Path
 ) -> None:
     log = open_log(config)

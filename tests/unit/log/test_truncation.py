@@ -152,7 +152,7 @@ def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log: Callable[..
     assert after == before[:4] + [b""] * 4
 
 
-def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(
+def test_appends_are_refused_where_a_truncated_log_had_no_room_for_a_new_segment(
     open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(LogConfig(index_interval_bytes=1))
@@ -191,7 +191,7 @@ def test_a_disk_that_fails_while_truncating_takes_the_log_offline(
             batches.append_copied(log, batches.copied(1, base_offset=100, epoch=9))
 
 
-def test_nothing_expires_while_a_log_is_truncated(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_segments_do_not_expire_while_their_log_is_truncated(open_log: Callable[..., Any], batches: Batches) -> None:
     log = open_log(LogConfig(segment_bytes=1, retention_ms=0))
     fill(log, batches)
     found = []

@@ -134,7 +134,7 @@ def test_a_read_passes_over_so_many_batches_without_records_and_is_continued_beh
     assert [header.base_offset for header in batches.read(log, 3, up_to=8)] == [7]
 
 
-def test_all_reads_of_a_request_pass_over_so_many_batches_together(
+def test_reads_of_a_request_share_a_bound_on_skipped_batches(
     open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_snapshot, "MAX_SKIPPED", 10)

@@ -14,7 +14,7 @@ from tests.unit.log.conftest import Batches
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_flushed_after_a_failed_sync_and_a_new_process_outlives_the_power(
+def test_records_flushed_after_a_failed_sync_and_a_restart_survive_a_loss_of_power(
     open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig, tmp_path: Path, seed: int
 ) -> None:
     faulty = FaultyFiles(DiskFiles(), random.Random(seed))

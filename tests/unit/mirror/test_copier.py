@@ -35,6 +35,6 @@ def test_pieces_go_once_in_order_and_in_bounded_requests(drawn: Any) -> None:
         assert len(request) == 1 or sum(len(batches.data) for batches in request.values()) <= MAX_BYTES
 
 
-def test_what_fits_goes_together() -> None:
+def test_pieces_that_fit_go_in_one_request() -> None:
     (request,) = requests_of([piece(0, 30, 0), piece(1, 30, 1), piece(2, 30, 2)], MAX_BYTES)
     assert len(request) == 3

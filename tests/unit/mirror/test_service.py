@@ -368,7 +368,7 @@ async def test_a_hub_that_is_away_from_the_start_is_soon_said(site: Site) -> Non
             assert source_errors(service) == {"east": "not reached yet", "west": "not reached yet"}
 
 
-async def test_what_other_brokers_of_the_hub_lead_is_copied_while_one_is_away(site: Site, tmp_path: Path) -> None:
+async def test_partitions_of_other_hub_brokers_are_copied_while_one_is_away(site: Site, tmp_path: Path) -> None:
     zookeeper = MemoryZooKeeper()
     async with serving_cluster(tmp_path / "one", zookeeper=zookeeper) as hub:
         site.hub = hub

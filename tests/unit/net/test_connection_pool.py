@@ -145,7 +145,7 @@ async def test_a_version_that_no_one_shares_is_refused_here(serve: Any) -> None:
         assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_nobody_listens() -> None:
+async def test_a_request_to_a_port_without_listener_fails() -> None:
     listeners = await SOCKETS.listen(HostPort("127.0.0.1", 0))
     port = listeners[0].port
     for listener in listeners:

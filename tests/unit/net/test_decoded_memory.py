@@ -185,7 +185,7 @@ async def test_a_pending_answer_is_built_once_there_is_memory_for_it(
         assert statistics.response_bytes > 0.9 * clients * large.SIZE_BYTES
 
 
-async def test_nothing_is_built_for_a_client_that_left_while_it_waited_for_memory(
+async def test_a_request_whose_client_left_while_it_waited_for_memory_is_not_decoded(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients, large = 4, LargePendingAnswers(monkeypatch)

@@ -13,7 +13,7 @@ def test_full_collections_are_rare_until_the_last_large_request_ends() -> None:
     assert gc.get_threshold() == before
 
 
-def test_what_a_slow_full_collection_left_is_not_looked_at_again() -> None:
+def test_objects_that_survived_a_slow_full_collection_are_not_scanned_again() -> None:
     for slow_s, is_frozen in ((1000.0, False), (-1.0, True)):
         collections = SlowCollections(slow_s)
         collections.watch()

@@ -35,6 +35,6 @@ print(resident_mib() - before)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc alone has these functions")
-def test_what_threads_have_freed_can_go_back_to_the_system() -> None:
+def test_memory_freed_by_threads_can_return_to_the_system() -> None:
     made = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, timeout=120)
     assert float(made.stdout) < 20

@@ -73,7 +73,7 @@ class Listener:
 
 
 @pytest.mark.parametrize("takes", [True, False], ids=["slow", "deaf"])
-async def test_who_takes_an_answer_slowly_is_not_silent(autojump_clock: MockClock, takes: bool) -> None:
+async def test_a_client_that_reads_its_answer_slowly_is_not_idle(autojump_clock: MockClock, takes: bool) -> None:
     config = ServerConfig(max_request_bytes=1000, max_connections=1, max_idle_s=MAX_IDLE_S)
     connection = Connection(takes=takes)
     server = Server(lambda _request, _peer: MetadataResponse(), API, config)

@@ -16,7 +16,7 @@ async def fail_when_cancelled(error: Any) -> None:
         raise error
 
 
-async def test_of_two_foreseen_errors_the_first_is_caught_and_names_the_other() -> None:
+async def test_the_first_of_two_foreseen_errors_is_caught_and_names_the_other() -> None:
     with pytest.raises(PipelineError) as caught, unwrapped_errors():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fail_when_cancelled, StorageError("/a", "refused"))

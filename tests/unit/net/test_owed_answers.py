@@ -113,7 +113,7 @@ def handler() -> Handler:
     return Handler()
 
 
-async def test_what_comes_behind_an_owed_answer_is_handled_and_answered_in_order(serve: Any, handler: Handler) -> None:
+async def test_requests_behind_an_owed_answer_are_handled_and_answered_in_order(serve: Any, handler: Handler) -> None:
     async with serve(handler) as (address, _), open_client(address) as client:
         await client.ask("a", "b")
         await handler.wait_until_handled(2)
@@ -159,7 +159,7 @@ async def test_no_more_than_so_many_answers_are_owed(serve: Any, handler: Handle
             assert await client.hear() == str(number)
 
 
-async def test_what_is_owed_is_answered_before_garbage_ends_the_connection(serve: Any, handler: Handler) -> None:
+async def test_owed_answers_are_sent_before_garbage_ends_the_connection(serve: Any, handler: Handler) -> None:
     async with serve(handler) as (address, _), open_client(address) as client:
         await client.ask("a", "bad")
         await handler.wait_until_handled(2)
@@ -179,7 +179,7 @@ async def test_a_client_that_ends_its_side_still_gets_what_is_owed(serve: Any, h
         assert await client.hear() == "a"
 
 
-async def test_what_is_owed_to_a_connection_that_broke_is_given_up(serve: Any, handler: Handler) -> None:
+async def test_owed_answers_of_a_broken_connection_are_given_up(serve: Any, handler: Handler) -> None:
     async with serve(handler) as (address, server), open_client(address) as client:
         await client.ask("a")
         await handler.wait_until_handled(1)
@@ -204,7 +204,7 @@ async def test_a_client_that_is_owed_an_answer_is_not_silent(serve: Any, handler
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_whoever_awaits_it_waits(ends: bool) -> None:
+async def test_a_task_awaits_an_owed_answer_until_it_ends_or_is_late(ends: bool) -> None:
     debt = Debt("a", trio.current_time() + (60 if ends else 0.01))
 
     async def wait(answers: list[Answer]) -> None:
@@ -220,7 +220,7 @@ async def test_whoever_awaits_it_waits(ends: bool) -> None:
     assert answers == [MetadataResponse(cluster_id="a" if ends else "a is late")]
 
 
-async def test_whoever_awaits_it_in_vain_gives_it_up() -> None:
+async def test_a_cancelled_wait_gives_up_the_owed_answer() -> None:
     debt = Debt("a", trio.current_time() + 60)
     with trio.move_on_after(0.01):
         await debt

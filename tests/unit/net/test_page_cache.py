@@ -33,7 +33,7 @@ def cold_file(tmp_path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-async def test_what_was_read_is_cached(cold_file: IO[bytes]) -> None:
+async def test_bytes_that_were_read_are_cached(cold_file: IO[bytes]) -> None:
     await read_into_cache(FileRegion(cold_file, 10, CHUNK_BYTES))
     assert is_cached(cold_file.fileno(), 10, CHUNK_BYTES)
     await read_into_cache(FileRegion(cold_file, len(CONTENT) - 5, 100))
@@ -88,7 +88,7 @@ async def test_cold_regions_arrive_as_they_are(cold_file: IO[bytes], size: int) 
     receiver.close()
 
 
-async def test_only_what_is_cached_and_whole_is_copied(cold_file: IO[bytes]) -> None:
+async def test_only_whole_cached_regions_are_copied(cold_file: IO[bytes]) -> None:
     region = FileRegion(cold_file, 10, COPIED_BYTES)
     assert read_cached(region) in (None, CONTENT[10 : 10 + COPIED_BYTES])  # asking may have had it read meanwhile
     await read_into_cache(region)

@@ -14,7 +14,7 @@ from pipeline.net.request_memory import (
 )
 
 
-def test_what_fits_is_given_at_once_and_given_back() -> None:
+def test_memory_is_granted_at_once_while_it_fits_and_released() -> None:
     memory, claim = RequestMemory(100), Claim()
     assert memory.take(claim, 60, 0) == (claim,)
     assert memory.take(claim, 40, 0) == (claim,)
@@ -24,7 +24,7 @@ def test_what_fits_is_given_at_once_and_given_back() -> None:
     assert memory.held == claim.held == 0 and claim.state is ClaimState.IDLE
 
 
-def test_who_began_first_goes_first() -> None:
+def test_the_request_that_began_first_gets_memory_first() -> None:
     memory = RequestMemory(100)
     eldest, first, second, third = Claim(), Claim(), Claim(), Claim()
     for claim, size in ((eldest, 10), (first, 50), (second, 40)):
@@ -37,7 +37,7 @@ def test_who_began_first_goes_first() -> None:
     assert memory.release(second) == [third]
 
 
-def test_nobody_takes_what_an_older_request_will_need() -> None:
+def test_memory_that_an_older_request_will_need_is_reserved() -> None:
     memory = RequestMemory(100)
     first, second = Claim(), Claim()
     memory.take(first, 20, 0, whole=70)
@@ -59,7 +59,7 @@ def test_a_single_request_may_be_larger_than_the_memory() -> None:
     assert memory.release(first) == [second]
 
 
-def test_each_kind_has_its_least_and_takes_from_others_what_they_leave() -> None:
+def test_each_kind_of_request_has_its_minimum_and_the_rest_that_others_leave() -> None:
     one, other = RequestMemory(90, 20), RequestMemory(80, 10)
     share((one, other))
     large, small, late, younger = Claim(), Claim(), Claim(), Claim()
@@ -74,13 +74,13 @@ def test_each_kind_has_its_least_and_takes_from_others_what_they_leave() -> None
     assert other.release(small) == [large, younger]
 
 
-def test_nothing_is_bounded_without_a_capacity() -> None:
+def test_requests_are_not_bounded_without_a_capacity() -> None:
     memory, claim = RequestMemory(None), Claim()
     assert memory.take(claim, 2**40, 0) == (claim,)
     assert memory.overdue(1000) == ()
 
 
-def test_who_is_slow_or_waits_too_long_is_ended_while_somebody_waits() -> None:
+def test_slow_and_overdue_requests_are_ended_while_others_wait() -> None:
     memory = RequestMemory(100)
     slow, quick, late = Claim(), Claim(), Claim()
     memory.take(slow, 50, 0)
@@ -102,7 +102,7 @@ def test_who_is_slow_or_waits_too_long_is_ended_while_somebody_waits() -> None:
 
 @settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 12))
-def test_all_are_served_in_the_end_and_the_bound_is_never_exceeded(seed: int, count: int) -> None:
+def test_every_request_is_served_in_the_end_within_the_bound(seed: int, count: int) -> None:
     """Requests of any size up to their capacity, of three kinds, that take memory by doubling, in any order."""
     order, capacity, leasts = random.Random(seed), 1000, (100, 0, 60)
     kinds = [RequestMemory(capacity - sum(leasts) + least, least) for least in leasts]

@@ -105,7 +105,7 @@ async def test_a_client_that_has_sent_many_requests_leaves_others_their_turn(
         other.transport.close()
 
 
-async def test_what_is_ready_is_sent_before_a_slow_answer_and_others_are_not_held_up(serve: Any) -> None:
+async def test_ready_answers_are_sent_before_a_slow_one_and_hold_up_no_other_client(serve: Any) -> None:
     release = trio.Event()
 
     async def wait(request: Request[Message], peer: Peer) -> MetadataResponse:
@@ -280,7 +280,7 @@ async def test_a_failing_handler_costs_its_connection_alone(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("is_long_poll", [False, True])
-async def test_what_was_begun_ends_although_the_client_is_gone_by_then(serve: Any, is_long_poll: bool) -> None:
+async def test_a_request_under_way_ends_although_its_client_is_gone(serve: Any, is_long_poll: bool) -> None:
     clients: list[Client] = []
     ended: list[str] = []
 
@@ -314,7 +314,7 @@ async def test_what_was_begun_ends_although_the_client_is_gone_by_then(serve: An
     assert ended == ["cancelled" if is_long_poll else "whole"]
 
 
-async def test_what_came_before_garbage_is_answered(serve: Any) -> None:
+async def test_requests_before_garbage_are_answered(serve: Any) -> None:
     async with serve(echo) as (address, _):
         client = await open_client(address)
         pieces = client.machine.encode_request(metadata_of("good"), 4)[1]

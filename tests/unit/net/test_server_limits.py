@@ -163,7 +163,7 @@ async def test_a_long_poll_ends_with_its_client(serve: Any) -> None:
         assert server.statistics.broken == 0
 
 
-async def test_what_is_no_long_poll_is_done_although_its_client_left(serve: Any) -> None:
+async def test_a_request_that_is_no_long_poll_is_done_although_its_client_left(serve: Any) -> None:
     release, done = trio.Event(), trio.Event()
 
     async def change() -> MetadataResponse:

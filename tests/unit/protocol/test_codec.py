@@ -78,7 +78,7 @@ def test_a_message_declared_anywhere_goes_both_ways(version: int, data: st.DataO
 
 
 @every_case
-def test_all_fields_go_both_ways(cls: type[Message], version: int) -> None:
+def test_every_field_is_encoded_and_decoded(cls: type[Message], version: int) -> None:
     @bounded
     @given(messages_of(cls, version))
     def check(message: Message) -> None:
@@ -149,7 +149,7 @@ def _garble(whole: bytes, random_numbers: random.Random) -> bytes:
 
 
 @every_case
-def test_every_value_is_checked_on_the_way_out(cls: type[Message], version: int) -> None:
+def test_values_are_checked_when_they_are_encoded(cls: type[Message], version: int) -> None:
     for field in declarations(cls):
         for wrong in (object(), {"a": 1}, 1.5, 1 << 64, "\ud800"):
             broken = replace(cls(), **{field.name: wrong})  # type: ignore[type-var]
@@ -177,12 +177,12 @@ def test_every_value_is_checked_on_the_way_out(cls: type[Message], version: int)
         (ProduceRequest(topic_data=(TopicProduceData(partition_data=(PartitionProduceData(records=["x"]),)),)), 9),  # type: ignore[list-item]
     ],
 )
-def test_what_cannot_be_sent_is_refused(message: Message, version: int) -> None:
+def test_values_that_cannot_be_encoded_are_refused(message: Message, version: int) -> None:
     with pytest.raises(ProtocolError):
         encode(message, version)
 
 
-def test_nothing_is_dropped_silently_from_a_request() -> None:
+def test_fields_of_a_request_are_not_dropped_silently() -> None:
     partition = PartitionProduceData(index=1, records=b"x", keep_offsets=True)
     message = ProduceRequest(topic_data=(TopicProduceData(name="t", partition_data=(partition,)),))
     with pytest.raises(ProtocolError, match="keep_offsets"):

@@ -206,7 +206,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_refused(data: bytes) -> None:
+def test_garbage_is_refused_as_a_request(data: bytes) -> None:
     server = ServerConnection((1 << 20) - 1)
     feed(server, data)
     with pytest.raises(ProtocolError):

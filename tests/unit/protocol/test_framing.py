@@ -73,7 +73,7 @@ def test_frames_come_out_as_they_went_in(sizes: list[int], steps: list[int]) -> 
     assert feed(FrameBuffer(MAX), b"".join(map(frame, payloads)), steps) == payloads
 
 
-def test_one_byte_at_a_time() -> None:
+def test_frames_arrive_one_byte_at_a_time() -> None:
     payloads = [b"", b"a", b"x" * 300, b"y" * (LARGEST_SHARED_BYTES + 7), b"z"]
     assert feed(FrameBuffer(MAX), b"".join(map(frame, payloads)), [1]) == payloads
 

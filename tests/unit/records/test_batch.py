@@ -109,7 +109,7 @@ def test_log_append_time_becomes_the_timestamp_of_all_records(batch: bytearray) 
     assert [record.timestamp_ms for record in iterate_records(two)][3:] == [1234] * 3
 
 
-def test_every_bit_behind_the_checksum_is_covered(batch: bytearray) -> None:
+def test_the_checksum_covers_every_bit_behind_it(batch: bytearray) -> None:
     header = read_header(batch)
     for position in range(17, len(batch)):
         for bit in range(8):
@@ -150,7 +150,7 @@ def test_headers_of_many_batches(batch: bytearray) -> None:
     assert len(validate_for_append(memoryview(three), max_batch_bytes=LIMIT)) == 3
 
 
-def test_so_many_batches_are_taken_as_are_asked_for_and_whole(batch: bytearray) -> None:
+def test_requested_batches_are_taken_whole(batch: bytearray) -> None:
     three, size = batch * 3, len(batch)
     for at_most, taken in ((0, 0), (2, 2), (3, 3), (4, 3)):
         assert take_batches(three, 0, at_most) == (taken * size, taken)
@@ -195,7 +195,9 @@ def test_other_formats_are_refused(batch: bytearray, magic: int) -> None:
         ({"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 1}, False),
     ],
 )
-def test_what_a_producer_must_not_send(batch: bytearray, fields: dict[str, int], copied: bool) -> None:
+def test_batches_that_a_producer_must_not_send_are_refused(
+    batch: bytearray, fields: dict[str, int], copied: bool
+) -> None:
     bad = _altered(batch, **fields)
     with pytest.raises(CorruptBatchError):
         validate_for_append(bad, max_batch_bytes=LIMIT)
@@ -255,7 +257,7 @@ def test_size_limit_is_an_error_of_its_own(batch: bytearray) -> None:
     assert caught.value.size_bytes == len(batch)
 
 
-def test_nothing_is_no_batch() -> None:
+def test_empty_bytes_are_refused_as_a_batch() -> None:
     with pytest.raises(CorruptBatchError):
         validate_for_append(b"", max_batch_bytes=LIMIT)
 

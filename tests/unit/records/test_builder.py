@@ -43,7 +43,7 @@ def test_built_records_are_read_back(
         (-(2**63), "ffffffffffffffffff01"),
     ],
 )
-def test_varints(value: int, encoded: str) -> None:
+def test_varints_have_kafkas_encoding(value: int, encoded: str) -> None:
     assert encode_varint(value).hex() == encoded
 
 

@@ -111,7 +111,7 @@ def test_control_batches_are_listed_not_opened(build_batch: Build, some_fields: 
     assert len(open_batches(control).to_arrow().to_pylist()) == 0
 
 
-def test_nothing_and_partial_batches(build_batch: Build, some_fields: Any) -> None:
+def test_partial_batches_are_left_out_of_the_columns(build_batch: Build, some_fields: Any) -> None:
     batch = bytes(build_batch(some_fields))
     empty = open_batches(b"")
     assert (len(empty), empty.next_offset, empty.to_arrow().num_rows) == (0, None, 0)
@@ -256,7 +256,7 @@ def test_header_keys_that_are_no_text_are_replaced(build_batch: Build) -> None:
     ]
 
 
-def test_all_null_and_all_present_columns(build_batch: Build) -> None:
+def test_a_column_of_nulls_stays_null_beside_full_columns(build_batch: Build) -> None:
     table = open_batches(build_batch([(None, b"v", (), 1)] * 9)).to_arrow()
     assert table.column("key").to_pylist() == [None] * 9
     assert table.column("value").to_pylist() == [b"v"] * 9

@@ -38,7 +38,7 @@ def test_round_trip(codec: Codec, data: bytes, repeat: int) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_one_byte_over_the_limit_is_refused(codec: Codec) -> None:
+def test_a_payload_of_one_byte_over_the_limit_is_refused(codec: Codec) -> None:
     plain = b"0123456789" * 20_000
     assert decompress(codec, compress(codec, plain), len(plain)) == plain
     with pytest.raises(CorruptBatchError):

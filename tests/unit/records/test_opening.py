@@ -98,7 +98,7 @@ def test_the_charge_is_twice_what_was_opened_and_given_back(codec: Codec) -> Non
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_what_is_opened_without_a_charge_is_small_or_has_no_codec(codec: Codec) -> None:
+def test_batches_opened_without_a_charge_are_small_or_have_no_codec(codec: Codec) -> None:
     for value_bytes in (0, 1000, UNCHARGED_BYTES - 100, UNCHARGED_BYTES, 4 * MIB):
         builder = BatchBuilder(codec, 16 * MIB)
         assert builder.append(b"k", bytes(value_bytes), (), 0)

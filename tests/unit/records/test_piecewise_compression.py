@@ -15,7 +15,7 @@ REAL_CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 
 @pytest.mark.parametrize("codec", Codec)
 @given(parts=st.lists(st.tuples(st.binary(max_size=50), st.integers(0, 2000)), max_size=5))
-def test_what_is_compressed_in_pieces_is_opened_as_a_whole(codec: Codec, parts: list[tuple[bytes, int]]) -> None:
+def test_payloads_compressed_in_pieces_are_opened_as_a_whole(codec: Codec, parts: list[tuple[bytes, int]]) -> None:
     pieces = [data * count for data, count in parts]
     plain = b"".join(pieces)
     packed = b"".join(compress_pieces(codec, pieces, len(plain)))

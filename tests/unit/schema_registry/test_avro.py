@@ -28,7 +28,7 @@ def test_the_text_stays_as_it_came() -> None:
         ),
     ],
 )
-def test_one_canonical_form(
+def test_equal_schemas_have_one_canonical_form(
     one: Any,
     other: Any,
 ) -> None:
@@ -98,14 +98,14 @@ def record_with(field: Any) -> Any:
         ([{"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "size": 1}], "defined twice"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_its_place(json_schema: Any, message: str) -> None:
+def test_invalid_schemas_are_refused_with_their_place(json_schema: Any, message: str) -> None:
     with pytest.raises(InvalidSchemaError) as caught:
         parse_schema(json.dumps(json_schema))
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "string", "NaN", '{"type":"fixed","name":"F","size":1e400}', "\x00"])
-def test_what_is_not_json_is_refused(text: str) -> None:
+def test_schemas_that_are_not_json_are_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         parse_schema(text)
 

@@ -162,7 +162,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("reader", "writer", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_resolution(reader: Any, writer: Any, expected: Any) -> None:
+def test_incompatible_schemas_are_found_by_kind(reader: Any, writer: Any, expected: Any) -> None:
     assert kinds(reader=reader, writer=writer) == expected
 
 
@@ -201,7 +201,7 @@ V1, V2, V3 = "int", "long", "double"
         (CompatibilityLevel.FULL_TRANSITIVE, V2, False),
     ],
 )
-def test_levels(level: CompatibilityLevel, new: str, passes: bool) -> None:
+def test_compatibility_levels_decide_which_schemas_pass(level: CompatibilityLevel, new: str, passes: bool) -> None:
     assert (why_incompatible(level, schema(new), [(1, schema(V1)), (2, schema(V2))]) == []) is passes
 
 

@@ -206,7 +206,7 @@ OFTEN = settings(max_examples=400, suppress_health_check=list(HealthCheck))
 
 @OFTEN
 @given(pairs(), st.data())
-def test_what_we_call_readable_fastavro_reads(pair: tuple[AvroSchema, ...], data: Any) -> None:
+def test_schemas_judged_readable_are_read_by_fastavro(pair: tuple[AvroSchema, ...], data: Any) -> None:
     reader, writer = pair
     assume(not why_unreadable(reader=reader, writer=writer))
     strategy = datums(writer, writer.root)

@@ -10,7 +10,7 @@ from pipeline.schema_registry.config import RegistryConfig
 NEEDED = {"bootstrap.servers": "a:1,b:2"}
 
 
-def test_defaults() -> None:
+def test_registry_settings_have_defaults() -> None:
     config = RegistryConfig.from_settings(NEEDED)
     assert config.bootstrap_servers == (HostPort("a", 1), HostPort("b", 2))
     assert (config.http_listen, config.topic) == (HostPort("127.0.0.1", 8081), "_schemas")

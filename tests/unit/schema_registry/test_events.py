@@ -29,7 +29,7 @@ EVENTS = st.one_of(
 
 
 @given(EVENTS)
-def test_what_is_encoded_is_decoded(event: Any) -> None:
+def test_encoded_events_are_decoded(event: Any) -> None:
     assert decode_event(*encode_event(event)) == event
 
 
@@ -80,7 +80,7 @@ def test_a_record_of_another_registry_with_attributes_we_do_not_know() -> None:
         (b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"MAYBE"}'),
     ],
 )
-def test_what_cannot_be_read_is_ignored(key: bytes | None, value: bytes | None) -> None:
+def test_unreadable_records_are_ignored(key: bytes | None, value: bytes | None) -> None:
     assert isinstance(decode_event(key, value), Ignored)
 
 

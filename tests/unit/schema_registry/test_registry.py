@@ -87,7 +87,7 @@ def test_an_incompatible_schema_is_refused_with_the_reasons(state: RegistryState
         (SchemaRequest(text='"int"', has_references=True), 42201),
     ],
 )
-def test_what_is_no_schema_is_refused(state: RegistryState, request_: SchemaRequest, code: int) -> None:
+def test_invalid_schemas_are_refused(state: RegistryState, request_: SchemaRequest, code: int) -> None:
     refused(code, register, state, "s", request_)
 
 
@@ -96,7 +96,7 @@ def test_names_that_no_subject_may_have(state: RegistryState, subject: str) -> N
     refused(42208, register, state, subject, INT)
 
 
-def test_look_up(state: RegistryState) -> None:
+def test_a_schema_is_looked_up_by_its_text(state: RegistryState) -> None:
     put(state, "s", INT)
     assert look_up(state, "s", SchemaRequest(text='{"type":"int"}')).number == 1
     refused(40403, look_up, state, "s", LONG)
@@ -109,7 +109,7 @@ def test_versions_by_name(text: str, number: int | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-2", "x", "", "2147483648", "9" * 5000, "\u0661", "1.0"])
-def test_what_is_no_version(text: str) -> None:
+def test_invalid_versions_are_refused(text: str) -> None:
     refused(42202, parse_version, text)
 
 
@@ -151,7 +151,7 @@ def test_deleted_versions_do_not_count_for_compatibility(state: RegistryState) -
     assert put(state, "s", STRING) == 2
 
 
-def test_levels(state: RegistryState) -> None:
+def test_compatibility_levels_are_set_and_reset(state: RegistryState) -> None:
     assert state.level("s") is CompatibilityLevel.BACKWARD
     carry_out(state, set_level(state, None, CompatibilityLevel.FULL))
     carry_out(state, set_level(state, "s", CompatibilityLevel.NONE))
@@ -162,7 +162,7 @@ def test_levels(state: RegistryState) -> None:
     assert state.level("s") is CompatibilityLevel.BACKWARD
 
 
-def test_of_two_writers_the_first_in_the_log_wins(state: RegistryState) -> None:
+def test_the_first_of_two_writers_in_the_log_wins(state: RegistryState) -> None:
     other = new_state()
     mine, theirs = register(state, "s", INT), register(other, "s", STRING)
     assert mine.answer == theirs.answer == 1

@@ -135,7 +135,7 @@ async def test_an_incompatible_schema_is_refused_and_the_check_says_why(http: An
         assert (await http.post(path, json={"schema": RECORD})).json() == {"is_compatible": True}
 
 
-async def test_levels(http: Any) -> None:
+async def test_routes_set_and_reset_compatibility_levels(http: Any) -> None:
     assert (await http.get("/config")).json() == {"compatibilityLevel": "BACKWARD"}
     assert (await http.put("/config", json={"compatibility": "full"})).json() == {"compatibility": "FULL"}
     assert (await http.get("/config")).json() == {"compatibilityLevel": "FULL"}
@@ -147,7 +147,7 @@ async def test_levels(http: Any) -> None:
     is_error(await http.put("/config", json={}), 422, 42203)
 
 
-async def test_deletes(http: Any) -> None:
+async def test_routes_delete_versions_and_subjects(http: Any) -> None:
     await register(http, "s", '"int"')
     await register(http, "s", '"long"')
     assert (await http.delete("/subjects/s/versions/latest")).json() == 2
@@ -173,7 +173,9 @@ async def test_many_at_once_get_one_id(http: Any) -> None:
     assert ids == [1] * 20
 
 
-async def test_without_the_log(journal: MemoryJournal, open_registry: Callable[..., Any]) -> None:
+async def test_reads_work_and_writes_fail_without_the_log(
+    journal: MemoryJournal, open_registry: Callable[..., Any]
+) -> None:
     async with open_registry(journal, **{"kafkastore.timeout.ms": 500}) as http:
         await register(http, "s", RECORD)
         journal.reachable = False

@@ -27,7 +27,7 @@ async def put(service: RegistryService, subject: str, request: SchemaRequest) ->
     return await service.write(lambda state: register(state, subject, request))
 
 
-async def test_what_was_written_is_there_after_a_restart(journal: MemoryJournal, nursery: trio.Nursery) -> None:
+async def test_written_schemas_survive_a_restart(journal: MemoryJournal, nursery: trio.Nursery) -> None:
     service = new_service(journal)
     await nursery.start(service.run)
     assert await put(service, "s", INT) == 1

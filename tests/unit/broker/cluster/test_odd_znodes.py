@@ -133,7 +133,7 @@ async def test_an_odd_znode_ends_no_broker(start: Start, path: str) -> None:
             await client.delete(path)
 
 
-async def test_what_nobody_can_read_in_the_place_of_a_registration_is_replaced(start: Start) -> None:
+async def test_an_unreadable_znode_in_the_place_of_a_registration_is_replaced(start: Start) -> None:
     path = "/brokers/ids/2"
 
     async def wait_until_registered(one: Broker) -> None:

@@ -88,7 +88,9 @@ def seen(view: ClusterView) -> list[tuple[int, int, tuple[int, ...]]]:
         (state(0, 1, (1, 2)), 1, state(0, -1, (2,), 4)),  # 2 is being added and has all
     ],
 )
-def test_leaving(known: PartitionState, factor: int, left: PartitionState | None) -> None:
+def test_a_broker_that_stops_leaves_the_isr_of_its_partitions(
+    known: PartitionState, factor: int, left: PartitionState | None
+) -> None:
     assert left_state(known, OWN, factor) == left
 
 
@@ -101,18 +103,20 @@ def test_leaving(known: PartitionState, factor: int, left: PartitionState | None
         (state(0, 2, (1, 2)), state(0, 2, (2,))),
     ],
 )
-def test_leaving_what_cannot_be_read(known: PartitionState, left: PartitionState | None) -> None:
+def test_a_broker_leaves_the_isr_of_a_partition_that_it_cannot_read(
+    known: PartitionState, left: PartitionState | None
+) -> None:
     assert left_state(known, OWN, 2, may_return=True) == left
     assert left_state(known, OWN, 1, may_return=True) == left
 
 
-def test_claiming() -> None:
+def test_a_broker_claims_the_partitions_that_it_led() -> None:
     assert claimed_state(state(0, 1, (1, 2)), OWN) == state(0, 1, (1, 2), 4)
     assert claimed_state(state(0, 2, (1, 2)), OWN) is None
     assert claimed_state(state(0, NO_BROKER, (1,)), OWN) is None
 
 
-async def test_what_was_led_is_claimed_in_the_next_epoch_as_it_is_now() -> None:
+async def test_a_broker_claims_its_leaderships_in_the_next_epoch_with_the_present_isr() -> None:
     async with MemoryZooKeeper().open() as client:
         view = await cluster(client, state(0, 1, (1, 2)), state(1, 2, (1, 2)), state(2, 1, (1,)))
         newer = state(2, 2, (2,), 9)  # nobody told the view yet
@@ -132,7 +136,7 @@ async def test_isrs_are_left_in_zookeeper_and_in_the_view() -> None:
         assert [found[name].state.isr for name in names] == [(2,), (2,), ()]
 
 
-async def test_nothing_is_claimed_of_a_recreated_topic_before_the_view_knows_it() -> None:
+async def test_a_broker_claims_no_partition_of_a_recreated_topic_before_its_view_knows_it() -> None:
     async with MemoryZooKeeper().open() as client:
         view = await cluster(client, state(0, 1, (1, 2)))
         await client.create(record_path(uuid.UUID(int=1)))
@@ -143,7 +147,7 @@ async def test_nothing_is_claimed_of_a_recreated_topic_before_the_view_knows_it(
 
 
 @pytest.mark.parametrize(("replicas", "adding"), [((1,), ()), ((2, 1), (2,))])
-async def test_one_of_a_single_replica_is_led_on_and_named_also_while_it_is_moved(
+async def test_a_partition_with_a_single_replica_is_led_on_while_it_is_moved(
     replicas: tuple[int, ...], adding: tuple[int, ...]
 ) -> None:
     async with MemoryZooKeeper().open() as client:
@@ -171,7 +175,7 @@ def test_a_log_that_is_to_be_removed_is_let_go_in_an_epoch_in_which_nobody_count
     assert moved_away_state(before, OWN) == after
 
 
-async def test_nothing_is_let_go_that_is_assigned_again_or_was_written_meanwhile() -> None:
+async def test_a_replica_that_is_assigned_again_or_whose_state_changed_is_not_released() -> None:
     names = [TopicPartition("t", 0), TopicPartition("t", 1)]
     async with MemoryZooKeeper().open() as client:
         view = await cluster(client, state(0, 2, (2, 1)), state(1, 1, (1, 2)), replicas=(2,))

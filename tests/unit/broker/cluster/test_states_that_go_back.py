@@ -107,7 +107,7 @@ async def test_a_state_that_vanished_or_is_unreadable_stays_known(tmp_path: Path
         assert (found.state_version, found.isr, found.has_state, found.next_epoch) == (version, (ONE, TWO), True, 8)
 
 
-def test_the_controller_writes_a_lost_state_as_it_was_with_those_who_live(tmp_path: Path) -> None:
+def test_the_controller_restores_a_lost_state_with_the_live_replicas(tmp_path: Path) -> None:
     lost = PartitionView(
         replicas=(ONE, TWO, THREE),
         leader=TWO,
@@ -156,7 +156,7 @@ def test_epochs_of_records_that_a_replica_has_are_spent() -> None:
     assert judged(BrokerId(-1), 5, 9) is None
 
 
-async def test_those_that_know_most_raise_epochs_first(autojump_clock: trio.testing.MockClock) -> None:
+async def test_brokers_that_remember_most_raise_spent_epochs_first(autojump_clock: trio.testing.MockClock) -> None:
     spent, others = SpentEpochs(), [TopicPartition("t", index) for index in (1, 2)]
     remembered = PartitionView(
         replicas=(ONE, TWO), leader=ONE, leader_epoch=LeaderEpoch(7), isr=(ONE,), spent_epoch=LeaderEpoch(7)

@@ -61,7 +61,7 @@ async def test_states_written_while_a_large_topic_is_read_are_not_missed() -> No
         nursery.cancel_scope.cancel()
 
 
-async def test_who_waits_for_changes_is_told_although_another_task_took_some() -> None:
+async def test_a_task_that_waits_for_changes_is_woken_although_another_task_took_some() -> None:
     changes = ClusterView("c").changes()
     changes.take()
     async with trio.open_nursery() as nursery:

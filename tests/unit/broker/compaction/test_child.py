@@ -15,7 +15,7 @@ def start(tmp_path: Path, program: str) -> CleanerChild:
     return CleanerChild.start(tmp_path / "log", command=(sys.executable, "-c", program), deadline_s=120)
 
 
-async def test_one_that_hangs_is_lost_after_the_deadline_and_can_be_ended(tmp_path: Path) -> None:
+async def test_a_cleaner_process_that_hangs_is_lost_after_the_deadline_and_can_be_ended(tmp_path: Path) -> None:
     child = start(tmp_path, SAY.format(b'{"kind": "Progress", "moved_bytes": 3}\n', 600))
     assert await child.report() == CleaningProgress(moved_bytes=3)
     child.deadline_s = 0.1
@@ -26,20 +26,20 @@ async def test_one_that_hangs_is_lost_after_the_deadline_and_can_be_ended(tmp_pa
 
 
 @pytest.mark.parametrize("program", ["raise SystemExit(3)", SAY.format(b"half a line", 0), "import os; os.abort()"])
-async def test_one_that_dies_is_lost(tmp_path: Path, program: str) -> None:
+async def test_a_cleaner_process_that_dies_is_lost(tmp_path: Path, program: str) -> None:
     child = start(tmp_path, program)
     with pytest.raises(CleanerLostError, match="ended"):
         await child.report()
     await child.end()
 
 
-async def test_one_that_talks_nonsense_is_lost(tmp_path: Path) -> None:
+async def test_a_cleaner_process_that_sends_garbage_is_lost(tmp_path: Path) -> None:
     child = start(tmp_path, SAY.format(b"hello\n", 0))
     with pytest.raises(CleanerLostError, match="no report"):
         await child.report()
     await child.end()
 
 
-def test_one_that_cannot_be_started_is_lost(tmp_path: Path) -> None:
+def test_a_cleaner_process_that_cannot_be_started_is_lost(tmp_path: Path) -> None:
     with pytest.raises(CleanerLostError, match="can be started"):
         start(tmp_path / "missing", "")

@@ -184,7 +184,7 @@ async def test_a_partition_that_is_truncated_while_it_is_read_is_not_given_up(tm
     assert table.log.log_end_offset == end_offset - 2
 
 
-async def test_nothing_is_cleaned_that_is_not_on_the_disk(tmp_path: Path) -> None:
+async def test_records_that_are_not_on_disk_are_not_cleaned(tmp_path: Path) -> None:
     table = _Table(tmp_path / "logs")
     child = _Jobs(lambda: None, MAX_FAILURES)
     cleaner = table.cleaner(child)

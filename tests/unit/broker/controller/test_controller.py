@@ -32,7 +32,7 @@ from tests.support.controllers import DEADLINE_S, Rig, is_led, make_topic, make_
 LOST, WAITS = TopicPartition("lost", 0), TopicPartition("waits", 0)
 
 
-async def test_one_controller_and_the_next_when_it_is_gone() -> None:
+async def test_another_broker_becomes_controller_when_the_first_one_is_gone() -> None:
     zookeeper = MemoryZooKeeper()
     async with running(zookeeper, 2) as second:
         async with running(zookeeper, 1) as first:
@@ -113,7 +113,7 @@ async def test_a_controller_that_came_and_went_before_anybody_looked_is_followed
 
 
 @pytest.mark.parametrize("data", [ControllerNode(broker=BrokerId(1), timestamp_ms=77).encode(), b"nobody", b"9"])
-async def test_somebody_writes_over_the_controller(data: bytes) -> None:
+async def test_a_controller_is_elected_again_after_its_znode_was_overwritten(data: bytes) -> None:
     zookeeper = MemoryZooKeeper()
     async with running(zookeeper, 1) as one, running(zookeeper, 2) as two:
         await two.client.set(ControllerNode.PATH, data)
@@ -298,7 +298,7 @@ async def test_leaders_spread_soon_after_brokers_are_back_and_in_sync(autojump_c
         assert (await other.get((await state_of(other, "t")).path)).version == version
 
 
-async def test_old_notifications_are_purged_and_whoever_missed_them_reads_all(
+async def test_old_notifications_are_purged_and_brokers_that_missed_them_read_all_states(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reign, "NOTIFICATIONS_KEPT", 3)

@@ -143,7 +143,7 @@ def decided(planned: ControllerPlan) -> tuple[int, int, str] | None:
         ),
     ],
 )
-def test_one_partition(
+def test_leaders_and_isr_are_planned_for_each_kind_of_partition_state(
     known: PartitionView, live: str, stopping: str, allow_unclean: bool, expected: tuple[int, int, str] | None
 ) -> None:
     assert decided(plan(state(known, live=live, stopping=stopping, allow_unclean=allow_unclean), Look())) == expected
@@ -186,7 +186,7 @@ def test_a_replica_that_was_lost_to_a_disk_is_not_elected(
 @pytest.mark.parametrize(
     "known", [partition("12", 1, "12"), partition("12", 2, "12"), partition("12", -1, "12", epoch=6)]
 )
-def test_where_a_live_replica_was_lost_the_dead_ones_stay_in_sync(known: PartitionView) -> None:
+def test_dead_replicas_stay_in_sync_where_a_live_replica_was_lost(known: PartitionView) -> None:
     lost = {BrokerId(1): frozenset({TopicPartition("t", 0)})}
     after = plan(replace(state(known, live="1"), offline_replicas=lost), Look())
     assert decided(after) == (None if known.leader == -1 else (-1, 6, "12"))
@@ -318,7 +318,7 @@ def carried_out(before: ClusterState, planned: ControllerPlan) -> ClusterState:
 
 @given(before=states(), event=st.sampled_from(events))
 @settings(max_examples=150)
-def test_what_holds_for_every_plan(before: ClusterState, event: Event) -> None:
+def test_invariants_hold_for_every_plan(before: ClusterState, event: Event) -> None:
     planned = plan(before, event)
     assert planned == plan(before, event)
     for decision in planned.decisions:

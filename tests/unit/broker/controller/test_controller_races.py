@@ -46,7 +46,7 @@ async def test_a_topic_made_anew_between_plan_and_write_is_planned_anew() -> Non
         assert replaced
 
 
-async def test_no_state_is_written_below_a_topic_that_was_recreated_while_zookeeper_was_asked_who_is_alive() -> None:
+async def test_no_state_is_written_below_a_topic_recreated_while_live_brokers_were_read() -> None:
     zookeeper = MemoryZooKeeper()
     async with running(zookeeper, 1) as rig, zookeeper.open() as other:
         plain = rig.client.client.children
@@ -124,7 +124,7 @@ async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then()
         assert ends == 2
 
 
-async def test_nobody_is_elected_who_was_let_go_after_the_plan() -> None:
+async def test_a_replica_removed_after_the_plan_is_not_elected() -> None:
     """The view may not show yet that a reassignment is over, while its target is shutting down, or dies."""
     zookeeper, name = MemoryZooKeeper(), TopicPartition("t", 0)
     async with running(zookeeper, 1) as rig, zookeeper.open() as other:

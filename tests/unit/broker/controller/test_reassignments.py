@@ -89,7 +89,7 @@ async def moving(broker: Broker, *topics: str) -> dict[str, list[OngoingPartitio
     return {topic.name: list(topic.partitions) for topic in answer.topics}
 
 
-async def test_only_the_controller_changes_the_cluster(start: Start) -> None:
+async def test_brokers_that_are_not_controller_refuse_reassignments_and_elections(start: Start) -> None:
     async with pair(start) as (one, two):
         await create(one, 1)
         asked = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
@@ -158,7 +158,7 @@ async def test_a_move_that_cannot_end_is_told_and_cancelled(start: Start) -> Non
         assert await moving(two) == {}
 
 
-async def test_what_the_brokers_measure(start: Start) -> None:
+async def test_brokers_report_metrics_of_controller_and_replicas(start: Start) -> None:
     async with pair(start) as (one, two):
         await create(one, 2, 1)
 
@@ -236,7 +236,7 @@ async def test_elections_of_an_unknown_kind(start: Start, election_type: int) ->
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-async def test_whoever_does_not_want_to_wait_has_it_begun(start: Any, timeout_ms: Any) -> None:
+async def test_a_reassignment_with_a_timeout_of_0_begins_at_once(start: Any, timeout_ms: Any) -> None:
     async with pair(start) as (one, _):
         await create(one, 1)
         assert await outcomes(move(one, (1, 2), timeout_ms=timeout_ms)) == [ErrorCode.NONE]

@@ -57,7 +57,7 @@ async def test_a_timer_that_is_earlier_than_all_others_fires_in_time(autojump_cl
         assert trio.current_time() - started == pytest.approx(3, abs=0.01)
 
 
-async def test_nobody_learns_of_an_assignment_before_it_is_written(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_assignment_is_not_sent_before_it_is_written(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as (coordinator, journal, _):
         journal.delay_s = 5
         joined = await join(coordinator)
@@ -128,7 +128,7 @@ async def test_groups_of_others_are_refused(code: ErrorCode) -> None:
             await join(coordinator)
 
 
-async def test_unknown_groups() -> None:
+async def test_requests_for_unknown_groups_are_refused() -> None:
     async with running() as (coordinator, *_):
         assert (await join(coordinator, member_id="m")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         sender = identity("m", None, 1)
@@ -194,7 +194,7 @@ async def test_a_group_with_members_is_not_removed(autojump_clock: trio.testing.
 
 
 @pytest.mark.parametrize("error", [None, ErrorCode.NOT_COORDINATOR])
-async def test_nobody_enters_a_group_or_commits_while_it_is_removed(
+async def test_joins_and_commits_are_refused_while_their_group_is_removed(
     autojump_clock: trio.testing.MockClock, error: ErrorCode | None
 ) -> None:
     async with running() as (coordinator, journal, nursery):
@@ -383,7 +383,7 @@ async def test_a_write_decided_before_the_group_was_given_away_is_not_written_af
 @pytest.mark.parametrize(
     "name", ["protocol_type", "protocol", "group_instance_id", "client_id", "client_host", "group"]
 )
-async def test_what_the_journal_has_no_room_for_ends_the_write_and_nothing_else(
+async def test_a_record_too_large_for_the_journal_ends_its_write_alone(
     autojump_clock: trio.testing.MockClock, name: str
 ) -> None:
     long = "x" * 40_000

@@ -57,7 +57,7 @@ async def test_names_that_clients_make_up_count(autojump_clock: trio.testing.Moc
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock: trio.testing.MockClock) -> None:
+async def test_members_stay_members_when_memory_is_full(autojump_clock: trio.testing.MockClock) -> None:
     """And comes back with what it said before; with more it has to wait."""
     async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, *_):
         joined = await enter_alone(coordinator)
@@ -69,7 +69,7 @@ async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock: t
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_what_leaves_in_whatever_way_takes_nothing_any_more(autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_and_members_that_are_gone_hold_no_memory(autojump_clock: trio.testing.MockClock) -> None:
     async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, journal, _):
         by_leaving = await enter_alone(coordinator, "a")
         await enter_alone(coordinator, "b")

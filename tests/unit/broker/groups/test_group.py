@@ -126,7 +126,7 @@ def test_a_newcomer_has_everybody_come_back(driver: Driver) -> None:
     driver.settle(joins)
 
 
-def test_who_does_not_come_back_in_time_is_out(driver: Driver) -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed(driver: Driver) -> None:
     leader, slow = driver.stable(2, rebalance_ms=20_000)
     _, join = driver.enter(rebalance_ms=20_000)
     back = driver.ask_join(leader)
@@ -168,7 +168,7 @@ def test_the_protocol_with_the_most_votes_that_all_support_is_taken(driver: Driv
     assert {driver.answers[join].protocol_name for join in joins} == {"sticky"}
 
 
-def test_who_agrees_with_nobody_is_refused(driver: Driver) -> None:
+def test_a_member_without_a_common_protocol_is_refused(driver: Driver) -> None:
     driver.stable(1)
     refused = {"protocols": (("other", b""),)}, {"protocol_type": "connect"}, {"protocols": ()}
     assert {error_of(driver, driver.ask_join(**more)) for more in refused} == {ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
@@ -200,7 +200,7 @@ def test_strangers_and_old_generations_are_told_so(driver: Driver) -> None:
     assert driver.leave("nobody", leader) == [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
 
 
-def test_an_empty_group_takes_commits_of_those_who_never_join(driver: Driver) -> None:
+def test_an_empty_group_accepts_commits_of_clients_that_never_join(driver: Driver) -> None:
     assert driver.commit() is ErrorCode.NONE
     assert driver.commit("somebody", generation=3) is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.heartbeat("somebody") is ErrorCode.UNKNOWN_MEMBER_ID
@@ -241,7 +241,7 @@ def test_a_new_member_that_never_gets_in_is_given_up(driver: Driver) -> None:
     assert driver.answers[join].member_id == ""
 
 
-def test_who_never_syncs_is_out_after_the_rebalance_timeout(driver: Driver) -> None:
+def test_a_member_that_never_syncs_is_removed_after_the_rebalance_timeout(driver: Driver) -> None:
     joins = [driver.enter(rebalance_ms=20_000)[1] for _ in range(2)]
     driver.wait(6000)
     leader, lazy = (driver.answers[join].member_id for join in joins)
@@ -264,7 +264,7 @@ def test_the_last_to_leave_empties_the_group(driver: Driver) -> None:
     assert driver.group.subscribed_topics == frozenset()
 
 
-def test_who_leaves_while_waiting_is_answered(driver: Driver) -> None:
+def test_a_member_that_leaves_while_it_waits_is_answered(driver: Driver) -> None:
     leader, join = driver.enter()
     assert driver.leave(leader) == [ErrorCode.NONE]
     assert error_of(driver, join) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -344,7 +344,7 @@ class TestLoading:
         assert error_of(driver, driver.ask_join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert error_of(driver, driver.ask_sync(leader)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def test_only_a_group_without_members_is_removed(self, driver: Driver) -> None:
+    def test_a_group_with_members_is_not_removed(self, driver: Driver) -> None:
         driver.stable(2)
         assert REMOVE.react(driver.group, None, 0).error is ErrorCode.NON_EMPTY_GROUP
         empty = Driver()
@@ -378,7 +378,7 @@ def test_topics_are_read_where_they_can_be(
     assert driver.group.subscribed_topics == topics
 
 
-def test_what_a_member_subscribes_to_is_not_opened_while_it_joins(driver: Driver) -> None:
+def test_subscriptions_are_not_decoded_while_members_join(driver: Driver) -> None:
     """However long it is; and one that names more topics than anybody reads is as good as unknown."""
     names = struct.pack(">hi", 3, 5_000_000) + bytes(10_000_000)
     started = time.thread_time()

@@ -55,7 +55,7 @@ def test_errors_of_the_log_are_told_as_a_coordinator_does(error: Exception, code
     assert journal_error(error).code == code  # type: ignore[arg-type]
 
 
-async def test_what_is_written_is_loaded_again(tmp_path: Path) -> None:
+async def test_written_records_are_loaded_again(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         assert rig.code() == ErrorCode.NOT_COORDINATOR
         await rig.open()
@@ -106,7 +106,7 @@ async def test_large_writes_at_once_hold_up_nobody(tmp_path: Path) -> None:
         assert steps.longest_s < MAX_STEP_S
 
 
-async def test_one_batch_holds_no_more_than_the_topic_allows(tmp_path: Path) -> None:
+async def test_a_batch_of_the_journal_is_no_larger_than_its_topic_allows(tmp_path: Path) -> None:
     async with running(tmp_path, max_message_bytes="2000") as rig:
         await rig.open()
 
@@ -123,7 +123,7 @@ async def test_one_batch_holds_no_more_than_the_topic_allows(tmp_path: Path) -> 
         assert len((await rig.reopen())["g"].offsets) == 100
 
 
-async def test_who_asked_may_go_and_the_write_is_done(tmp_path: Path) -> None:
+async def test_a_write_is_done_although_its_client_is_gone(tmp_path: Path) -> None:
     async with running(tmp_path, flush_messages="1") as rig:
         await rig.open()
         applied = trio.Event()
@@ -222,7 +222,7 @@ async def test_too_few_in_sync_refuse_at_once_and_what_is_under_way_may_come_all
         assert ended == [None]
 
 
-async def test_who_waits_too_long_is_told_and_the_write_goes_on(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_a_client_that_waits_too_long_is_told_and_its_write_goes_on(tmp_path: Path, autojump_clock: Any) -> None:
     async with running(tmp_path) as rig:
         await rig.open(isr=(1, 2))
         ended: list[KafkaError | None] = []

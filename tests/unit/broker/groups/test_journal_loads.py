@@ -101,7 +101,7 @@ async def test_a_load_ends_when_the_partition_goes(tmp_path: Path) -> None:
         assert rig.heard.unloaded == [0]
 
 
-async def test_nothing_is_loaded_before_all_is_committed_that_the_log_held(tmp_path: Path) -> None:
+async def test_a_journal_is_not_loaded_before_all_its_records_are_committed(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         await rig.open()
         await rig.journal.write("g", one(1))

@@ -141,7 +141,7 @@ def make_rig(kept_bytes: int = 1 << 30) -> Rig:
     return made
 
 
-async def test_what_is_committed_is_told_once_it_is_written(rig: Rig) -> None:
+async def test_commits_are_visible_once_they_are_written(rig: Rig) -> None:
     rig.journal.gate = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.keeper.commit("odd", {A: committed(9)}).wait)
@@ -239,7 +239,7 @@ async def test_the_offsets_of_a_topic_that_is_made_anew_at_once_stay(rig: Rig) -
     assert rig.keeper.of_group("odd") == {A: committed(9), B: committed(3)}
 
 
-async def test_what_was_committed_for_a_recreated_topic_before_its_deletion_was_heard_of_stays(rig: Rig) -> None:
+async def test_commits_for_a_recreated_topic_survive_the_late_news_of_its_deletion(rig: Rig) -> None:
     rig.keeper.on_loaded(1, {"odd": LoadedGroup(offsets={A: committed(5, at_ms=2001), B: committed(3)})})
     rig.keeper.on_loaded(0, {"even": LoadedGroup(offsets={A: committed(1, at_ms=1999)})})
     async with forgetting(rig):
@@ -248,7 +248,7 @@ async def test_what_was_committed_for_a_recreated_topic_before_its_deletion_was_
     assert rig.keeper.of_group("even") == {}
 
 
-async def test_what_is_being_committed_when_a_deletion_is_heard_of_late_stays(rig: Rig) -> None:
+async def test_commits_under_way_survive_the_late_news_of_a_deletion(rig: Rig) -> None:
     rig.journal.gate = trio.Event()
     pending = rig.keeper.commit("even", {A: committed(5, at_ms=2001)})
     async with forgetting(rig):
@@ -319,7 +319,7 @@ async def test_a_commit_that_nobody_waits_for_is_written(rig: Rig) -> None:
     assert rig.keeper.of_group("odd") == {}
 
 
-async def test_all_or_some_are_deleted(rig: Rig) -> None:
+async def test_some_or_all_offsets_of_a_group_are_deleted(rig: Rig) -> None:
     await rig.keeper.delete("odd", [B])
     assert rig.keeper.of_group("odd") == {A: committed(2)}
     await rig.keeper.commit("odd", {B: committed(4)}).wait()
@@ -327,7 +327,7 @@ async def test_all_or_some_are_deleted(rig: Rig) -> None:
     assert rig.keeper.of_group("odd") == {}
 
 
-async def test_time_passes(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
+async def test_offsets_are_expired_at_each_interval(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.keeper.expire_for_ever, 600_000)
         rig.now_ms = 5000
@@ -353,7 +353,7 @@ async def test_a_clock_that_is_wrong_for_a_moment_lets_no_offset_expire(rig: Rig
         nursery.cancel_scope.cancel()
 
 
-async def test_what_the_journal_cannot_hold_is_refused_and_leaves_nothing_under_way(rig: Rig) -> None:
+async def test_commits_too_large_for_the_journal_are_refused_and_not_under_way(rig: Rig) -> None:
     """A group id, or a note, that no record of the journal has room for."""
     for group_id, change in (("g" * 40_000, {A: committed(1)}), ("g", {A: committed(2**63)})):
         with pytest.raises(KafkaError) as refused:

@@ -96,7 +96,7 @@ def test_deletions_are_of_what_is_there() -> None:
         pytest.param(Standing(has_members=True, read_topics=frozenset()), 1100, {A, B}, id="they read nothing"),
     ],
 )
-def test_what_expires(standing: Standing, now_ms: int, gone: set[TopicPartition]) -> None:
+def test_offsets_expire_as_kafka_expires_them(standing: Standing, now_ms: int, gone: set[TopicPartition]) -> None:
     offsets = Offsets()
     offsets.apply("g", {A: committed(), B: committed()})
     assert set(offsets.expired("g", standing, now_ms=now_ms, retention_ms=100)) == gone
@@ -127,7 +127,7 @@ def test_a_retention_time_of_the_commit_decides() -> None:
     assert set(offsets.expired("g", Standing(), now_ms=8999, retention_ms=100)) == {A}
 
 
-def test_what_is_being_committed_does_not_expire() -> None:
+def test_offsets_whose_commit_is_under_way_do_not_expire() -> None:
     offsets = Offsets()
     offsets.apply("g", {A: committed(), B: committed()})
     offsets.begin("g", {A: committed(8)})

@@ -66,7 +66,7 @@ groups = st.builds(
 
 
 @pytest.mark.parametrize("record", CAPTURED, ids=lambda record: f"{record['partition']}-{record['offset']}")
-def test_what_kafka_wrote_is_read_and_written_byte_for_byte(record: dict[str, Any]) -> None:
+def test_records_of_apache_kafka_are_read_and_written_byte_for_byte(record: dict[str, Any]) -> None:
     raw_key, raw_value = bytes.fromhex(record["key"]), record["value"] and bytes.fromhex(record["value"])
     key = decode_key(raw_key)
     if isinstance(key, OffsetKey):
@@ -159,7 +159,7 @@ def test_a_group_of_version_0_has_the_session_timeout_for_both() -> None:
 
 
 @given(texts, texts, int32)
-def test_keys_survive(group_id: str, topic: str, partition: int) -> None:
+def test_keys_are_decoded_as_they_were_encoded(group_id: str, topic: str, partition: int) -> None:
     key = OffsetKey(group_id, TopicPartition(topic, partition))
     assert decode_key(encode_offset_key(key.group_id, key.topic_partition)) == key
     assert decode_key(encode_group_key(group_id)) == GroupKey(group_id)

@@ -69,7 +69,7 @@ def test_a_journal_replayed_is_the_state_that_was_written(
     assert not replay.problems.count
 
 
-def test_what_kafka_wrote_makes_groups() -> None:
+def test_records_of_apache_kafka_make_groups() -> None:
     captured = json.loads(Path(__file__).with_name("apache_kafka_records.json").read_text())
     records = [(bytes.fromhex(item["key"]), item["value"] and bytes.fromhex(item["value"])) for item in captured]
     groups = replayed(built(records)).groups()

@@ -123,7 +123,7 @@ class TestStaticMembers:
         assert driver.group.roster.static == {"a": leader}
         assert driver.heartbeat(follower, instance="b") is ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_nobody_comes_back_and_all_are_static(self, driver: Driver) -> None:
+    def test_a_group_of_static_members_that_do_not_rejoin_becomes_empty(self, driver: Driver) -> None:
         leader, follower = driver.stable(0, instances=["a", "b"], session_ms=60_000, rebalance_ms=10_000)
         driver.ask_join(leader, instance="a", protocols=(("range", b"x"),), session_ms=60_000, rebalance_ms=10_000)
         driver.leave((leader, "a"))

@@ -15,7 +15,7 @@ def test_the_table_decides_every_event_in_every_state() -> None:
         assert all(callable(transition.function) and transition.to for transition in row.transitions.values())
 
 
-def test_nothing_leads_out_of_dead() -> None:
+def test_no_transition_leaves_the_dead_state() -> None:
     assert all(row.transitions[GroupState.DEAD].to == {GroupState.DEAD} for row in TABLE)
 
 

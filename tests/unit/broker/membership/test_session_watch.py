@@ -65,7 +65,7 @@ async def test_a_broker_without_zookeeper_says_so(start: Start, zookeeper_twin: 
         assert await silence_ms() == 0
 
 
-async def test_what_cannot_be_known_without_zookeeper_is_not_told_as_well(
+async def test_metrics_are_absent_that_a_broker_cannot_know_without_zookeeper(
     start: Start, zookeeper_twin: MemoryZooKeeper
 ) -> None:
     fast = {"zookeeper_session_timeout_ms": 1000, "replica_lag_time_max_ms": 200, "replica_fetch_wait_max_ms": 50}

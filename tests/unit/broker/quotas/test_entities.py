@@ -35,7 +35,7 @@ def test_an_entity_is_told_as_it_was_named(entity: QuotaEntity) -> None:
         ([("ip", "127.0.0.1")], ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_what_is_no_entity(parts: list[tuple[str, str | None]], code: ErrorCode) -> None:
+def test_invalid_entities_are_refused(parts: list[tuple[str, str | None]], code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as raised:
         read_entity([EntityData(entity_type=entity_type, entity_name=name) for entity_type, name in parts])
     assert raised.value.code == code
@@ -55,7 +55,9 @@ def test_what_is_no_entity(parts: list[tuple[str, str | None]], code: ErrorCode)
         ([component("user", EXACT, "<default>")], False, []),
     ],
 )
-def test_filters(components: list[ComponentData], strict: bool, found: list[int]) -> None:
+def test_filters_match_the_entities_that_kafka_describes(
+    components: list[ComponentData], strict: bool, found: list[int]
+) -> None:
     check_filter(components)
     assert [index for index, entity in enumerate(ENTITIES) if matches(entity, components, strict=strict)] == found
 

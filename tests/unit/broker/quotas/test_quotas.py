@@ -145,7 +145,7 @@ async def work(group: Group, broker: Broker, act: Any) -> None:
             nursery.start_soon(connection, str(number))
 
 
-async def test_nobody_gets_more_than_the_quota_with_1_10_and_50_connections(start: Start) -> None:
+async def test_a_client_gets_no_more_than_its_quota_over_1_10_and_50_connections(start: Start) -> None:
     """Of a running broker; the unit tests of `keeper` demand the rate itself, on a clock of their own."""
     async with start(num_partitions=1) as broker:
         await broker.create("clicks")

@@ -14,14 +14,14 @@ def test_within_the_quota_nothing_is_owed() -> None:
     assert rate.rate(2.0) == pytest.approx(950_000)
 
 
-def test_what_exceeds_the_quota_is_owed() -> None:
+def test_bytes_over_the_quota_become_a_debt() -> None:
     rate = SampledRate(1.0, 11)
     assert rate.charge(3_000_000, QUOTA, 0.0) == pytest.approx(2.0)
     assert rate.owed(QUOTA, 1.5) == pytest.approx(0.5)
     assert rate.owed(QUOTA, 2.5) == 0
 
 
-def test_who_owes_adds_to_the_debt() -> None:
+def test_bytes_sent_in_debt_add_to_the_debt() -> None:
     rate = SampledRate(1.0, 3)
     rate.charge(10_000_000, QUOTA, 0.0)
     assert rate.charge(1_000_000, QUOTA, 8.0) == pytest.approx(2.0)  # the samples are forgotten, the debt is not

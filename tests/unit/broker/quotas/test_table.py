@@ -63,7 +63,7 @@ def test_a_quota_of_one_kind_leaves_the_other_to_the_next_in_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "fast"])
-def test_what_is_no_quota(text: str) -> None:
+def test_invalid_quota_values_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_quota(text)
 

@@ -145,7 +145,7 @@ async def test_a_partition_takes_one_role_after_the_other(tmp_path: Path) -> Non
         assert told.events == ["t-0 led in 0", "t-0 led no more", "t-0 led in 3"]
 
 
-async def test_what_is_told_twice_changes_nothing(tmp_path: Path) -> None:
+async def test_an_assignment_that_is_repeated_changes_no_partition(tmp_path: Path) -> None:
     with opened(tmp_path) as (replicas, _):
         many = [assigned(index, leader=1 + index % 2, epoch=0) for index in range(150)]
         await replicas.assign(many)

@@ -64,7 +64,7 @@ def test_committed_is_what_all_in_sync_have_fetched_in_this_epoch() -> None:
     assert advance(state, 10) == 8
 
 
-def test_who_joins_counts_before_it_is_written_and_who_leaves_until_it_is() -> None:
+def test_replicas_count_from_before_their_join_is_written_until_their_removal_is() -> None:
     state = begin(isr=(1, 2))
     fetch(state, 2, 10, 10)
     assert fetch(state, 3, 10, 10)
@@ -86,14 +86,14 @@ def test_who_joins_counts_before_it_is_written_and_who_leaves_until_it_is() -> N
     assert advance(state, 14, 5) == 14
 
 
-def test_nobody_joins_with_less_than_the_leader_had_as_its_epoch_began() -> None:
+def test_a_replica_does_not_join_before_it_has_the_records_from_before_the_leaders_epoch() -> None:
     state = begin(end=10, committed=3, isr=(1,))
     assert not fetch(state, 2, 9, 10)
     assert state.begin_change(Offset(10), 0) is None
     assert fetch(state, 2, 10, 10)
 
 
-def test_one_outside_that_was_stopped_is_not_waited_for_before_it_fetches_again() -> None:
+def test_a_stopped_replica_out_of_sync_is_not_waited_for_before_it_fetches_again() -> None:
     """It kept up until it stopped, is back within the time that it may lag, and opens its logs."""
     state = begin(isr=(1, 2))
     fetch(state, 2, 10, 10)
@@ -105,7 +105,7 @@ def test_one_outside_that_was_stopped_is_not_waited_for_before_it_fetches_again(
     assert advance(state, 12, now_s=1) == 12
 
 
-def test_nobody_joins_who_is_away_or_leaving() -> None:
+def test_a_replica_that_is_away_or_leaving_does_not_join() -> None:
     alive = {BrokerId(2): False}
     state = begin(isr=(1, 3), may_join=lambda replica: alive.get(replica, True))
     assert not fetch(state, 2, 10, 10)
@@ -132,7 +132,7 @@ def test_the_end_does_not_run_away_from_one_that_is_about_to_join() -> None:
     assert change_of(state, 12, 0.1).added == (2,)
 
 
-def test_one_that_had_all_until_the_last_append_is_not_behind() -> None:
+def test_a_replica_that_had_all_records_until_the_last_append_is_not_behind() -> None:
     state = begin()
     for replica in OTHERS:
         fetch(state, replica, 10, 10)
@@ -141,7 +141,7 @@ def test_one_that_had_all_until_the_last_append_is_not_behind() -> None:
     assert change_of(state, 11, 90.001 + MAX_LAG_S).removed == (2, 3)
 
 
-def test_one_whose_every_answer_is_old_is_in_sync_while_each_catches_up_with_the_last() -> None:
+def test_a_replica_stays_in_sync_while_each_fetch_reaches_the_end_of_the_fetch_before() -> None:
     state = begin()
     for step in range(10):
         end = 10 + 5 * step
@@ -177,7 +177,7 @@ def test_a_newer_state_ends_a_change_that_is_under_way() -> None:
     assert (state.isr, state.version) == ((1,), 9)
 
 
-def test_one_that_others_took_out_must_fetch_again() -> None:
+def test_a_replica_that_others_removed_must_fetch_again() -> None:
     state = begin()
     for replica in OTHERS:
         fetch(state, replica, 10, 10)
@@ -259,7 +259,7 @@ steps = st.lists(
 
 @settings(max_examples=120)
 @given(steps=steps, min_isr=st.integers(1, 3), step_s=st.sampled_from([MAX_LAG_S / 20, MAX_LAG_S * 50]))
-def test_in_any_history_what_is_committed_is_on_every_replica_in_sync(
+def test_committed_records_are_on_every_in_sync_replica_in_any_history(
     steps: list[tuple[str, BrokerId, int]], min_isr: int, step_s: float
 ) -> None:
     world = World(step_s=step_s)
@@ -344,7 +344,7 @@ def _settle(state: LeaderState, world: World) -> None:
             _write(state, world, is_told=True)
 
 
-def test_what_a_replica_fetched_in_another_broker_epoch_lets_it_not_in() -> None:
+def test_fetches_in_another_broker_epoch_do_not_let_a_replica_join() -> None:
     known = EPOCH
     state = begin(isr=(1, 2), epoch_of=lambda _: known)
     assert fetch(state, 3, 10, 10)

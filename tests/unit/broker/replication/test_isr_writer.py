@@ -112,7 +112,9 @@ async def leading(path: Path, *isr: BrokerId) -> AsyncIterator[Rig]:
             nursery.cancel_scope.cancel()
 
 
-async def test_who_caught_up_joins_at_once_and_who_fell_behind_leaves(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_a_replica_that_caught_up_joins_at_once_and_one_that_fell_behind_leaves(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
     async with leading(tmp_path, LEADER, SECOND) as rig:
         rig.append()
         began_s = trio.current_time()
@@ -130,7 +132,7 @@ async def test_who_caught_up_joins_at_once_and_who_fell_behind_leaves(tmp_path: 
         assert (rig.writer.expands, rig.writer.shrinks) == (1, 1)
 
 
-async def test_what_somebody_else_wrote_stands_until_it_is_known(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_a_state_that_another_broker_wrote_stands_until_it_is_known(tmp_path: Path, autojump_clock: Any) -> None:
     async with leading(tmp_path, LEADER, SECOND) as rig:
         state, version = await rig.state()
         await write_states(rig.client, [StateChange(topic_id=TOPIC_ID, state=state, version=version)])
@@ -146,7 +148,7 @@ async def test_what_somebody_else_wrote_stands_until_it_is_known(tmp_path: Path,
         await rig.until(lambda: rig.partition.isr == (1, 2, 3))
 
 
-async def test_who_was_added_counts_where_somebody_wrote_over_an_answer_that_was_lost(
+async def test_an_added_replica_counts_where_another_write_follows_a_lost_answer(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
     async with leading(tmp_path, LEADER, SECOND) as rig:
@@ -166,7 +168,7 @@ async def test_who_was_added_counts_where_somebody_wrote_over_an_answer_that_was
         await rig.until(lambda: rig.partition.high_watermark == 1)
 
 
-async def test_while_zookeeper_is_away_who_joins_counts_already(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_a_replica_that_joins_counts_already_while_zookeeper_is_away(tmp_path: Path, autojump_clock: Any) -> None:
     async with leading(tmp_path, LEADER, SECOND) as rig:
         rig.zookeeper.stop()
         rig.fetched(THIRD)
@@ -181,9 +183,7 @@ async def test_while_zookeeper_is_away_who_joins_counts_already(tmp_path: Path, 
         assert rig.partition.high_watermark == 1
 
 
-async def test_what_was_heard_late_of_a_former_life_does_not_let_the_next_one_in(
-    tmp_path: Path, autojump_clock: Any
-) -> None:
+async def test_late_fetches_of_a_former_life_do_not_let_the_next_one_join(tmp_path: Path, autojump_clock: Any) -> None:
     async with leading(tmp_path, LEADER, SECOND) as rig:
         alive = rig.view.brokers
         rig.view.set_brokers({own: found for own, found in alive.items() if own != THIRD})
@@ -272,7 +272,7 @@ async def test_a_leader_that_was_cut_off_writes_nothing_of_a_recreated_topic_who
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-async def test_one_that_is_not_in_sync_is_waited_for_only_while_it_keeps_up(
+async def test_a_replica_out_of_sync_is_waited_for_only_while_it_keeps_up(
     tmp_path: Path, autojump_clock: Any, is_silent: bool
 ) -> None:
     """Also where nobody appends or fetches news any more."""

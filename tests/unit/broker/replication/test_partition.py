@@ -83,7 +83,7 @@ def _append(partition: Partition, **producer: int) -> AppendInfo:
     return partition.append(memoryview(batch(b"x", **producer)), keep_offsets=False, now_ms=NOW_MS)
 
 
-async def test_what_is_appended_during_a_flush_does_not_show_what_the_flush_is_for(tmp_path: Path) -> None:
+async def test_an_append_during_a_flush_does_not_expose_unflushed_records(tmp_path: Path) -> None:
     files = _SlowFiles()
     partition = _open(tmp_path / "t-0", files, flush_messages="2")
     for _ in range(2):
@@ -105,7 +105,7 @@ async def test_what_is_appended_during_a_flush_does_not_show_what_the_flush_is_f
         assert told_bytes >= (offset - before) * size_bytes
 
 
-async def test_what_another_flush_brought_to_the_disk_is_shown_before_it_is_acknowledged(tmp_path: Path) -> None:
+async def test_records_flushed_by_another_request_are_visible_before_they_are_acknowledged(tmp_path: Path) -> None:
     partition = _open(tmp_path / "t-0", DiskFiles(), flush_messages="1")
     assert partition.awaits_flush(_append(partition))
     partition.log.flush()  # as that of a log directory, or of a new segment
@@ -142,7 +142,7 @@ async def test_a_batch_sent_again_after_a_flush_that_failed_waits_for_the_next(t
     assert not partition.awaits_flush(_append(partition, **producer))
 
 
-async def test_nobody_waits_for_the_disk_to_have_what_was_cut_off(tmp_path: Path) -> None:
+async def test_flush_waits_end_when_their_records_are_truncated(tmp_path: Path) -> None:
     partition = _open(tmp_path / "t-0", DiskFiles(), flush_messages="1")
     end_offset = Offset(_append(partition).last_offset + 1)
     with pytest.raises(KafkaError) as raised, trio.fail_after(TIMEOUT_S), unwrapped_errors():

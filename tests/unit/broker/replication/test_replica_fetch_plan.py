@@ -245,7 +245,7 @@ def test_the_session_of_the_leader_holds_what_the_plan_fetches(seed: int) -> Non
 # Answers
 
 
-def test_every_reaction_to_an_error() -> None:
+def test_each_error_of_a_fetch_has_its_reaction() -> None:
     for code in ErrorCode:
         plan = FetchPlan(LIMITS)
         partition = followed()
@@ -260,7 +260,7 @@ def test_every_reaction_to_an_error() -> None:
         assert plan.is_fetching(partition) != is_waiting
 
 
-def test_who_was_refused_waits_longer_each_time_and_is_out_of_the_session_meanwhile() -> None:
+def test_a_refused_partition_backs_off_longer_each_time_outside_the_session() -> None:
     plan = FetchPlan(LIMITS)
     partition, other = followed(0), followed(1)
     plan.add(partition)
@@ -322,7 +322,7 @@ def test_throttled_partitions_stand_back_while_the_rate_is_used_up() -> None:
     assert [partition.partition for partition in asked(plan.fetch_request(hold_back=True, replica_epoch=EPOCH))] == [1]
 
 
-def test_nothing_is_asked_when_all_stand_back() -> None:
+def test_no_fetch_is_sent_while_all_partitions_back_off() -> None:
     plan = FetchPlan(LIMITS)
     plan.add(followed())
     plan.throttle(TopicPartition("t", 0), is_throttled=True)
@@ -349,7 +349,7 @@ def test_logs_that_agree_are_fetched_at_once() -> None:
     assert plan.is_fetching(partition)
 
 
-def test_what_the_leader_never_had_is_truncated() -> None:
+def test_records_that_the_leader_never_had_are_truncated() -> None:
     plan = FetchPlan(LIMITS)
     partition = followed(log=log_of((1, 0), (3, 40), end=100))
     plan.add(partition)
@@ -364,7 +364,7 @@ def test_what_the_leader_never_had_is_truncated() -> None:
     ] == [90]
 
 
-def test_it_goes_on_comparing_until_the_epochs_agree() -> None:
+def test_leader_epochs_are_compared_until_they_agree() -> None:
     """KIP-279: leaders followed each other quickly, and each log has epochs that the other one lacks."""
     log = log_of((0, 0), (2, 20), (4, 60), end=100)
     plan = FetchPlan(LIMITS)
@@ -451,7 +451,7 @@ def test_a_leader_that_knows_less_than_we_is_asked_again_later() -> None:
     assert complaints == [(partition, ErrorCode.UNKNOWN_SERVER_ERROR)]
 
 
-def test_an_answer_about_epochs_does_not_count_for_who_left_meanwhile() -> None:
+def test_an_answer_about_epochs_does_not_count_for_a_partition_that_left_meanwhile() -> None:
     plan = FetchPlan(LIMITS)
     plan.add(followed(log=log_of((3, 0), end=100)))
     question = plan.epochs_request()

@@ -194,7 +194,7 @@ async def test_a_throttle_that_is_raised_or_lifted_ends_the_wait_at_the_old_rate
 @pytest.mark.parametrize(
     "code", [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
 )
-async def test_who_is_refused_tries_again(tmp_path: Path, code: ErrorCode) -> None:
+async def test_a_refused_partition_is_fetched_again(tmp_path: Path, code: ErrorCode) -> None:
     leader, partition = Leader(), replica(tmp_path)
     leader.append(0, b"a")
     leader.script += [code, code]
@@ -202,7 +202,7 @@ async def test_who_is_refused_tries_again(tmp_path: Path, code: ErrorCode) -> No
         await until(lambda: partition.log.log_end_offset == 1)
 
 
-async def test_what_the_leader_does_not_have_is_cut_off_first(tmp_path: Path) -> None:
+async def test_records_that_the_leader_lacks_are_truncated_first(tmp_path: Path) -> None:
     leader, partition = Leader(), replica(tmp_path)
     for offset, value in enumerate((b"a", b"b", b"c")):
         own = batch(value)
@@ -268,7 +268,7 @@ async def test_a_change_of_role_waits_for_the_cut_of_the_old_one(
         assert not fetchers.fetchers
 
 
-async def test_nothing_is_fetched_before_a_cut_that_the_disk_refused_was_made(
+async def test_a_partition_is_not_fetched_before_a_refused_truncation_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader, partition = Leader(), replica(tmp_path)
@@ -296,7 +296,7 @@ async def test_nothing_is_fetched_before_a_cut_that_the_disk_refused_was_made(
     assert content(partition).endswith(leader.records[0])
 
 
-async def test_nothing_is_appended_to_who_left(tmp_path: Path) -> None:
+async def test_batches_are_not_appended_to_a_partition_that_left(tmp_path: Path) -> None:
     leader = Leader()
     first, second = replica(tmp_path, 0), replica(tmp_path, 1)
     async with fetching(leader, first, second) as fetchers:
@@ -352,7 +352,7 @@ async def test_a_leader_that_comes_back_is_fetched_from_again(tmp_path: Path) ->
         nursery.cancel_scope.cancel()
 
 
-async def test_it_stops_at_once_also_during_a_long_poll(tmp_path: Path) -> None:
+async def test_a_fetcher_stops_at_once_also_during_a_long_poll(tmp_path: Path) -> None:
     leader, partition = Leader(), replica(tmp_path)
     async with fetching(leader, partition):
         await until(lambda: len(leader.fetches) == 2)

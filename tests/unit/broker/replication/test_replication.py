@@ -83,7 +83,7 @@ def lead_in_next_epoch(leader: Broker) -> None:
     partition_of(leader).lead(replace(view, leader_epoch=LeaderEpoch(view.leader_epoch + 1)))
 
 
-async def test_what_is_acknowledged_is_on_all_replicas_in_sync(start: Start) -> None:
+async def test_acknowledged_records_are_on_all_in_sync_replicas(start: Start) -> None:
     async with replicated(start, min_insync_replicas="2") as (leader, followers):
         for number in range(20):
             answer = await leader.produce("t", batch(b"%d" % number))
@@ -113,7 +113,7 @@ async def test_a_follower_of_another_epoch_or_that_is_none_is_refused(start: Sta
         ]
 
 
-async def test_whoever_asks_a_broker_that_does_not_lead_is_told_who_does(start: Start) -> None:
+async def test_a_broker_that_does_not_lead_names_the_leader(start: Start) -> None:
     async with replicated(start) as (leader, followers):
         own, epoch = partition_of(leader).own_id, partition_of(leader).leader_epoch
         asked = followers[0]
@@ -146,7 +146,7 @@ async def test_a_broker_that_is_about_to_lead_names_nobody(start: Start) -> None
         assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(start: Start) -> None:
+async def test_records_that_an_in_sync_replica_lacks_are_neither_acknowledged_nor_visible(start: Start) -> None:
     async with replicated(start, min_insync_replicas="2") as (leader, (lame, other)):
         assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
         await leave_fetcher(lame.handle.replicas.fetchers, T)
@@ -169,7 +169,7 @@ async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(sta
         assert (await leader.produce("t", batch(b"d"))).error_code == ErrorCode.NONE
 
 
-async def test_what_a_client_sends_behind_a_write_that_waits_is_appended_meanwhile(start: Start) -> None:
+async def test_requests_behind_a_produce_that_waits_are_appended_meanwhile(start: Start) -> None:
     async with replicated(start, min_insync_replicas="2") as (leader, (lame, other)):
 
         def version(broker: Broker) -> int:
@@ -221,7 +221,7 @@ async def test_too_few_in_sync_end_acks_all_and_what_is_seen(start: Start) -> No
         assert (await leader.fetch("t", 0)).high_watermark == 0
 
 
-async def test_one_that_was_taken_out_of_the_isr_comes_back_by_itself(start: Start) -> None:
+async def test_a_replica_removed_from_the_isr_comes_back_by_itself(start: Start) -> None:
     async with replicated(start) as (leader, (out, other)):
         assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
         await write_isr(leader, leader, other)

@@ -5,7 +5,7 @@ from pipeline.model import BrokerId
 from pipeline.settings import MAX_INT64
 
 
-def test_who_moves_more_than_the_rate_pauses() -> None:
+def test_a_replica_that_moves_more_than_the_rate_pauses() -> None:
     throttle = ReplicationThrottle(1_000_000)
     throttle.count(5_000_000, 0.0)
     assert throttle.pause_s(0.0) == pytest.approx(4.0)

@@ -66,7 +66,7 @@ def test_epochs_count_up_and_partitions_come_and_go(sessions: FetchSessions) -> 
     assert session.epoch == 1
 
 
-def test_what_does_not_fit_a_session_is_refused(sessions: FetchSessions) -> None:
+def test_requests_that_do_not_fit_their_session_are_refused(sessions: FetchSessions) -> None:
     session = _made(sessions, 0)
     assert _refused(sessions, session.id + 1, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert _refused(sessions, session.id, 2) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -181,7 +181,7 @@ def _tell(due: SessionPartition, end: int, *, start: int = 0, fails: bool = Fals
     return due.tell(high_watermark=end, log_start_offset=start, is_failure=fails, has_more=has_more, size=size)
 
 
-def test_only_news_is_told(sessions: FetchSessions) -> None:
+def test_a_session_reports_only_partitions_with_news(sessions: FetchSessions) -> None:
     session = _made(sessions, 0)
     (due,) = session.due
     assert _tell(due, 0)
@@ -207,7 +207,7 @@ def test_partitions_with_data_go_to_the_end_and_those_cut_off_stay_first(session
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("axfpm"), st.integers(0, 3), st.integers(1, 3)), max_size=40))
-def test_nothing_readable_is_ever_forgotten(steps: list[tuple[str, int, int]]) -> None:
+def test_a_session_never_forgets_a_readable_partition(steps: list[tuple[str, int, int]]) -> None:
     """Against a model that looks at everything: what a client may read is due, and what is due is bounded by it."""
     sessions = FetchSessions(1, random.Random(1), KeptMemory(1 << 20))
     session = _made(sessions, 0, 1, 2, 3)

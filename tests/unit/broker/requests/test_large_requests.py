@@ -399,7 +399,7 @@ async def test_a_large_request_is_answered_as_its_slices_are(start: Start) -> No
             assert topic.partitions[4_200].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_one_slice_of_all_large_fetches_is_read_between_two_turns_of_others(
+async def test_large_fetches_read_one_slice_between_two_turns_of_others(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, slices, most = fetch._read, 0, 0

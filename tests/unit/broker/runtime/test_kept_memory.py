@@ -3,7 +3,7 @@ from functools import partial
 from pipeline.broker.runtime.kept_memory import KeptMemory
 
 
-def test_each_use_is_sure_of_its_least_and_has_what_others_leave() -> None:
+def test_each_use_of_memory_has_its_minimum_and_the_rest_that_others_leave() -> None:
     kept, held = KeptMemory(400), [0, 0, 0]
     most = [kept.add_use(f"use {number}", partial(held.__getitem__, number)) for number in range(3)]
     assert [use() for use in most] == [200, 200, 200]

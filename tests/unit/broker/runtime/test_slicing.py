@@ -43,7 +43,7 @@ async def test_few_items_are_acted_on_at_a_time_and_all_in_the_end() -> None:
     assert most == 4
 
 
-async def test_one_piece_of_all_large_work_is_done_between_two_turns_of_others() -> None:
+async def test_large_work_does_one_piece_between_two_turns_of_others() -> None:
     pieces = most = 0
 
     async def act(_item: int) -> None:

@@ -161,7 +161,7 @@ def test_a_batch_that_would_be_too_large_without_its_codec_is_refused_before_it_
         _open(_admission(codec=Codec.NONE), bomb(Codec.GZIP, 32 << 20, NOW_MS))
 
 
-def test_of_very_many_records_without_a_key_the_first_are_named() -> None:
+def test_the_first_of_very_many_records_without_a_key_are_named() -> None:
     builder = BatchBuilder(Codec.ZSTD, 1 << 20)
     for _ in range(50_000):
         assert builder.append(None, b"", (), NOW_MS)
@@ -181,7 +181,7 @@ def _damaged(rng: random.Random) -> bytearray:
     return batch_of(bytes(payload), header, rng.choice(tuple(Codec)))
 
 
-def test_what_a_compacted_topic_admits_is_cleaned(tmp_path: Path) -> None:
+def test_records_that_a_compacted_topic_admits_can_be_cleaned(tmp_path: Path) -> None:
     rng, admission, admitted = random.Random(1), _admission(needs_keys=True), 0
     log = Directory(tmp_path)
     for _ in range(2000):

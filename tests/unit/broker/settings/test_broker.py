@@ -84,7 +84,7 @@ def test_errors_name_the_key(settings: dict[str, Any], key: str, reason: str) ->
 
 
 @pytest.mark.parametrize("key", list(NEEDED))
-def test_what_is_missing_is_named(key: str) -> None:
+def test_missing_settings_are_named(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{key}: is missing"):
         BrokerConfig.from_settings({name: value for name, value in NEEDED.items() if name != key})
 

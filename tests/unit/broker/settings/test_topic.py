@@ -21,7 +21,7 @@ def test_the_broker_says_what_the_topic_does_not() -> None:
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact, delete", "delete,compact"])
-def test_what_may_become_of_old_records(policy: str) -> None:
+def test_cleanup_policies_decide_whether_records_are_compacted_or_deleted(policy: str) -> None:
     settings = topic_settings({"cleanup.policy": policy}, BROKER)
     assert settings.is_compacted == ("compact" in policy)
     assert settings.is_deleted_from == log_config(settings, 7).deletes == ("delete" in policy)
@@ -45,7 +45,7 @@ def test_a_wrong_setting_is_named(overrides: dict[str, str | None], message: str
         topic_settings(overrides, BROKER)
 
 
-def test_what_is_stored_is_read_as_far_as_possible() -> None:
+def test_stored_settings_are_read_as_far_as_possible() -> None:
     settings, ignored = readable_settings({"segment.ms": "9", "flush.ms": "soon", "other": "1"}, BROKER)
     assert settings.segment_ms == 9
     assert ignored == ("flush.ms", "other")

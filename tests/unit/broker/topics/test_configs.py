@@ -74,7 +74,7 @@ async def replace_all(broker: Broker, kind: int, name: str, settings: Mapping[st
     return code
 
 
-async def test_every_setting_of_a_topic_is_told_with_type_source_and_a_sentence(start: Start) -> None:
+async def test_topic_settings_are_described_with_type_source_and_documentation(start: Start) -> None:
     async with start(log_segment_bytes=5000) as broker:
         await broker.create("t", flush_messages="7")
         result = await describe(broker, TOPIC, "t")
@@ -102,7 +102,7 @@ async def test_every_setting_of_a_topic_is_told_with_type_source_and_a_sentence(
         assert (plain.synonyms, plain.documentation) == ((), None)
 
 
-async def test_every_setting_of_a_broker_is_told_and_which_can_be_changed(start: Start) -> None:
+async def test_broker_settings_are_described_and_marked_as_read_only_or_not(start: Start) -> None:
     async with start(broker_rack="r") as broker:
         found = {config.name: config for config in (await describe(broker, BROKER, "1")).configs}
         assert list(found) == [field.alias for field in BrokerConfig.model_fields.values()]
@@ -123,7 +123,7 @@ def test_there_is_a_sentence_for_each_setting() -> None:
     )
 
 
-async def test_what_cannot_be_described(start: Start) -> None:
+async def test_descriptions_of_unknown_resources_are_refused(start: Start) -> None:
     async with start() as broker:
         refused = [
             (await describe(broker, kind, name)).error_code
@@ -275,7 +275,7 @@ async def test_settings_of_a_broker_that_are_refused(start: Start) -> None:
         assert await broker.zookeeper.get_or_none(broker_config_path("1")) is None
 
 
-async def test_what_others_stored_for_brokers_and_cannot_be_used_is_left_out(start: Start) -> None:
+async def test_unusable_broker_settings_that_others_stored_are_skipped(start: Start) -> None:
     async with start() as broker:
         stored = b'{"version":1,"config":{"log.segment.bytes":"many","message.max.bytes":"77","broker.id":"9"}}'
         await broker.zookeeper.create(broker_config_path(ALL_BROKERS), stored)
@@ -286,7 +286,7 @@ async def test_what_others_stored_for_brokers_and_cannot_be_used_is_left_out(sta
         assert await value(broker, BROKER, "1", "broker.id") == ("1", ConfigSource.STATIC)
 
 
-async def test_all_brokers_follow_and_concurrent_changes_are_all_kept(start: Start) -> None:
+async def test_every_broker_applies_changes_and_concurrent_changes_are_kept(start: Start) -> None:
     async with start(1) as one, start(2) as two:
         await one.create("t")
         settings = {"segment.bytes": "5000", "flush.ms": "6", "retention.ms": "7", "retention.bytes": "8"}

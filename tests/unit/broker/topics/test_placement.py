@@ -55,7 +55,7 @@ def test_a_topic_grows_in_its_own_pattern(
         assert {**current, **added} == at_once
 
 
-def test_as_kafka_places_them() -> None:
+def test_replicas_are_placed_as_kafkas_documentation_shows() -> None:
     """The example of Kafka's own documentation of the algorithm: five brokers, ten partitions, start and shift 0."""
     placed = place_replicas(10, no_racks(0, 1, 2, 3, 4), replication_factor=3, pattern=Pattern(0, 0))
     assert list(placed.values()) == [

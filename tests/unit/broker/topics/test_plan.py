@@ -22,7 +22,7 @@ def test_names_that_are_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "a.b_c-9", "...", "a" * 249, "__offsets"])
-def test_names(name: str) -> None:
+def test_valid_topic_names_are_accepted(name: str) -> None:
     check_topic_name(name)
 
 
@@ -56,7 +56,7 @@ def test_refusals() -> None:
     assert "segment.byte" in refuse(ErrorCode.INVALID_CONFIG, WantedTopic(name="t", settings={"segment.byte": "1"}))
 
 
-def test_assignments() -> None:
+def test_manual_assignments_are_planned_or_refused() -> None:
     def assign(assignments: dict[int, tuple[int, ...]], **more: int) -> WantedTopic:
         made = {index: tuple(map(BrokerId, brokers)) for index, brokers in assignments.items()}
         return WantedTopic(name="t", assignments=made, settings={}, **more)
@@ -89,7 +89,9 @@ def test_growth_goes_on_after_the_last_broker() -> None:
         (3, [(BrokerId(1), BrokerId(2))], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_growth_refused(total: int, assignments: list[tuple[BrokerId, ...]] | None, code: ErrorCode) -> None:
+def test_growth_to_fewer_or_misassigned_partitions_is_refused(
+    total: int, assignments: list[tuple[BrokerId, ...]] | None, code: ErrorCode
+) -> None:
     current = {0: (BrokerId(2),), 1: (BrokerId(3),)}
     with pytest.raises(KafkaError) as raised:
         plan_growth(current, total=total, assignments=assignments, racks=RACKS)

@@ -173,7 +173,7 @@ async def test_a_topic_whose_answer_was_lost_is_not_made_again_if_it_was_deleted
         assert (await broker.produce("t", batch(b"x"), acks=-1)).error_code == ErrorCode.NONE
 
 
-async def test_nothing_goes_into_the_log_of_a_deleted_topic_of_the_same_name(start: Start) -> None:
+async def test_records_do_not_go_into_the_log_of_a_deleted_topic_of_the_same_name(start: Start) -> None:
     async with start() as broker:
         await broker.create("t")
         assert (await broker.produce("t", batch(b"old"))).error_code == ErrorCode.NONE

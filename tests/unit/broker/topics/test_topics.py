@@ -62,7 +62,7 @@ async def test_a_created_topic_is_in_zookeeper_as_kafka_writes_it_and_usable_at_
         assert (await broker.produce("t", batch(b"a"), partition=1)).error_code == ErrorCode.NONE
 
 
-async def test_refused_topics(start: Start) -> None:
+async def test_invalid_topics_are_refused(start: Start) -> None:
     async with start() as broker:
         results = await create(
             broker,

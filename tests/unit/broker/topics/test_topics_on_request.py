@@ -29,7 +29,7 @@ async def test_topics_are_made_on_asking_only_if_both_sides_want_it(start: Start
         assert await names_of(broker) == ["t"]
 
 
-async def test_nothing_but_asking_by_name_makes_a_topic(start: Start) -> None:
+async def test_requests_without_names_create_no_topic(start: Start) -> None:
     async with start() as broker:
         everything = await broker.ask(MetadataRequest(topics=None))
         nothing = await broker.ask(MetadataRequest(topics=[]))

@@ -33,7 +33,7 @@ def view(*partitions: tuple[BrokerId | None, tuple[BrokerId, ...], tuple[BrokerI
     return ClusterMetadata(brokers=brokers, topics={"t": topic})
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_cluster_has_no_troubles() -> None:
     found = find_troubles(view((ONE, (ONE, TWO), (TWO, ONE))), {"t": 2}, {})
     assert (found.under_replicated, found.below_min_isr, found.offline) == ([], [], [])
 
@@ -107,7 +107,7 @@ def test_brokers_with_what_they_have() -> None:
     ]
 
 
-def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_description_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     seen = view((ONE, (ONE, THREE), (ONE,)), (None, (THREE,), (THREE,)))
     found = find_troubles(seen, {"t": 1}, {})
     description = {

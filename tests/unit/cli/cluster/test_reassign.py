@@ -41,7 +41,9 @@ def test_a_move_under_way_is_replaced_unless_it_leads_where_the_plan_does(
         assert list(moves[T0].now) == [ONE]
 
 
-async def test_what_is_left_is_told_while_a_broker_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_progress_of_a_reassignment_is_shown_while_a_broker_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reassign, "TIMEOUT_S", 3.0)
     moving = {T0: Reassignment(replicas=(TWO, ONE), adding=(TWO,), removing=(ONE,))}
     zookeeper = MemoryZooKeeper()

@@ -9,7 +9,7 @@ import pytest
 from pipeline.cli.demo.access_log import home_datacenter, parse_line, sample_lines, sample_schema
 
 
-def test_every_line_of_the_sample_becomes_an_event() -> None:
+def test_all_lines_of_the_sample_become_events() -> None:
     schema = fastavro.parse_schema(json.loads(sample_schema()))
     views = [parse_line(line) for line in sample_lines()]
     assert len(views) == 10_000

@@ -32,7 +32,7 @@ def test_a_demo_that_is_running_keeps_its_directory(tmp_path: Path) -> None:
     assert (tmp_path / "east").is_dir()
 
 
-def test_only_what_an_earlier_demo_made_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_of_an_earlier_demo_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.cli.demo.demo.trio.run", lambda *_: {})
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -123,7 +123,7 @@ def test_a_command_of_a_demo_that_is_killed_ends_with_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("code", "said"), [(0, "{'a': 1}\n"), (3, "")])
-def test_what_a_command_of_a_demo_prints_is_read(tmp_path: Path, code: Any, said: Any) -> None:
+def test_the_output_of_a_demos_command_is_read(tmp_path: Path, code: Any, said: Any) -> None:
     demo = start_demo(
         tmp_path, f"import sys; print('{{\"a\": 1}}'); print('trouble', file=sys.stderr); sys.exit({code})"
     )

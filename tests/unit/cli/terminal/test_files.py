@@ -33,7 +33,7 @@ def test_a_directory_is_held_by_one_process_until_that_ends(tmp_path: Path) -> N
         pass
 
 
-def test_what_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> None:
+def test_unusable_files_are_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"\xff")
     with pytest.raises(ConfigurationError, match=f"^--dir: {file} cannot be used: "), held_alone(file):

@@ -45,7 +45,7 @@ def clusters(draw: st.DrawFn) -> tuple[Placed, dict[BrokerId, str | None]]:
 
 @settings(max_examples=80)
 @given(clusters())
-def test_what_a_plan_promises(cluster: tuple[Placed, dict[BrokerId, str | None]]) -> None:
+def test_reassignment_plans_keep_their_promises(cluster: tuple[Placed, dict[BrokerId, str | None]]) -> None:
     current, racks = cluster
     plan = plan_reassignment(current, racks)
     after = {**current, **plan}
@@ -88,7 +88,7 @@ def test_many_small_topics_are_evened_out_together() -> None:
     assert Counter(replicas[0] for replicas in after.values()) == {1: 2, 2: 2, 3: 2}
 
 
-def test_only_who_leads_first_may_change() -> None:
+def test_a_plan_may_change_preferred_leaders_alone() -> None:
     current = placed(t=[(1, 2), (1, 2)])
     assert plan_reassignment(current, brokers(1, 2)) == {TopicPartition("t", 0): (2, 1)}
 

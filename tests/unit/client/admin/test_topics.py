@@ -65,7 +65,7 @@ async def test_settings_are_read_set_and_taken_back(tmp_path: Path) -> None:
         assert {name: entry.value for name, entry in found[ALL].items()} == {"log.roll.ms": "77"}
 
 
-async def test_what_is_refused_is_raised(tmp_path: Path) -> None:
+async def test_refusals_are_raised(tmp_path: Path) -> None:
     async with serving_cluster(tmp_path) as cluster:
         await create_topics(cluster, [NewTopic(name="t", partitions=1)])
         for resource, settings, code in (

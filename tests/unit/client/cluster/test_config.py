@@ -12,7 +12,7 @@ Build = Callable[..., object]
 
 
 @pytest.mark.parametrize("build", [ClientConfig, ProducerConfig, ConsumerConfig])
-def test_every_number_has_bounds(build: Build) -> None:
+def test_numbers_of_the_client_settings_have_bounds(build: Build) -> None:
     defaults = build()
     for field in fields(defaults):  # type: ignore[arg-type]
         value = getattr(defaults, field.name)

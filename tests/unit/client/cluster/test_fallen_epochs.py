@@ -43,7 +43,7 @@ def test_a_broker_that_lags_alone_lets_no_epoch_fall() -> None:
     assert noted((FIRST, 4, 0), (SECOND, 5, 1), (FIRST, 4, later), (SECOND, 4, later + 1)) == [set()] * 4
 
 
-def test_what_fell_is_taken_from_the_response() -> None:
+def test_a_leader_epoch_known_to_have_fallen_is_taken_from_the_response() -> None:
     view = merge(merge(ClusterMetadata(), response(1, 5)), response(2, 4), {T0})
     assert (view.leader_of(T0), view.leader_epoch_of(T0)) == (2, 4)
     assert merge(view, response(1, 3), {TopicPartition("t", 1)}).leader_epoch_of(T0) == 4

@@ -103,7 +103,7 @@ async def test_a_bad_batch_is_refused_again_when_it_is_sought(
         assert await read_records(consumer, 10) == {T0: numbers(20, 30)}
 
 
-async def test_only_a_bad_batch_that_was_told_of_is_skipped(
+async def test_only_a_reported_bad_batch_is_skipped(
     scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
 ) -> None:
     fill(2)

@@ -81,7 +81,7 @@ async def test_survives_restarts_moves_and_errors_without_gap_or_repetition(
     assert found == numbers(0, 300)
 
 
-async def test_what_is_fetched_ahead_is_bounded(
+async def test_batches_fetched_ahead_are_bounded(
     scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
 ) -> None:
     fill(100)
@@ -139,7 +139,7 @@ async def test_seek_add_and_remove_void_what_was_fetched(
         {("v", 0): 0},
     ],
 )
-async def test_what_no_request_can_hold_is_refused_and_changes_nothing(
+async def test_partitions_and_offsets_that_no_request_can_hold_are_refused(
     scripted: ScriptedCluster,
     connect: Callable[..., Any],
     consume: Callable[..., Any],
@@ -201,7 +201,7 @@ async def test_a_refusal_that_stays_is_an_error(
         assert (await read(consumer, 10))[T0] == numbers(0, 10)
 
 
-async def test_records_are_made_for_those_who_ask(
+async def test_records_are_iterated_from_the_position_on(
     scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
 ) -> None:
     fill(3)

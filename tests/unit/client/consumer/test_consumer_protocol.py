@@ -37,6 +37,6 @@ def test_a_member_without_partitions() -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 20))
-def test_a_cut_assignment(size: int) -> None:
+def test_a_truncated_assignment_is_refused(size: int) -> None:
     with pytest.raises(ProtocolError):
         decode_assignment(encoded({"clicks": [0, 2]})[:size])

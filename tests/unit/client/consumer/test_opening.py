@@ -84,7 +84,7 @@ async def test_waiting_for_memory_holds_up_no_other_task_and_loses_no_batch(
     OPENED_BATCHES.resize(DEFAULT_CAPACITY_BYTES)
 
 
-async def test_each_record_comes_from_the_position_on_of_one_open_batch_at_a_time(
+async def test_records_come_from_the_position_on_with_one_batch_open_at_a_time(
     scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
 ) -> None:
     fill(1)

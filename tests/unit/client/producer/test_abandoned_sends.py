@@ -138,7 +138,7 @@ async def test_a_callback_may_close_the_producer(
     assert len([outcome for outcome in heard if isinstance(outcome, RecordMetadata)]) == (answer == "taken")
 
 
-async def test_a_flush_raises_what_became_of_its_records_whoever_else_flushes(
+async def test_a_flush_raises_the_failure_of_its_records_beside_other_flushes(
     scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
 ) -> None:
     scripted.add_topic("u", [2])

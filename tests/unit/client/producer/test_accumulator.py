@@ -84,7 +84,7 @@ def test_a_full_batch_is_due_at_once_and_its_successor_waits_for_its_answer() ->
     ]
 
 
-def test_somebody_waiting_for_memory_ends_all_lingering() -> None:
+def test_a_send_that_waits_for_memory_ends_all_lingering() -> None:
     memory = accumulator()
     add(memory, b"one")
     assert drain(memory, 0) == []
@@ -181,7 +181,7 @@ def test_expiry_names_what_was_in_the_way() -> None:
     assert memory.used_bytes == 0
 
 
-def test_what_is_on_its_way_does_not_expire() -> None:
+def test_batches_in_flight_do_not_expire() -> None:
     memory = accumulator(linger_ms=0)
     batch = _sent(memory, b"one")
     assert memory.expire(10 * TIMEOUT_MS, None) == []

@@ -33,7 +33,7 @@ async def test_records_arrive_in_order_and_deliveries_tell_where(
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_each_codec_key_headers_and_time_are_kept(
+async def test_keys_headers_and_timestamps_are_kept_by_each_codec(
     scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], codec: Codec
 ) -> None:
     extra = (("audit.host", b"h"),)
@@ -72,7 +72,7 @@ async def test_a_leader_that_gets_no_followers_is_looked_up_again(
 
 
 @pytest.mark.parametrize("fault", ["close", "close after", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
-async def test_what_breaks_once_is_tried_again_and_written_once(
+async def test_a_produce_that_fails_once_is_retried_and_written_once(
     scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], fault: ErrorCode | str
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200) as producer:
@@ -318,7 +318,7 @@ async def test_partition_numbers_with_gaps_are_no_fault_of_the_program(
 
 
 @pytest.mark.parametrize("acks", [Acks.NONE, Acks.LEADER])
-async def test_weaker_acks(
+async def test_records_with_weaker_acks_are_sent_without_a_producer_id(
     scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], acks: Acks
 ) -> None:
     async with (

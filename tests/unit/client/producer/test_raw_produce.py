@@ -87,7 +87,7 @@ async def test_the_leader_moves(two_topics: ScriptedCluster, connect: Callable[.
         assert (result.error, result.base_offset, result.log_end_offset) == (None, 0, 2)
 
 
-async def test_each_partition_has_its_own_result_when_time_is_over(
+async def test_partitions_have_their_own_results_when_time_is_over(
     two_topics: ScriptedCluster, connect: Callable[..., Any]
 ) -> None:
     async with two_topics.broker(1), connect() as cluster:

@@ -32,7 +32,7 @@ async def registry() -> AsyncIterator[Any]:
         yield registry
 
 
-async def test_there_and_back(registry: SchemaRegistryClient) -> None:
+async def test_a_serialized_datum_is_deserialized(registry: SchemaRegistryClient) -> None:
     data = await AvroSerializer(registry, EVENT).serialize("log", DATUM)
     assert data[:5] == b"\x00\x00\x00\x00\x01"
     assert await registry.subjects() == ["log-value"]
@@ -92,7 +92,7 @@ async def test_a_schema_or_the_latest(registry: SchemaRegistryClient) -> None:
         ({"refererr": "x"}, "refererr"),
     ],
 )
-async def test_what_does_not_fit_the_schema_is_refused_with_the_field(
+async def test_a_datum_that_does_not_fit_the_schema_is_refused_with_its_field(
     registry: SchemaRegistryClient, change: Any, named: str
 ) -> None:
     with pytest.raises(SerializationError, match=named):

@@ -28,7 +28,7 @@ def connect(journal: MemoryJournal) -> Callable[..., Any]:
     return connect
 
 
-async def test_every_call(connect: Callable[..., Any]) -> None:
+async def test_a_client_makes_every_call_of_the_registry(connect: Callable[..., Any]) -> None:
     async with connect() as registry:
         assert await registry.register("s", '"int"') == 1
         assert await registry.schema_id("s", '"int"') == 1
@@ -70,7 +70,7 @@ async def test_refusals_carry_the_code(connect: Callable[..., Any]) -> None:
             assert caught.value.code == code
 
 
-async def test_what_never_changes_is_asked_for_once(journal: MemoryJournal) -> None:
+async def test_schemas_are_requested_once(journal: MemoryJournal) -> None:
     async with open_schema_registry([NOBODY], timeout_s=3) as gone:
         async with serving_registry(journal) as url, open_schema_registry([url]) as registry:
             assert await registry.register("s", '"int"') == 1

@@ -54,7 +54,7 @@ def test_order_and_offsets_and_times_of_what_is_kept_never_change(log: Directory
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_every_codec_is_opened_and_written_again_in_the_same_codec(log: Directory, codec: Codec) -> None:
+def test_batches_are_recompressed_in_their_own_codec(log: Directory, codec: Codec) -> None:
     log.add_pairs(*((b"%d" % (number % 7), b"v%d" % number) for number in range(40)), codec=codec)
     log.add_pairs((b"3", b"last"), codec=codec)
     (cleaned,) = log.clean()
@@ -178,7 +178,7 @@ def test_when_the_map_is_full_the_log_is_cleaned_as_far_as_it_reaches_and_furthe
     assert sorted(record.offset for record in records(*contents)) == list(range(12, 24))
 
 
-def test_what_is_behind_the_map_stays_even_without_key(log: Directory) -> None:
+def test_records_past_the_offset_map_stay_even_without_key(log: Directory) -> None:
     log.add_pairs((b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (None, b"x"), (b"a", b"3"))
     kept = records(*log.clean(map_bytes=2 * ENTRY_BYTES, map_load_factor=0.5))
     assert [record.offset for record in kept] == [1, 2, 3, 4]

@@ -54,7 +54,7 @@ def test_all_closed_segments_are_cleaned_when_no_lag_is_set() -> None:
     assert (found.clean_bytes, found.dirty_bytes, found.dirty_ratio) == (100, 100, 0.5)
 
 
-def test_nothing_behind_what_consumers_see_is_cleaned() -> None:
+def test_segments_past_the_high_watermark_are_not_cleaned() -> None:
     assert [segment.base_offset for segment in find(closed(1, 1, 1), end=20).segments] == [0, 10]
     assert [segment.base_offset for segment in find(closed(1, 1, 1), end=19).segments] == [0]
 
@@ -64,7 +64,7 @@ def test_records_younger_than_min_compaction_lag_are_left() -> None:
     assert [segment.base_offset for segment in find(segments, rules(min_lag_ms=100)).segments] == [0, 10]
 
 
-def test_the_lag_counts_for_the_dirty_part_alone() -> None:
+def test_the_compaction_lag_applies_to_dirty_segments_alone() -> None:
     assert len(find(closed(NOW_MS, 1, 1), rules(min_lag_ms=100), dirty=10).segments) == 3
 
 
@@ -101,7 +101,7 @@ def test_the_dirtiest_log_is_next() -> None:
     assert choose({}) is None
 
 
-def test_those_that_failed_let_the_others_have_their_turn() -> None:
+def test_logs_whose_cleaning_failed_come_after_the_others() -> None:
     some, all_ = find(closed(1, 1, 1), dirty=10), find(closed(1, 1, 1))
     logs = {A: (some, rules()), B: (all_, rules())}
     assert choose(logs, {B}) == A

@@ -37,12 +37,12 @@ def test_reports_arrive_as_they_were(report: Report) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"{}", b'{"kind": "Other"}', b'{"kind": "Progress", "x": 1}', b"\xff"])
-def test_what_is_no_report_is_refused(line: bytes) -> None:
+def test_invalid_reports_are_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match="no report"):
         decode_report(line)
 
 
-def test_what_is_moved_stays_below_the_rate_and_progress_is_told() -> None:
+def test_bytes_moved_stay_below_the_rate_and_progress_is_reported() -> None:
     now_s = 100.0
     told: list[int] = []
 

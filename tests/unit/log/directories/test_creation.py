@@ -148,7 +148,7 @@ def test_logs_that_there_were_no_descriptors_to_make_are_made_later(
     assert [log.log_end_offset for log in open_directory().logs.values()] == [3, 3, 3]
 
 
-def test_as_many_new_logs_are_made_as_there_is_room_for(
+def test_new_logs_are_created_as_far_as_there_is_room(
     open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
 ) -> None:
     faulty = FaultyFiles(DiskFiles(), random.Random(1))

@@ -104,7 +104,7 @@ def test_a_directory_that_names_no_broker_is_refused_with_what_to_do(
     assert open_directory().logs[TopicPartition("a", 0)].log_end_offset == 2
 
 
-def test_one_unreadable_partition_leaves_the_others_alone(
+def test_an_unreadable_partition_leaves_the_others_alone(
     open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()
@@ -168,7 +168,7 @@ def test_many_logs_are_closed_at_once_and_only_those_with_anything_to_bring_to_d
     directory.close()
 
 
-def test_one_of_many_that_cannot_be_closed_leaves_no_mark(
+def test_a_log_that_cannot_be_closed_leaves_no_mark_of_a_clean_shutdown(
     open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
 ) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(0))

@@ -90,7 +90,7 @@ def test_a_log_that_an_operator_removes_before_the_broker_does_costs_no_log_dir(
     directories.close()
 
 
-def test_what_an_operator_keeps_beside_logs_that_are_set_aside_stays(tmp_path: Path, batches: Batches) -> None:
+def test_files_that_an_operator_keeps_beside_logs_set_aside_stay(tmp_path: Path, batches: Batches) -> None:
     directories = opened(tmp_path)
     make(directories, batches, OLD, 5)
     directories.make_way(NAME, NEW, NOW_MS)

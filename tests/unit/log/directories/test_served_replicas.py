@@ -25,7 +25,7 @@ def settled(path: Path, *directories: uuid.UUID) -> ServedReplicas:
     return made
 
 
-def test_what_was_noted_is_known_to_the_next_process(tmp_path: Path) -> None:
+def test_noted_replicas_are_known_to_the_next_process(tmp_path: Path) -> None:
     settled(tmp_path).add(REPLICAS[:3])
     again = notes(tmp_path)
     again.add(REPLICAS[2:5])
@@ -35,7 +35,7 @@ def test_what_was_noted_is_known_to_the_next_process(tmp_path: Path) -> None:
     assert found.is_complete([ONE])
 
 
-def test_they_are_complete_only_with_all_log_dirs_that_the_broker_had(tmp_path: Path) -> None:
+def test_notes_are_complete_only_with_all_log_dirs_that_the_broker_had(tmp_path: Path) -> None:
     assert not notes(tmp_path).is_complete([ONE])
     settled(tmp_path, ONE, TWO)
     found = notes(tmp_path)

@@ -290,7 +290,7 @@ def test_a_log_that_ends_before_what_was_known_to_be_there_lacks_it(machine: Mac
     assert machine.lacking() == []
 
 
-def test_what_was_truncated_is_not_missing(machine: Machine) -> None:
+def test_truncated_records_are_not_missing(machine: Machine) -> None:
     directory = machine.directory
     directory.checkpoint_high_watermarks(dict.fromkeys(NAMES, Offset(12)))
     for name in NAMES:

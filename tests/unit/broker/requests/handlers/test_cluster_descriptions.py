@@ -56,7 +56,7 @@ async def test_records_before_an_offset_are_deleted_and_stay_so(start: Start) ->
         assert (await broker.fetch("t", 2)).log_start_offset == 2
 
 
-async def test_what_is_not_deleted(start: Start) -> None:
+async def test_records_of_compacted_and_internal_topics_are_not_deleted(start: Start) -> None:
     async with start() as broker:
         await broker.create("compacted", cleanup_policy="compact")
         await broker.create("both", cleanup_policy="compact,delete")
@@ -66,7 +66,7 @@ async def test_what_is_not_deleted(start: Start) -> None:
         assert await delete_records(broker, "__mine", (0, 0)) == [(ErrorCode.INVALID_TOPIC_EXCEPTION, -1)]
 
 
-async def test_the_cluster(start: Start) -> None:
+async def test_describe_cluster_names_brokers_and_controller(start: Start) -> None:
     async with start(1, broker_rack="r") as broker, start(2):
         found = await broker.ask(DescribeClusterRequest(include_cluster_authorized_operations=True))
         assert (found.error_code, found.controller_id, len(found.cluster_id)) == (0, 1, 22)
@@ -174,7 +174,7 @@ async def test_partitions_come_in_pages(start: Start, limit: int, expected: Any)
         assert [[name for name, *_ in page] for page in await pages(broker, 2000)] == [["a", "b"]]
 
 
-async def test_elections(start: Start) -> None:
+async def test_elections_that_are_not_needed_or_not_possible_are_refused(start: Start) -> None:
     async with start() as broker:
         await broker.create("t", 2)
         asked = [TopicPartitions(topic="t", partitions=[0, 7]), TopicPartitions(topic="none", partitions=[0])]

@@ -127,7 +127,7 @@ async def test_a_fetch_that_waited_looks_again_at_what_has_news_alone(
 @pytest.mark.parametrize(
     ("partitions", "late_s", "pause_s"), [(49, 1.0, 0), (50, 0.001, 0), (50, 0.003, 0.06), (2000, 1.0, MAX_GATHER_S)]
 )
-def test_only_large_fetches_gather_and_only_if_the_loop_is_late(partitions: int, late_s: float, pause_s: float) -> None:
+def test_large_fetches_gather_only_if_the_loop_is_late(partitions: int, late_s: float, pause_s: float) -> None:
     assert gather_s(partitions, late_s) == pytest.approx(pause_s)
 
 
@@ -159,7 +159,7 @@ async def test_a_large_fetch_gathers_while_the_loop_is_late(
         assert [offset for offset, _ in headers_of(answers[0])] == values
 
 
-async def test_what_a_partition_keeps_of_its_last_empty_answer_is_never_old(start: Start) -> None:
+async def test_the_last_empty_answer_that_a_partition_keeps_is_never_old(start: Start) -> None:
     async with start() as broker:
         await broker.create("t")
         partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]

@@ -72,7 +72,7 @@ async def consumer(broker: Broker) -> Consumer:
     return Consumer(broker, await broker.named(FetchTopic, "t"))
 
 
-async def test_only_what_changed_is_told(broker: Broker, consumer: Consumer) -> None:
+async def test_a_session_answers_with_changed_partitions_only(broker: Broker, consumer: Consumer) -> None:
     assert _told(await consumer.poll([(0, 0), (1, 0), (2, 0)])) == {0: [], 1: [], 2: []}
     assert consumer.session_id > 0
     assert _told(await consumer.poll()) == {}

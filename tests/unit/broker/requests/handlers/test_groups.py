@@ -142,7 +142,7 @@ async def test_a_group_has_no_more_members_than_can_be_kept(start: Start, monkey
         assert (await asker.join(3, group_id="other")).error_code == 0
 
 
-async def test_what_others_said_at_length_is_claimed_before_it_is_answered(
+async def test_memory_for_long_metadata_of_groups_is_claimed_before_the_answer(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However short the request: anybody may have eight connections ask for it, and read nothing."""
@@ -186,7 +186,7 @@ async def test_errors_of_old_joins_can_be_written(start: Start) -> None:
             assert not answer.protocol_name
 
 
-async def test_what_is_wrong_with_a_request_alone(start: Start) -> None:
+async def test_invalid_group_ids_and_session_timeouts_are_refused(start: Start) -> None:
     async with start(**SETTINGS) as broker, asking(broker) as asker:
         for session_ms in (5_999, 1_800_001):
             answer = await asker.join(session_timeout_ms=session_ms)
@@ -197,7 +197,7 @@ async def test_what_is_wrong_with_a_request_alone(start: Start) -> None:
         assert codes == [ErrorCode.INVALID_GROUP_ID] * 4
 
 
-async def test_who_is_not_the_coordinator_says_so(start: Start) -> None:
+async def test_a_broker_that_is_not_the_coordinator_says_so(start: Start) -> None:
     async with start(**SETTINGS) as broker:
         asker = Asker(await connect(broker.address), "client")
         assert (await asker.join()).error_code == ErrorCode.NOT_COORDINATOR
@@ -295,7 +295,7 @@ class Rounds(trio.abc.Instrument):
         self.count += 1
 
 
-async def test_what_members_subscribe_to_is_read_for_one_request_in_a_round(
+async def test_subscriptions_are_decoded_for_one_request_in_a_round(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading long subscriptions takes 20 ms for a group. A commit, which needs nothing of them, does not read them."""
@@ -399,7 +399,7 @@ async def test_a_group_with_the_longest_name_is_not_found_in_words_that_fit(star
         assert group.error_message.endswith("x...")
 
 
-async def test_what_is_asked_for_very_often_is_told_once(start: Start) -> None:
+async def test_names_repeated_in_a_request_are_answered_once(start: Start) -> None:
     """So that no answer is larger than what there is."""
     async with start(**SETTINGS) as broker, asking(broker) as asker:
         topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in ("a", "b")]

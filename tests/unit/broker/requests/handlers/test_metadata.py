@@ -29,7 +29,7 @@ def test_a_topic_is_told_once_a_partition_had_a_leader() -> None:
     assert is_known(topic(LED, NEW))
 
 
-def test_all_partitions_are_told_for_clients_count_them() -> None:
+def test_metadata_lists_all_partitions_since_clients_count_them() -> None:
     described = describe_topic(topic(LED, NEW, LED), view(ONE))
     assert described.error_code == ErrorCode.NONE
     told = [(partition.error_code, partition.leader_id, partition.replica_nodes) for partition in described.partitions]

@@ -94,7 +94,7 @@ async def fetch(broker: Broker, group_id: str, *, require_stable: bool = False) 
     }
 
 
-async def test_the_first_who_asks_makes_the_topic(start: Start) -> None:
+async def test_the_first_request_for_a_coordinator_creates_the_offsets_topic(start: Start) -> None:
     async with start(**SMALL, offsets_topic_segment_bytes=2048) as broker:
         response = await broker.ask(FindCoordinatorRequest(coordinator_keys=["a", "b"]))
         assert [(found.key, found.error_code, found.node_id, found.port) for found in response.coordinators] == [
@@ -134,7 +134,7 @@ async def test_many_ask_for_a_coordinator_at_once(start: Start) -> None:
 
 
 @pytest.mark.parametrize("key_type", [1, 2, 9])
-async def test_only_groups_have_coordinators(start: Start, key_type: int) -> None:
+async def test_transactions_and_shares_have_no_coordinator(start: Start, key_type: int) -> None:
     async with start(**SMALL) as broker:
         response = await broker.ask(FindCoordinatorRequest(coordinator_keys=["a"], key_type=key_type))
         (found,) = response.coordinators
@@ -148,7 +148,7 @@ async def test_more_replicas_than_there_can_be_leave_groups_without_a_coordinato
         assert response.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_what_was_committed_comes_back(start: Start) -> None:
+async def test_committed_offsets_are_fetched_again(start: Start) -> None:
     async with start(**SMALL) as broker:
         await broker.create("clicks", 3)
         await broker.create("views")
@@ -172,7 +172,7 @@ async def test_partitions_are_judged_one_by_one(start: Start) -> None:
         assert await fetch(broker, "g") == (NONE, {("clicks", 0): (1, 4, "four")})
 
 
-async def test_asked_for_by_name_what_is_not_there_is_minus_one(start: Start) -> None:
+async def test_missing_offsets_are_answered_with_minus_one(start: Start) -> None:
     async with start(**SMALL) as broker:
         await broker.create("clicks", 2)
         await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
@@ -199,7 +199,7 @@ async def test_a_generation_of_a_group_that_is_not_there_is_refused(start: Start
         assert refused == [ErrorCode.GROUP_ID_NOT_FOUND]
 
 
-async def test_nobody_else_writes_to_the_journal(start: Start) -> None:
+async def test_clients_cannot_produce_to_the_offsets_topic(start: Start) -> None:
     async with start(**SMALL) as broker:
         await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
         refused = await broker.produce(GROUP_METADATA_TOPIC, batch(b"value"))
@@ -272,7 +272,7 @@ async def until_loaded(broker: Broker, group_id: str) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_each_of_several_brokers_names_the_leader_of_the_group(start: Start) -> None:
+async def test_every_broker_names_the_same_coordinator_of_a_group(start: Start) -> None:
     async with start(1, **SMALL) as first, start(2, **SMALL) as second:
         with trio.fail_after(60):
             while len((await first.ask(MetadataRequest(topics=[]))).brokers) < 2:
@@ -368,7 +368,7 @@ async def test_a_retention_time_of_the_client_is_kept(start: Start) -> None:
         assert committed.expire_timestamp_ms == NOW_MS + 60_000
 
 
-async def test_what_has_expired_is_gone_at_the_next_look(start: Start) -> None:
+async def test_expired_offsets_are_gone_at_the_next_check(start: Start) -> None:
     async with start(**SMALL, offsets_retention_check_interval_ms=1) as broker, old_client(broker) as client:
         await broker.create("clicks")
         await broker.create("views")

@@ -211,7 +211,7 @@ async def test_records_that_the_topic_does_not_take_are_named(start: Start) -> N
         assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-async def test_what_was_opened_is_not_appended_to_a_partition_that_is_led_elsewhere_meanwhile(
+async def test_opened_batches_are_not_appended_once_the_partition_has_another_leader(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached, may_go = threading.Event(), threading.Event()

@@ -99,7 +99,7 @@ async def test_aborted_transactions_behind_what_is_read_are_not_told(start: Star
 
 
 @pytest.mark.parametrize("session_epoch", [-1, 0])
-async def test_what_is_not_stable_does_not_end_the_wait(start: Start, session_epoch: int) -> None:
+async def test_unstable_records_do_not_end_the_wait_of_a_fetch(start: Start, session_epoch: int) -> None:
     async with start() as broker:
         await broker.create("t", mirror_source="east:t")
         found: list[PartitionData] = []

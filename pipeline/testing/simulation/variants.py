@@ -104,11 +104,10 @@ def _comparing_nothing(begin: Any) -> Any:
 
 
 def _knowing_followers_of_older_epochs(begin: Any) -> Any:
-    def broken(*args: Any, **options: Any) -> LeaderState:
-        state: LeaderState = begin(*args, **options)
+    def broken(state: LeaderState, *args: Any) -> None:
+        begin(state, *args)
         for progress in state.followers.values():
-            progress.log_end_offset = options["log_end_offset"]
-        return state
+            progress.log_end_offset = state.epoch_start
 
     return broken
 
@@ -332,7 +331,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "counts followers of older epochs": BrokenVariant(
         rule="the high watermark counts what followers fetched in this leader epoch",
-        breaks=_replacing(LeaderState, "begin", _knowing_followers_of_older_epochs),
+        breaks=_replacing(LeaderState, "__post_init__", _knowing_followers_of_older_epochs),
     ),
     "counts a removal before it is written": BrokenVariant(
         rule="a member of the ISR counts until ZooKeeper has it no more",

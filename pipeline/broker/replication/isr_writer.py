@@ -1,20 +1,21 @@
 """Writes the ISRs of the partitions led here to ZooKeeper (KIP-497, with ZooKeeper as the controller).
 
-The partitions decide (`in_sync_replicas`); here their changes are gathered, and written many by one request. One whose
-follower has caught up is looked at at once; all are when brokers come or go, and twice in each
+The partitions decide (`in_sync_replicas`); this module gathers their changes, and writes many by one request. A
+partition whose follower has caught up is checked at once. All are checked when brokers come or go, and twice in each
 `replica.lag.time.max.ms`, for followers that fell behind.
 
 Invariants
 
 - A change is written on the condition that the state is the one that the leader knows, that its topic was not deleted,
-  and that the broker that is added is still in the broker epoch in which it caught up. A leader that loses reads the
-  state; if that is the one that it knows, it waits for the newer registration.
-- A partition learns in any case what came of its change, and the view what was written. While ZooKeeper is away the
-  change stays under way: a member that is to leave counts, and so does one that is to join.
+  and that the added broker is still in the broker epoch in which it caught up. A leader whose write is refused reads
+  the state; if that is the one that it knows, the leader waits for the newer registration of the added broker.
+- Each change is ended in its partition, and the view gets what was written. While ZooKeeper is away the change stays
+  pending: a member that is to leave the ISR counts, and so does one that is to join.
 """
 
 import uuid
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -38,24 +39,17 @@ logger = structlog.get_logger()
 _Changes = dict[TopicPartition, tuple[Leadership, IsrChange]]
 
 
+@dataclass(slots=True, eq=False)
 class IsrWriter:
-    """The task that writes. `expands` and `shrinks` count what was written."""
+    """The task that writes. `expands` and `shrinks` count the written changes."""
 
-    def __init__(
-        self,
-        zookeeper: CoordinationClient,
-        view: ClusterView,
-        watch: InSyncWatch,
-        partitions: Mapping[TopicPartition, Partition],
-        own_id: BrokerId,
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._view = view
-        self._watch = watch
-        self._partitions = partitions
-        self._own_id = own_id
-        self.expands = 0
-        self.shrinks = 0
+    zookeeper: CoordinationClient
+    view: ClusterView
+    watch: InSyncWatch
+    partitions: Mapping[TopicPartition, Partition]
+    own_id: BrokerId
+    expands: int = 0
+    shrinks: int = 0
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -63,40 +57,40 @@ class IsrWriter:
             nursery.start_soon(self._follow_brokers)
             nursery.start_soon(self._write_due)
             while True:
-                await trio.sleep(self._watch.max_lag_s / 2)
+                await trio.sleep(self.watch.max_lag_s / 2)
                 self._look_at_all()
 
     async def _follow_brokers(self) -> None:
         """Recheck all ISRs when brokers come or go. A broker that has come may join once it has fetched again."""
         while True:
-            lives, shutting_down = _lives(self._view), self._view.shutting_down
+            lives, shutting_down = _lives(self.view), self.view.shutting_down
 
             def is_other(view: ClusterView, known: object = (lives, shutting_down)) -> bool:
                 return (_lives(view), view.shutting_down) != known
 
-            await self._view.wait_until(is_other)
-            stayed = {replica for replica, _ in lives & _lives(self._view)}
-            for partition in self._partitions.values():
+            await self.view.wait_until(is_other)
+            unchanged = {replica for replica, _ in lives & _lives(self.view)}
+            for partition in self.partitions.values():
                 if partition.leadership is not None and partition.leadership.has_followers:
-                    partition.leadership.recheck_followers(stayed)
+                    partition.leadership.recheck_followers(unchanged)
             self._look_at_all()
 
     def _look_at_all(self) -> None:
-        for topic_partition, partition in self._partitions.items():
+        for topic_partition, partition in self.partitions.items():
             if partition.leadership is not None and partition.leadership.has_followers:
-                self._watch.look_at(topic_partition)
+                self.watch.look_at(topic_partition)
 
     async def _write_due(self) -> None:
         while True:
-            await self._watch.woken.wait_and_clear()
-            changes = self._gather(self._watch.take())
+            await self.watch.woken.wait_and_clear()
+            changes = self._gather(self.watch.take())
             if changes:
                 await self._write(changes)
 
     def _gather(self, names: Iterable[TopicPartition]) -> _Changes:
         changes: _Changes = {}
         for topic_partition in names:
-            partition = self._partitions.get(topic_partition)
+            partition = self.partitions.get(topic_partition)
             leadership = None if partition is None or not self._is_known(partition) else partition.leadership
             change = None if leadership is None else leadership.isr_change()
             if leadership is not None and change is not None:
@@ -104,17 +98,17 @@ class IsrWriter:
         return changes
 
     def _is_known(self, partition: Partition) -> bool:
-        """Return False for a deleted topic, whose ISR would be written over that of a topic of the same name."""
-        topic, topic_id = self._view.topic(partition.topic_partition.topic), partition.log.topic_id
+        """False for a partition of a deleted topic, whose ISR would overwrite that of a topic of the same name."""
+        topic, topic_id = self.view.topic(partition.topic_partition.topic), partition.log.topic_id
         return topic is not None and topic_id in {None, topic.topic_id}
 
     async def _write(self, changes: _Changes) -> None:
-        asking = self._view.asking(changes)
+        asking = self.view.asking(changes)
         ids = asking.topic_ids
         wanted = [self._state_change(name, change, ids[name.topic]) for name, (_, change) in changes.items()]
-        results = await write_states(self._zookeeper, wanted)
+        results = await write_states(self.zookeeper, wanted)
         written = {name: result for name, result in results.items() if result is not None}
-        self._view.accept_states(asking, written)
+        self.view.accept_states(asking, written)
         for name, (_, version) in written.items():
             leadership, change = changes[name]
             leadership.end_isr_change(change, version)
@@ -124,23 +118,23 @@ class IsrWriter:
         _report({name: change for name, (_, change) in changes.items() if name in written}, len(changes))
 
     async def _read_refused(self, refused: _Changes) -> None:
-        """End those changes that changed nothing. The others stay under way until the partition has the newer state.
+        """End the changes that changed nothing. The others stay pending until the partition has the newer state.
 
-        The answer to a write may be lost, and somebody else write over it: the newer state may name who was added.
+        The answer to a write may be lost, and another broker write over it: the newer state may name the added replica.
         """
-        asking = self._view.asking(refused)
-        found = await patiently(partial(read_states, self._zookeeper, list(refused)))
+        asking = self.view.asking(refused)
+        found = await patiently(partial(read_states, self.zookeeper, list(refused)))
         for topic_partition, (leadership, change) in refused.items():
             if topic_partition in found and found[topic_partition].version == change.version:
                 leadership.end_isr_change(change, None)
-        self._view.accept_states(asking, found)
+        self.view.accept_states(asking, found)
 
     def _state_change(self, topic_partition: TopicPartition, change: IsrChange, topic_id: uuid.UUID) -> StateChange:
-        known = self._view.partition(topic_partition)
+        known = self.view.partition(topic_partition)
         state = PartitionState(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
-            leader=self._own_id,
+            leader=self.own_id,
             leader_epoch=change.leader_epoch,
             isr=change.isr,
             controller_epoch=0 if known is None else known.controller_epoch,

@@ -1,9 +1,8 @@
-"""Leadership of a replica: what it knows of its followers, what is committed, who waits for that, what consumers see.
+"""Leadership of a replica: tracks the followers, advances the committed end and the high watermark, wakes waiters.
 
 A `Leadership` lives exactly as long as its broker leads the partition, through one leader epoch or several. Invariants:
 
-- Nothing of a leadership outlives it. At its end all waiting writes end with an error: nobody knows whether their
-  records will be committed.
+- At the end of a leadership all waiting writes end with an error: nobody knows whether their records will be committed.
 - `advance_visible_end` alone moves a leader's high watermark: up to the lower of what is committed and `visible_end`.
 """
 
@@ -26,7 +25,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 
 class LedReplica(Protocol):
-    """What a leadership needs of its replica. `waiters` wait for the high watermark, `follower_waiters` for records."""
+    """A replica as its leadership uses it. `waiters` wait for the high watermark, `follower_waiters` for records."""
 
     log: UnifiedLog
     settings: TopicSettings
@@ -39,7 +38,7 @@ class LedReplica(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Leadership:
-    """The leadership of one replica; `view` has its first leader epoch; `apply_view` must follow at once."""
+    """The leadership of one replica, in the leader epoch of `view`. The caller must call `apply_view` at once."""
 
     replica: LedReplica
     watch: InSyncWatch
@@ -48,9 +47,9 @@ class Leadership:
     has_followers: bool = False
     """True if there are other replicas."""
     visible_end: Offset = field(init=False)
-    """The end of what this leader's own disk lets consumers see."""
+    """The offset up to which this leader's own disk lets consumers see records."""
     hidden_bytes: int = field(init=False)
-    """At most so many bytes have become visible when the high watermark moves."""
+    """Upper bound of the bytes that become visible when the high watermark moves."""
     _replication_factor: int = 1
     _commit_waits: dict[CommitWait, None] = field(default_factory=dict)
     _log_starts: Signal = field(default_factory=Signal)
@@ -76,11 +75,11 @@ class Leadership:
         )
 
     def begin_epoch(self, view: PartitionView) -> None:
-        """Lead on in the leader epoch of the view. What followers reported in the one before does not count."""
+        """Lead on in the leader epoch of the view. Fetches of an earlier epoch do not count."""
         self._begin_state(view, max(self.state.committed, self.replica.high_watermark))
 
     def apply_view(self, view: PartitionView) -> None:
-        """Take over replicas and ISR of the view, and act on them."""
+        """Act on the replicas and the ISR of the view, which `state` has."""
         self._replication_factor = len(view.origin_replicas)
         self.has_followers = bool(self.state.followers)
         self._isr_changed()
@@ -94,7 +93,7 @@ class Leadership:
         self.apply_view(view)
 
     def end(self) -> None:
-        """Notify all who wait for commits or log start offsets that the leadership is over."""
+        """End all waits for commits and log start offsets."""
         self._is_over = True
         self.end_commit_waits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self._log_starts.notify()
@@ -111,7 +110,7 @@ class Leadership:
 
     @property
     def in_sync_count(self) -> int:
-        """Members of the ISR that keep up. The others leave it as soon as ZooKeeper takes the change."""
+        """Number of members of the ISR that keep up. The others leave it as soon as ZooKeeper takes the change."""
         return len(self.state.isr) - len(self.state.lagging(self.replica.log.log_end_offset, trio.current_time()))
 
     @property
@@ -121,7 +120,7 @@ class Leadership:
 
     @property
     def lacks_min_isr(self) -> bool:
-        """As `is_under_min_isr`, also while replicas that do not keep up cannot leave the ISR."""
+        """True if fewer replicas keep up than the topic wants, also while the others cannot leave the ISR."""
         return self.has_followers and self.in_sync_count < self._min_isr
 
     @property
@@ -140,7 +139,7 @@ class Leadership:
 
     @property
     def is_behind_epoch(self) -> bool:
-        """True if a new leader does not know yet that all records it began with are committed (KIP-207)."""
+        """True until a new leader knows that all records that it began with are committed (KIP-207)."""
         return self.has_followers and self.state.committed < self.state.epoch_start
 
     def check_in_sync(self) -> None:
@@ -154,7 +153,7 @@ class Leadership:
     def isr_change(self) -> IsrChange | None:
         """Begin a change of the ISR and return it, None if none is due. `end_isr_change` ends it."""
         now_s = trio.current_time()
-        self._advance_committed(now_s)  # it may have waited for a follower that fell silent
+        self._advance_committed(now_s)  # `committed` may have waited for a follower that fell silent
         return self.state.begin_change(self.replica.log.log_end_offset, now_s)
 
     def end_isr_change(self, change: IsrChange, version: int | None) -> None:
@@ -167,32 +166,32 @@ class Leadership:
     def follower_fetched(
         self, replica: BrokerId, offset: Offset, log_start_offset: Offset, *, broker_epoch: int, has_epoch: bool
     ) -> None:
-        """Note that a replica has all before `offset`; `has_epoch`: it knows the leader epoch. Raises KafkaError.
+        """Note that a replica has all before `offset`; `has_epoch`: its Fetch has a leader epoch. Raises KafkaError.
 
-        A Fetch of another broker epoch than the one known here counts for nothing (`LeaderState.counts`): the replica
-        is asked again once its registration is seen.
+        A Fetch of another broker epoch than the one known here does not count (`LeaderState.counts`): the replica is
+        asked again once its registration is seen.
         """
         state = self.state
         if replica not in state.followers:
-            # It may know more of the cluster than this broker, or less: it is to ask again.
+            # The replica may know more of the cluster than this broker, or less: either way it must ask again.
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not state.counts(replica, broker_epoch):
             return
         if state.followers[replica].log_start_offset != log_start_offset:
             self._log_starts.notify()
         if offset < state.followers[replica].log_end_offset:
-            self._ask_followers()  # this Fetch may come late, from a life that is over
+            self._ask_followers()  # this Fetch may be a late one of a former life of the replica
         now_s, end_offset = trio.current_time(), self.replica.log.log_end_offset
         if state.fetched(replica, offset, log_start_offset, end_offset, now_s, broker_epoch=broker_epoch):
             self.watch.look_at(self.replica.log.topic_partition)
         self._advance_committed(now_s)
 
-    def recheck_followers(self, stayed: Container[BrokerId] | None = None) -> None:
-        """Act on other live brokers, or another ISR. Followers that are not known well must fetch again.
+    def recheck_followers(self, unchanged: Container[BrokerId] | None = None) -> None:
+        """Act on a change of the live brokers or the ISR. Followers that are not `unchanged` must fetch again.
 
-        `stayed`: brokers that were alive before in the same epoch (None: all that are alive).
+        `unchanged`: brokers that are alive, with the same broker epoch as before (None: all that are alive).
         """
-        self.state.forget_absent(self.watch.view.brokers if stayed is None else stayed)
+        self.state.forget_absent(self.watch.view.brokers if unchanged is None else unchanged)
         self._ask_followers()
         self._log_starts.notify()
         self._advance_committed(trio.current_time())
@@ -246,7 +245,7 @@ class Leadership:
             self.advance_visible_end(self.visible_end)
 
     def advance_visible_end(self, offset: Offset) -> None:
-        """Let consumers see all before `offset` that is committed, and wake those that wait for it."""
+        """Advance the high watermark up to `offset`, as far as it is committed, and wake the waiters."""
         replica = self.replica
         self.visible_end = offset = max(self.visible_end, offset)
         if self.has_followers and self.state.committed < offset:

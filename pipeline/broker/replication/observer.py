@@ -1,4 +1,4 @@
-"""Notifications of a broker about its logs; the audit's counter is plugged in here."""
+"""Notifications of a broker about its logs. The audit's counter is such an observer."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -18,7 +18,7 @@ class LogObserver(Protocol):
         """Note that these batches were appended, by clients or from the leader, with the offsets they have."""
 
     def truncated(self, topic_partition: TopicPartition) -> None:
-        """Note that a replica was truncated, or restarted elsewhere, to follow its leader."""
+        """Note that a replica was truncated, or restarted at another offset, to follow its leader."""
 
     def removed(self, topic_partition: TopicPartition) -> None:
         """Note that the replica is no longer here."""

@@ -1,4 +1,4 @@
-"""A replica of a partition on this broker: its log, its role, what may be read of it, and who waits.
+"""A replica of a partition on this broker: its log, its role, its high watermark, and the requests that wait for it.
 
 `Replicas` assigns the role by `lead`, `follow` and `resign`. A leader has a `Leadership`, which knows its followers; a
 follower copies its leader's log. Without a role a replica does neither.
@@ -10,9 +10,9 @@ Invariants:
   record that the topic's `flush.messages` wants on its own disk first, and with `visibility=flushed` not past what is
   known to be on its disk; a flush that advances it is always due (decisions 0019, 0021). A follower takes the leader's.
 - Consumers wait at `waiters` for the high watermark, followers at `follower_waiters` for the log end offset, acks=all
-  for `committed`. An event wakes them, or the end of the leadership; none of them polls.
-- A failed disk takes the partition offline until the broker is restarted: nobody knows what it holds. A full disk
-  refuses appends alone.
+  for `committed`. An event or the end of the leadership wakes them; none of them polls.
+- A failed disk takes the partition offline until the broker is restarted: nobody knows what the disk holds. A full disk
+  refuses appends only.
 """
 
 from collections.abc import Sequence
@@ -45,11 +45,11 @@ FLUSHED = "flushed"
 START = Offset(0)
 UP_TO_HIGH_WATERMARK = Offset(-1)
 FLUSH_CHECK_MS = 1000
-"""How often all partitions are checked for records that have waited for `flush.ms`. Shorter times need a timer."""
+"""Period of the check for records that have waited for `flush.ms`. Shorter times need a timer."""
 
 
 class Upkeep(Protocol):
-    """What a partition leaves to its broker: flushes, checkpoints, changes of the ISR."""
+    """Work that a partition leaves to its broker: flushes, checkpoints, changes of the ISR."""
 
     @property
     def in_sync(self) -> InSyncWatch:
@@ -69,12 +69,12 @@ class Upkeep(Protocol):
         """Have `settle_promise` called."""
 
     async def checkpoint_log_start(self, partition: "Partition") -> None:
-        """Return once its log start offset would survive a crash. Raises StorageError."""
+        """Return once the partition's log start offset would survive a crash. Raises StorageError."""
 
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """One replica on this broker. Without a `high_watermark` to begin with it is the log start offset."""
+    """One replica on this broker. Its first `high_watermark` is the log start offset or the given one, if higher."""
 
     log: UnifiedLog
     settings: TopicSettings
@@ -94,9 +94,9 @@ class Partition:
     messages_in: int = 0
     messages_out: float = 0
     refusal: str | None = None
-    """Why the disk took nothing of the last append; None once it takes something again."""
+    """Why the disk refused the last append; None if it did not."""
     damage: str | None = None
-    """Why a read found no batch where one is due; None until then."""
+    """Why a read found no batch where one must be; None until that happens."""
     nothing_new: PartitionData | None = None
     """The answer to the last consumer that had read all, kept by `fetch_reading`."""
     keeps_promise: bool = False
@@ -128,7 +128,7 @@ class Partition:
         return self.leadership
 
     def lead(self, view: PartitionView) -> None:
-        """Lead from now on, in the leader epoch of the view; a view of the present epoch is taken as by `update`."""
+        """Lead from now on, in the leader epoch of the view. A leader in that epoch does as `update` says."""
         leadership = self.leadership
         if leadership is not None and view.leader_epoch <= self.leader_epoch:
             self.update(view)
@@ -148,7 +148,7 @@ class Partition:
         self.leader, self.leader_epoch, self.isr = view.leader, view.leader_epoch, view.isr
 
     def resign(self) -> None:
-        """Give up leading or following, and notify all who wait."""
+        """Give up leading or following, and wake all waiters if this broker led."""
         self.leader = NO_BROKER
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
@@ -168,12 +168,12 @@ class Partition:
         self.follower_waiters.pop(waiter, None)
 
     def wake_all(self) -> None:
-        """Have all who wait check again: the partition is closed or led elsewhere, or its disk failed."""
+        """Have all waiters check again: the partition is closed or led elsewhere, or its disk failed."""
         for waiter in (*self.waiters, *self.follower_waiters):
             waiter.wake()
 
     def log_start_moved(self) -> None:
-        """Notify all who wait that the log start offset has moved."""
+        """Notify all waiters that the log start offset has moved."""
         for waiter in (*self.waiters, *self.follower_waiters):
             waiter.arrived(0)
 
@@ -185,18 +185,18 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """The end of what readers of committed records see."""
+        """The end of what consumers with `read_committed` see."""
         return min(self.high_watermark, self.log.last_stable_offset)
 
     @property
     def is_promise_due(self) -> bool:
-        """True if the log must begin to promise flushes, or may end its promise."""
+        """True if the log must begin to promise flushes, or may stop."""
         return self.log.is_flushed_first != (self.settings.flush_messages == 1)
 
     async def settle_promise(self) -> None:
         """Have the log promise flushes, or end its promise, as the settings say. Raises StorageError.
 
-        Whatever comes between, flushes go before acknowledgements until the log has no promise any more.
+        Flushes go before acknowledgements until the log has no promise any more, also if an error comes between.
         """
         while self.is_promise_due:
             promise = partial(promise_flushes, self.log, is_promised=not self.log.is_flushed_first)
@@ -213,12 +213,15 @@ class Partition:
         return self._flushing.locked() or (self.keeps_promise and self.log.recovery_point <= info.last_offset)
 
     def validate(self, records: memoryview, *, keep_offsets: bool) -> list[BatchHeader]:
-        """The headers of the batches, which are sound and, but for copies, not too large. Raises CorruptBatchError."""
+        """Return the headers of the batches, which are sound and, but for copies, not too large.
+
+        Raises CorruptBatchError.
+        """
         max_batch_bytes = MAX_INT32 if keep_offsets else self.settings.max_message_bytes
         return validate_for_append(records, max_batch_bytes=max_batch_bytes, keep_offsets=keep_offsets)
 
     def append(self, records: memoryview, *, keep_offsets: bool, now_ms: int) -> AppendInfo:
-        """Validate and append. Raises what `validate` and `append_valid` raise, KafkaError if it does not lead."""
+        """Validate and append. Raises as `validate` and `append_valid`; KafkaError if this broker does not lead."""
         self.leading()
         headers = self.validate(records, keep_offsets=keep_offsets)
         return self.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
@@ -255,13 +258,13 @@ class Partition:
             self.observer.appended(self.topic_partition, info.headers)
             if leadership.has_followers:
                 leadership.appended(end_before, len(records))
-            # What was hidden before waits for a flush, which advances the high watermark.
+            # Records that were hidden before wait for a flush, which advances the high watermark.
             if not (had_hidden_records or self._is_flush_due):
                 self.advance_high_watermark()
         return info._replace(log_append_time_ms=now_ms) if is_stamped else info
 
     async def roll(self, due: RollDueError, now_ms: int) -> None:
-        """Return once the segment is there that an append asked for; the append may ask again. Raises StorageError."""
+        """Roll the segment that an append asked for; the repeated append may ask for another. Raises StorageError."""
         async with self._rolling:
             if not self.log.is_roll_due(due):
                 return
@@ -327,11 +330,12 @@ class Partition:
     def append_fetched(
         self, records: memoryview, leader_high_watermark: Offset, leader_log_start_offset: Offset, now_ms: int
     ) -> AppendInfo | None:
-        """Append whole batches as the leader has them, none if there are none, and take its offsets.
+        """Append whole batches with the leader's offsets; return None if there are none.
 
-        If `awaits_flush` says so, nothing is to be fetched from behind them before `flush_up_to` has returned: the next
-        fetch reports to the leader that they are kept. Raises CorruptBatchError, OffsetOverlapError, StorageError;
-        RollDueError, when all before the log end offset was appended.
+        Take over the leader's high watermark and log start offset. If `awaits_flush` is true, the caller must not fetch
+        on before `flush_up_to` has returned: the next Fetch reports to the leader that the batches are kept.
+
+        Raises CorruptBatchError, OffsetOverlapError, StorageError; RollDueError after it has appended what fits.
         """
         log, info = self.log, None
         headers = validate_for_append(records, max_batch_bytes=MAX_INT32, keep_offsets=True) if len(records) else ()
@@ -352,7 +356,7 @@ class Partition:
         return info
 
     async def truncate_to(self, offset: Offset) -> bool:
-        """Drop all from this offset on, as `truncate_to`, while nothing is appended. Raises StorageError."""
+        """Truncate the log to this offset; nothing may be appended meanwhile. Raises StorageError."""
         try:
             return await self.upkeep.disks.run(self.log.directory.parent, partial(truncate_to, self.log, offset))
         finally:
@@ -360,13 +364,13 @@ class Partition:
             self.observer.truncated(self.topic_partition)
 
     async def restart_at(self, offset: Offset) -> None:
-        """Replace the log by an empty one that starts here, while nothing is appended. Raises StorageError."""
+        """Replace the log by an empty one that starts here; nothing may be appended meanwhile. Raises StorageError."""
         await self.upkeep.disks.run(self.log.directory.parent, partial(restart_at, self.log, offset))
         self.high_watermark = offset
         self.observer.truncated(self.topic_partition)
 
     async def flush_up_to(self, offset: Offset) -> None:
-        """Return once everything before `offset` is on the disk. One flush serves all who wait.
+        """Return once everything before `offset` is on the disk. One flush serves all callers that wait.
 
         Raises StorageError; KafkaError (NOT_LEADER_OR_FOLLOWER) if the log was truncated meanwhile.
         """
@@ -401,12 +405,11 @@ class Partition:
         skips: SkipBudget | None = None,
         waits: bool = False,
     ) -> LogSlice | None:
-        """Bytes from the batch that holds `offset` on, before `up_to` (else the high watermark); None at the end. They
-        may end within a batch.
+        """Return bytes from the batch that holds `offset` on, before `up_to` (else the high watermark).
 
-        With `must_progress` the first batch is whole even if it exceeds `max_bytes`; without, there may be nothing.
-        Raises OffsetOutOfRangeError, StorageError, and without `waits` SegmentClosedError if a file must be opened or
-        read first.
+        None at the end. The bytes may end within a batch. With `must_progress` the first batch is whole even if it
+        exceeds `max_bytes`; without, there may be nothing (None). Raises OffsetOutOfRangeError, StorageError, and
+        without `waits` SegmentClosedError if a file must be opened or read first.
         """
         end_offset = self.high_watermark if up_to is None else up_to
         if offset == end_offset and self.log.failure is None:

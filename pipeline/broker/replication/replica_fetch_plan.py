@@ -1,17 +1,17 @@
-"""What a replica fetcher asks its leader next, and what the answers mean for each partition. Pure.
+"""Plan of a replica fetcher: makes the next requests to its leader, and decides what the answers mean. Pure.
 
 A partition is in one of four phases:
 
-    TRUNCATING -- the leader must say first where our last epoch ends in its log (KIP-101, KIP-279)
+    TRUNCATING -- the leader must first say where our last epoch ends in its log (KIP-101, KIP-279)
     SET_ASIDE  -- the log is being truncated, or flushed, in a thread; nothing is appended meanwhile
     FETCHING   -- part of the fetch session (KIP-227)
-    WAITING    -- after a refusal, for a while; then it begins with TRUNCATING again, for the leader may be another life
-                  of itself, or (CORRUPT, ...) with FETCHING
+    WAITING    -- after a refusal, for a while; then it begins with TRUNCATING again, for the leader may have restarted,
+                  or (CORRUPT, ...) with FETCHING
 
 Invariants
   A. `_members` is what the leader's session holds once the next request has arrived there, `_in_session` what it holds
-     now: `_changed` are those whose position it does not know yet, `_forgotten` those that it must drop. So partitions
-     without news cost nothing, neither in a request nor here.
+     now: the session does not know the positions of `_changed` yet, and must drop `_forgotten`. So partitions without
+     news cost nothing, neither in a request nor here.
   B. A log is truncated to where both logs agree, never to the high watermark, and never beyond the answer of the
      leader whose epoch the question bore. The fetcher fetches only when the epochs agree.
   C. An answer counts only for a partition that is still fetching, in the epoch and from the place that was asked.
@@ -52,30 +52,30 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
 )
 
 FIRST_BACKOFF_S = 0.02
-"""The first wait after a refusal: the leader most often learns within milliseconds what we know already."""
+"""First wait after a refusal: within milliseconds the leader most often learns what we know already."""
 
 
 class FollowedLog(Protocol):
-    """The log of a follower, as far as the plan looks at it."""
+    """The log of a follower, as the plan uses it."""
 
     @property
     def log_start_offset(self) -> Offset:
-        """Its first offset."""
+        """The first offset of the log."""
 
     @property
     def log_end_offset(self) -> Offset:
-        """Where it goes on."""
+        """The offset of the next record."""
 
     @property
     def last_epoch(self) -> LeaderEpoch:
-        """Of its last record, -1 if it is empty."""
+        """The leader epoch of the last record, -1 if the log is empty."""
 
     def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
-        """The newest epoch that is not above this one, and where it ends."""
+        """Return the newest leader epoch that is not above this one, and the offset at which it ends."""
 
 
 class FollowerPhase(Enum):
-    """What a partition is about."""
+    """Phase of a partition, see the module."""
 
     TRUNCATING = auto()
     SET_ASIDE = auto()
@@ -84,16 +84,16 @@ class FollowerPhase(Enum):
 
 
 class Reaction(Enum):
-    """What an error code of the leader means for a partition."""
+    """Reaction to an error code of the leader for a partition."""
 
     TAKE = auto()
-    """None: take what came."""
+    """No error: take the answer."""
     COMPARE = auto()
-    """Our end is not in the leader's log: begin at its start, or compare epochs again."""
+    """The leader's log does not have our log end offset: begin at its start, or compare epochs again."""
     WAIT = auto()
-    """One of us does not know the newest state of the cluster yet: it will come."""
+    """The leader or this broker does not know the newest state of the cluster yet, and soon will."""
     COMPLAIN = auto()
-    """As WAIT, but somebody should look."""
+    """Wait, and log the error for the operator."""
 
 
 REACTIONS: Mapping[ErrorCode, Reaction] = MappingProxyType(
@@ -110,7 +110,7 @@ REACTIONS: Mapping[ErrorCode, Reaction] = MappingProxyType(
         ErrorCode.REPLICA_NOT_AVAILABLE: Reaction.WAIT,
     }
 )
-"""Every other code is one to complain about."""
+"""Reactions by error code; COMPLAIN to all others."""
 
 _SESSION_ERRORS = frozenset(
     {
@@ -125,36 +125,36 @@ PartitionKey = tuple[uuid.UUID, int]
 
 @dataclass(slots=True, eq=False)
 class FollowedPartition:
-    """A partition that is followed, for as long as its leader and epoch stay."""
+    """A partition that is followed, in one leader epoch."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
     leader_epoch: LeaderEpoch
     log: FollowedLog
     is_throttled: bool = False
-    """Whether it stands back while the rate of reassignments is used up."""
+    """True if it is not fetched while the rate of reassignments is used up."""
     phase: FollowerPhase = FollowerPhase.TRUNCATING
     resumes: FollowerPhase = FollowerPhase.TRUNCATING
-    """What comes after WAITING."""
+    """The phase after WAITING."""
     compare_next: LeaderEpoch | None = None
     """The epoch to ask about, if it is not that of the last record."""
     failures: int = 0
     """Refusals in a row."""
     reported_in: int | None = None
-    """The first request with the present position of the partition; answers to earlier ones are of another position."""
+    """Number of the first request with the present position; answers to earlier requests are of another position."""
     asked_offset: int = -1
     asked_start: int = -1
     lag: int = 0
-    """Records of the leader's that were not fetched yet, as of its last answer."""
+    """Records that this log was behind the leader's high watermark, as of the last answer."""
 
     @property
     def key(self) -> PartitionKey:
-        """How the session names it."""
+        """Key of the partition in the fetch session."""
         return self.topic_id, self.topic_partition.partition
 
 
 class Answer(NamedTuple):
-    """What the leader said of a partition. `reaction` is TAKE, COMPARE or COMPLAIN; those that wait do so already."""
+    """Answer of the leader for a partition. `reaction` is TAKE, COMPARE, or COMPLAIN if the partition waits already."""
 
     partition: FollowedPartition
     reaction: Reaction
@@ -162,7 +162,7 @@ class Answer(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """The offset at which a log must end. Both logs agree then, or `compare_next`, its last epoch then, comes next."""
+    """The offset at which a log must end. Then both logs agree, or the epoch `compare_next` must be compared."""
 
     partition: FollowedPartition
     offset: Offset
@@ -187,36 +187,36 @@ class FetchPlan:
 
     limits: FetchLimits
     requests: int = 0
-    """How many were made so far."""
+    """Number of Fetches made so far."""
     _partitions: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
     _members: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
     _changed: dict[FollowedPartition, None] = field(default_factory=dict)
     _forgotten: dict[PartitionKey, None] = field(default_factory=dict)
     _in_session: set[PartitionKey] = field(default_factory=set)
-    """Partitions that the leader's session holds now, in whichever leader epoch."""
+    """Partitions that the leader's session holds now, in any leader epoch."""
     _to_compare: deque[FollowedPartition] = field(default_factory=deque)
     _waiting: list[tuple[float, int, FollowedPartition]] = field(default_factory=list)
     _held_back: dict[FollowedPartition, None] = field(default_factory=dict)
-    """Those that would fetch if the rate of reassignments were not used up."""
+    """Partitions that would fetch if the rate of reassignments were not used up."""
     _sequence: Iterator[int] = field(default_factory=count)
     _session_id: int = NO_SESSION
     _session_epoch: int = INITIAL_EPOCH
     _is_refused: bool = False
-    """Whether the leader had no room for a session."""
+    """True if the leader had no room for a session."""
 
     @property
     def partitions(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """All of them, a live view."""
+        """All partitions (a live view)."""
         return MappingProxyType(self._partitions)
 
     @property
     def has_news(self) -> bool:
-        """True if there is a position to report that the leader's session does not have."""
+        """True if the leader's session lacks the position of a partition."""
         return bool(self._changed)
 
     @property
     def can_overtake(self) -> bool:
-        """True if a request may be sent while another one waits for its answer. The newer one ends the older wait."""
+        """True if a Fetch may be sent while another waits for data: in a session the newer one ends that wait."""
         return self._session_epoch != INITIAL_EPOCH
 
     def is_current(self, partition: FollowedPartition) -> bool:
@@ -226,20 +226,20 @@ class FetchPlan:
     # Coming and going
 
     def add(self, partition: FollowedPartition) -> None:
-        """Follow this one. It takes the place of an older epoch of itself."""
+        """Follow this partition, in place of an older epoch of it."""
         self.remove(partition.topic_partition)
         self._partitions[partition.topic_partition] = partition
         self._begin(partition, FollowerPhase.TRUNCATING)
 
     def remove(self, topic_partition: TopicPartition) -> FollowedPartition | None:
-        """Follow it no more: no answer counts for it from now on."""
+        """Follow this partition no more: no answer counts for it from now on."""
         partition = self._partitions.pop(topic_partition, None)
         if partition is not None:
             self._leave(partition)
         return partition
 
     def throttle(self, topic_partition: TopicPartition, *, is_throttled: bool) -> None:
-        """Have it stand back, or not, while the rate is used up."""
+        """Throttle a partition, or stop that: a throttled one is not fetched while the rate is used up."""
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.is_throttled != is_throttled:
             partition.is_throttled = is_throttled
@@ -247,7 +247,7 @@ class FetchPlan:
                 self._enter(partition)
 
     def _begin(self, partition: FollowedPartition, phase: FollowerPhase) -> None:
-        """TRUNCATING, or FETCHING; an empty log has nothing to compare."""
+        """Begin TRUNCATING or FETCHING; an empty log has nothing to compare."""
         if phase is FollowerPhase.TRUNCATING and partition.log.last_epoch != NO_LEADER_EPOCH:
             self._leave(partition)
             partition.phase = FollowerPhase.TRUNCATING
@@ -276,7 +276,7 @@ class FetchPlan:
     def wait(
         self, partition: FollowedPartition, now_s: float, resumes: FollowerPhase = FollowerPhase.TRUNCATING
     ) -> None:
-        """Leave it alone for a while, longer with each refusal in a row."""
+        """Do not ask for this partition for a while, longer with each refusal in a row; then begin with `resumes`."""
         self._leave(partition)
         partition.phase, partition.resumes = FollowerPhase.WAITING, resumes
         backoff_s = min(FIRST_BACKOFF_S * 2 ** min(partition.failures, 16), self.limits.max_backoff_s)
@@ -284,7 +284,7 @@ class FetchPlan:
         heappush(self._waiting, (now_s + backoff_s, next(self._sequence), partition))
 
     def resume(self, now_s: float) -> float | None:
-        """Go on with those that waited long enough. Returns when the next one has, None if none waits."""
+        """Go on with partitions that waited long enough. Return when the next one is due, None if none waits."""
         while self._waiting and self._waiting[0][0] <= now_s:
             _, _, partition = heappop(self._waiting)
             if self.is_current(partition) and partition.phase is FollowerPhase.WAITING:
@@ -294,7 +294,7 @@ class FetchPlan:
     # Truncating
 
     def epochs_request(self) -> tuple[OffsetForLeaderEpochRequest, list[FollowedPartition]] | None:
-        """Where do our last epochs end? With those asked about; None when there is nothing to ask."""
+        """Return the request for the ends of our last epochs, and its partitions; None if there is nothing to ask."""
         asked = [item for item in self._to_compare if self.is_current(item) and item.phase is FollowerPhase.TRUNCATING]
         self._to_compare.clear()
         if not asked:
@@ -306,7 +306,7 @@ class FetchPlan:
                 OffsetForLeaderPartition(
                     partition=index,
                     current_leader_epoch=partition.leader_epoch,
-                    leader_epoch=_epoch_to_compare(partition),
+                    leader_epoch=partition.log.last_epoch if partition.compare_next is None else partition.compare_next,
                 )
             )
         named = [OffsetForLeaderTopic(topic=topic, partitions=found) for topic, found in topics.items()]
@@ -348,7 +348,7 @@ class FetchPlan:
         partition.phase = FollowerPhase.SET_ASIDE
 
     def go_on(self, partition: FollowedPartition, compare_next: LeaderEpoch | None) -> None:
-        """Its log ends where it should: fetch, or compare once more."""
+        """Fetch a partition whose log ends where it should, or compare its epochs once more."""
         if self.is_current(partition):
             partition.compare_next = compare_next
             self._begin(partition, FollowerPhase.FETCHING if compare_next is None else FollowerPhase.TRUNCATING)
@@ -356,7 +356,7 @@ class FetchPlan:
     # Fetching
 
     def fetch_request(self, *, hold_back: bool, replica_epoch: int) -> FetchRequest | None:
-        """The next request; None when there is nothing to fetch. `hold_back`: without those that are throttled."""
+        """Return the next Fetch, None if there is nothing to fetch. `hold_back`: leave throttled partitions out."""
         self._hold_back(hold_back=hold_back)
         if not self._members:
             return None
@@ -410,8 +410,9 @@ class FetchPlan:
                 self._enter(partition)
 
     def take_response(self, response: FetchResponse, now_s: float, number: int) -> list[Answer] | None:
-        """What came for the partitions that still fetch, as answer to the request of this number; None if the session
-        is over and all is to be asked anew.
+        """Return what the answer to the Fetch of this number has for partitions that still fetch.
+
+        None if the session is over: the next Fetch begins another one.
         """
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
@@ -437,8 +438,8 @@ class FetchPlan:
                     answers.append(Answer(found, reaction, data))
         return answers
 
-    def taken(self, partition: FollowedPartition) -> None:
-        """Note that an answer was appended: the next request reports the new log end offset."""
+    def note_appended(self, partition: FollowedPartition) -> None:
+        """Note that an answer was appended: the next Fetch reports the new log end offset."""
         partition.failures = 0
         log = partition.log
         is_moved = (log.log_end_offset, log.log_start_offset) != (partition.asked_offset, partition.asked_start)
@@ -450,7 +451,7 @@ class FetchPlan:
         return partition.phase is FollowerPhase.FETCHING and self.is_current(partition)
 
     def lose_session(self) -> None:
-        """Report all positions by the next request: the leader's session is gone or in doubt. The old one ends."""
+        """Begin another session by the next Fetch, with all positions: the leader's session is gone or in doubt."""
         self._session_epoch = INITIAL_EPOCH
         self._forgotten.clear()
         self._in_session.clear()
@@ -458,13 +459,10 @@ class FetchPlan:
             partition.reported_in = None
 
 
-def _epoch_to_compare(partition: FollowedPartition) -> LeaderEpoch:
-    return partition.log.last_epoch if partition.compare_next is None else partition.compare_next
-
-
 def find_truncation(partition: FollowedPartition, epoch: LeaderEpoch, end_offset: Offset) -> Truncation:
-    """Return where a follower's log must end, given that `epoch` is the newest one of the leader's log that is not
-    above the one asked about, and ends at `end_offset` there (KIP-279).
+    """Return where a follower's log must end (KIP-279).
+
+    `epoch` is the newest one of the leader's log that is not above the requested one; it ends at `end_offset` there.
     """
     log = partition.log
     own_epoch, own_end = log.end_offset_for(epoch)

@@ -1,17 +1,17 @@
 """Copies from one leader the records that this broker's follower replicas are missing.
 
-Owns its connections to that leader, and a plan (`replica_fetch_plan`); decides nothing itself.
+Owns its connections to that leader, and a plan (`replica_fetch_plan`), which makes all decisions.
 
 Invariants
-  A. An append of what was fetched happens in the loop, at once, after the plan was asked whether the partition is
-     still followed in that epoch. What changes a log otherwise runs in a thread, and while it does the partition is in
-     `_changing`. `remove` takes the partition out of the plan, `wait_until_untouched` returns when no such change is
-     under way: after both, nothing of the old role touches the log any more, and the role may change.
+  A. Fetched records are appended in the loop, at once, after the plan was asked whether the partition is still followed
+     in that epoch. Other changes of a log run in a thread; the partition is in `_changing` then. `remove` takes the
+     partition out of the plan, `wait_until_untouched` returns when no such change is under way: after both, nothing of
+     the old role touches the log any more, and the role may change.
   B. While a log is truncated, restarted or flushed, nothing is appended to it: its phase is SET_ASIDE.
   C. At most one Fetch waits for data at the leader. A second one leaves only when the plan has news (a partition came,
      or came back), on a connection of its own, and makes the leader end the wait of the first. So there is one answer
      in memory, of `replica.fetch.response.max.bytes`, or two for the moment in which both cross.
-  D. What the disk refuses takes out the partition alone: it waits (full disk), or is not followed any more.
+  D. A refusal of the disk stops only the partition: it waits (full disk), or is not followed any more.
 """
 
 from collections import deque
@@ -54,7 +54,7 @@ from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse, Partit
 from pipeline.records.batch import whole_batches
 
 GIVE_WAY_BYTES = 256 * 1024
-"""So much is appended before others have their turn."""
+"""Size after which other tasks have their turn between appends."""
 EPOCHS_LANE = "epochs"
 FETCH_LANES = ("fetch", "overtaking")
 
@@ -62,7 +62,7 @@ logger = structlog.get_logger()
 
 
 class ReplicaLog(FollowedLog, Protocol):
-    """The log of a replica, as far as a fetcher looks at it."""
+    """The log of a replica, as a fetcher uses it."""
 
     failure: StorageError | None
 
@@ -72,22 +72,22 @@ class Replica(Protocol):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Which partition."""
+        """The partition."""
 
     @property
     def log(self) -> ReplicaLog:
-        """Where its records are."""
+        """The log of the replica."""
 
     def append_fetched(
         self, records: memoryview, leader_high_watermark: Offset, leader_log_start_offset: Offset, now_ms: int
     ) -> AppendInfo | None:
-        """Append whole batches, None if there are none, and take over the leader's high watermark and log start offset.
+        """Append whole batches, take over the leader's high watermark and log start offset; None without batches.
 
         Raises CorruptBatchError, OffsetOverlapError, StorageError, RollDueError.
         """
 
     async def roll(self, due: RollDueError, now_ms: int) -> None:
-        """Return once the segment is there that an append asked for. Raises StorageError."""
+        """Roll the segment that an append asked for. Raises StorageError."""
 
     def awaits_flush(self, info: AppendInfo) -> bool:
         """Return True if what was appended must be on the disk before the next Fetch reports it."""
@@ -104,7 +104,7 @@ class Replica(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherSettings:
-    """What all fetchers of a broker have in common."""
+    """Settings and services that all fetchers of a broker share."""
 
     limits: FetchLimits
     request_timeout_s: float
@@ -112,23 +112,23 @@ class FetcherSettings:
     network: Network
     throttle: ReplicationThrottle
     find_address: Callable[[BrokerId], HostPort | None]
-    """Where a broker listens now, None if it is not there."""
+    """Return the address of a broker, None if it is not registered."""
     find_epoch: Callable[[], int]
-    """The epoch of this broker's registration."""
+    """Return the epoch of this broker's registration."""
 
 
 @dataclass(slots=True, eq=False)
 class _Exchange:
-    """A request under way, and what came of it."""
+    """A request under way, and its response or error."""
 
     lane: str
     request: Any
     asked: Sequence[FollowedPartition] = ()
     number: int = 0
-    """Which Fetch of the plan it is."""
+    """Number of the Fetch in the plan."""
     is_overtaken: bool = False
     is_void: bool = False
-    """The session it belongs to is over."""
+    """True if its session is over."""
     response: Any = None
     error: PipelineError | None = None
 
@@ -143,7 +143,7 @@ class FetcherCounts:
     corrupt_answers: int = 0
 
     def add(self, other: "FetcherCounts") -> None:
-        """Count these, too."""
+        """Add these counts."""
         self.bytes_fetched += other.bytes_fetched
         self.failures += other.failures
         self.corrupt_answers += other.corrupt_answers
@@ -172,7 +172,7 @@ class ReplicaFetcher:
 
     @property
     def partitions(self) -> Iterable[FollowedPartition]:
-        """Those it fetches, a live view."""
+        """Partitions that it fetches (a live view)."""
         return self._plan.partitions.values()
 
     @property
@@ -183,24 +183,24 @@ class ReplicaFetcher:
     # Coming and going
 
     def follow(self, replica: Replica, partition: FollowedPartition) -> None:
-        """Fetch this one, too. It has left any fetcher it was in."""
+        """Fetch this partition, too. No other fetcher may have it."""
         self._replicas[partition.topic_partition] = replica
         self._plan.add(partition)
         self._woken.set()
 
     def throttle(self, topic_partition: TopicPartition, *, is_throttled: bool) -> None:
-        """Have it stand back, or not, while the rate of reassignments is used up."""
+        """Throttle a partition, or stop that."""
         self._plan.throttle(topic_partition, is_throttled=is_throttled)
         self._woken.set()
 
     def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these no more: nothing is appended to them from now on."""
+        """Stop fetching these: nothing is appended to them from now on."""
         for topic_partition in topic_partitions:
             self._plan.remove(topic_partition)
             self._replicas.pop(topic_partition, None)
 
     def is_changing(self, topic_partition: TopicPartition) -> bool:
-        """Return True if the log of this one is being changed, in a thread."""
+        """True if the log of this partition is being changed, in a thread."""
         return topic_partition in self._changing
 
     async def wait_until_untouched(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -228,7 +228,7 @@ class ReplicaFetcher:
                         await self._end(self._finished.popleft(), nursery)
 
     def _begin_what_is_due(self, pool: ConnectionPool, nursery: trio.Nursery) -> float:
-        """Send what can be sent; returns when to look again at the latest."""
+        """Send the requests that are due; return the time to check again, even if nothing happens."""
         now_s = trio.current_time()
         deadline = self._plan.resume(now_s)
         deadline = float("inf") if deadline is None else deadline
@@ -252,7 +252,7 @@ class ReplicaFetcher:
         return deadline
 
     def _free_lane(self) -> str | None:
-        """Where the next Fetch may leave, None if it may not (invariant C)."""
+        """Return the lane of the next Fetch, None if it may not leave yet (invariant C)."""
         free = [lane for lane in FETCH_LANES if lane not in self._under_way]
         if len(free) == len(FETCH_LANES):
             return free[0]
@@ -277,7 +277,7 @@ class ReplicaFetcher:
         self._woken.set()
 
     async def _end(self, exchange: _Exchange, nursery: trio.Nursery) -> None:
-        """Do what the answer asks for."""
+        """Act on the answer."""
         del self._under_way[exchange.lane]
         if exchange.error is not None:
             self._failed(exchange, exchange.error)
@@ -293,7 +293,7 @@ class ReplicaFetcher:
             await self._take(exchange.response, exchange.number, nursery)
 
     def _failed(self, exchange: _Exchange, error: PipelineError) -> None:
-        """Report all positions anew after a while: the leader could not be reached, or broke off."""
+        """Begin another session after a while: the leader could not be reached, or broke off."""
         now_s = trio.current_time()
         if isinstance(exchange.request, FetchRequest):
             self._plan.lose_session()
@@ -338,7 +338,7 @@ class ReplicaFetcher:
                     await trio.lowlevel.checkpoint()
 
     def _take_answer(self, answer: Answer, nursery: trio.Nursery) -> int:
-        """Append what came for one partition, or restart it; returns the bytes."""
+        """Append the answer for one partition, or restart its log; return the appended bytes."""
         partition, data = answer.partition, answer.data
         if answer.reaction is Reaction.COMPARE:
             is_empty = partition.log.log_start_offset == partition.log.log_end_offset
@@ -358,8 +358,8 @@ class ReplicaFetcher:
             if own.log_start_offset == own.log_end_offset > error.base_offset:
                 self._restart(partition, Offset(error.base_offset), data, nursery)
             else:  # a later answer was quicker
-                self._plan.taken(partition)
-        except RollDueError as due:  # what came is fetched again then: it is not held while a disk hangs
+                self._plan.note_appended(partition)
+        except RollDueError as due:  # the records are fetched again then: they are not held while a disk hangs
             roll = partial(self._replicas[partition.topic_partition].roll, due, self.settings.clock())
             self._plan.set_aside(partition)
             nursery.start_soon(self._change, partition, roll, None)
@@ -374,8 +374,9 @@ class ReplicaFetcher:
         return 0
 
     def _append(self, partition: FollowedPartition, data: PartitionData) -> tuple[int, bool]:
-        """Returns the bytes, and whether they must be on the disk before more is fetched. Raises as
-        `Replica.append_fetched`.
+        """Return the appended bytes, and True if they must be flushed before more is fetched.
+
+        Raises as `Replica.append_fetched`.
         """
         replica = self._replicas[partition.topic_partition]
         records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
@@ -386,7 +387,7 @@ class ReplicaFetcher:
         info = replica.append_fetched(
             records, Offset(data.high_watermark), Offset(data.log_start_offset), self.settings.clock()
         )
-        self._plan.taken(partition)
+        self._plan.note_appended(partition)
         partition.lag = max(0, data.high_watermark - partition.log.log_end_offset)
         self.counts.bytes_fetched += len(records)
         if partition.is_throttled:
@@ -394,7 +395,7 @@ class ReplicaFetcher:
         return len(records), info is not None and replica.awaits_flush(info)
 
     def _refused(self, partition: FollowedPartition, error: StorageError, resumes: FollowerPhase) -> None:
-        """Wait, for the disk refused a write (invariant D); a log that could not be truncated is not fetched before."""
+        """Wait, for the disk refused a write (invariant D); then begin with the phase `resumes`."""
         logger.error("fetched_not_stored", topic_partition=str(partition.topic_partition), error=str(error))
         replica = self._replicas.get(partition.topic_partition)
         if replica is None or replica.log.failure is not None:
@@ -402,13 +403,13 @@ class ReplicaFetcher:
         else:
             self._plan.wait(partition, trio.current_time(), resumes)
 
-    # What takes a thread
+    # Changes in a thread
 
     def _restart(
         self, partition: FollowedPartition, offset: Offset, data: PartitionData | None, nursery: trio.Nursery
     ) -> None:
-        """Restart where the leader's log begins. If that is within a batch, the log begins with that batch, `data`, for
-        nobody can fetch what lies before the leader's start.
+        """Restart the log where the leader's log begins. If that is within a batch, the log begins with that batch,
+        `data`: no fetch can return what lies before the leader's log start offset.
         """
         name = str(partition.topic_partition)
         logger.warning("log_begun_anew", topic_partition=name, end=partition.log.log_end_offset, start=offset)
@@ -425,7 +426,7 @@ class ReplicaFetcher:
         nursery.start_soon(self._change, partition, restart, None)
 
     async def _flush(self, partition: FollowedPartition, replica: Replica) -> None:
-        """Return once the log is on the disk, for the next request reports its end. Raises StorageError."""
+        """Return once the log is on the disk, for the next Fetch reports its end. Raises StorageError."""
         while self._plan.is_current(partition):
             try:
                 await replica.flush_up_to(partition.log.log_end_offset)
@@ -450,7 +451,7 @@ class ReplicaFetcher:
         change: Callable[[], Awaitable[object]],
         compare_next: LeaderEpoch | None,
     ) -> None:
-        """Have a log truncated, restarted or flushed, and go on with it."""
+        """Have a log truncated, restarted, rolled or flushed, and go on with it."""
         if not self._plan.is_current(partition):
             return
         ended = self._changing[partition.topic_partition] = trio.Event()

@@ -1,14 +1,14 @@
 """The fetchers of a broker: which leader's partitions are fetched by which task.
 
 Invariants
-  A. A partition is fetched by at most one fetcher, that of its leader; with which number its name alone decides.
-  B. There is a task, with connections, only for those that have partitions.
+  A. A partition is fetched by at most one fetcher of its leader; the partition's name alone decides on the number.
+  B. Only fetchers that have partitions have a task and connections.
   C. The role of a partition changes only after `remove`, and after `ReplicaFetcher.wait_until_untouched` has returned:
      nothing of the old role touches its log any more (`replica_fetcher`, invariant A).
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import trio
@@ -23,13 +23,13 @@ from pipeline.model import BrokerId, Clock, HostPort, TopicPartition
 from pipeline.net.network import Network
 
 FetcherKey = tuple[BrokerId, int]
-"""The leader, and which of its fetchers."""
+"""The leader, and the number of its fetcher."""
 
 NOBODY: FetcherKey = (BrokerId(-1), 0)
 
 
 def fetcher_number(topic_partition: TopicPartition, count: int) -> int:
-    """Which of so many fetchers: the partitions of a topic go round, from a place that its name decides."""
+    """Return the number of a partition's fetcher. Those of a topic go round; its name says where they begin."""
     return (zlib.crc32(topic_partition.topic.encode()) + topic_partition.partition) % count
 
 
@@ -46,21 +46,21 @@ class ReplicaFetchers:
 
     @property
     def fetchers(self) -> Mapping[FetcherKey, ReplicaFetcher]:
-        """Those that have partitions, a live view."""
+        """Fetchers that have partitions (a live view)."""
         return MappingProxyType(self._fetchers)
 
     @property
     def partitions(self) -> Iterator[FollowedPartition]:
-        """All that are fetched."""
+        """All partitions that are fetched."""
         return (partition for fetcher in self._fetchers.values() for partition in fetcher.partitions)
 
     @property
     def max_lag(self) -> int:
-        """Records by which the partition that is furthest behind was behind its leader when that answered last."""
+        """Highest lag of a partition in records, as of the last answer of its leader."""
         return max((partition.lag for partition in self.partitions), default=0)
 
     def counts(self) -> FetcherCounts:
-        """Of all fetchers there ever were."""
+        """Return the sums over all fetchers, ended ones too."""
         total = FetcherCounts()
         for counts in [self._ended, *(fetcher.counts for fetcher in self._fetchers.values())]:
             total.add(counts)
@@ -79,7 +79,7 @@ class ReplicaFetchers:
                 self._tasks = None
 
     def follow(self, replica: Replica, partition: FollowedPartition, leader: BrokerId) -> None:
-        """Fetch it from this leader from now on. No fetcher has it (invariant C)."""
+        """Fetch a partition from this leader from now on. No fetcher may have it (invariant C)."""
         topic_partition = partition.topic_partition
         key = leader, fetcher_number(topic_partition, self._fetchers_per_leader)
         fetcher = self._fetchers.get(key)
@@ -91,13 +91,13 @@ class ReplicaFetchers:
         fetcher.follow(replica, partition)
 
     def throttle(self, topic_partition: TopicPartition, *, is_throttled: bool) -> None:
-        """Have it stand back, or not, while the rate of reassignments is used up; nothing if nobody fetches it."""
+        """Throttle a partition, or stop that; do nothing if the partition is not fetched."""
         fetcher = self._fetchers.get(self._keys.get(topic_partition, NOBODY))
         if fetcher is not None:
             fetcher.throttle(topic_partition, is_throttled=is_throttled)
 
     def remove(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[ReplicaFetcher, Sequence[TopicPartition]]:
-        """Stop fetching these at once; a change that has begun may still go on. Return the fetchers that had them."""
+        """Stop fetching these, and return the fetchers that had them. A change of a log may still be under way."""
         leaving: dict[ReplicaFetcher, list[TopicPartition]] = {}
         for topic_partition in topic_partitions:
             fetcher = self._fetchers.get(self._keys.pop(topic_partition, NOBODY))
@@ -116,29 +116,28 @@ class ReplicaFetchers:
 
 
 def leader_throttle(settings: DynamicSettings) -> ReplicationThrottle:
-    """The rate of what leaders send to replicas that a reassignment brings, as the settings have it now."""
-    throttle = ReplicationThrottle(settings.current.leader_replication_throttled_rate)
+    """Return the throttle of what leaders send to replicas that a reassignment adds; its rate follows the settings."""
+    return _throttle(settings, lambda config: config.leader_replication_throttled_rate)
+
+
+def _throttle(settings: DynamicSettings, rate_of: Callable[[BrokerConfig], int]) -> ReplicationThrottle:
+    throttle = ReplicationThrottle(rate_of(settings.current))
 
     def take_rate(changed: BrokerConfig) -> None:
-        throttle.bytes_per_s = changed.leader_replication_throttled_rate
+        throttle.bytes_per_s = rate_of(changed)
 
     settings.follow(take_rate)
     return throttle
 
 
 def replica_fetchers(settings: DynamicSettings, view: ClusterView, clock: Clock, network: Network) -> ReplicaFetchers:
-    """The fetchers of a broker with these settings."""
+    """Return the fetchers of a broker with these settings."""
     config = settings.static
-    throttle = ReplicationThrottle(config.follower_replication_throttled_rate)
-
-    def take_rate(changed: BrokerConfig) -> None:
-        throttle.bytes_per_s = changed.follower_replication_throttled_rate
 
     def find_address(broker: BrokerId) -> HostPort | None:
         found = view.brokers.get(broker)
         return None if found is None else found.address
 
-    settings.follow(take_rate)
     limits = FetchLimits(
         own_id=config.broker_id,
         min_bytes=config.replica_fetch_min_bytes,
@@ -152,7 +151,7 @@ def replica_fetchers(settings: DynamicSettings, view: ClusterView, clock: Clock,
         request_timeout_s=(config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000,
         clock=clock,
         network=network,
-        throttle=throttle,
+        throttle=_throttle(settings, lambda config: config.follower_replication_throttled_rate),
         find_address=find_address,
         find_epoch=lambda: view.own_epoch,
     )

@@ -1,8 +1,8 @@
 """Holds the bytes of reassignments below a rate (`leader.replication.throttled.rate` and its twin for followers). Pure.
 
 Only partitions named in a topic's `*.replication.throttled.replicas` are counted, and only for a replica that is not in
-the ISR: one that must keep up is never held back (KIP-73). As in Kafka the bytes that were moved count when they are
-there, so a rate may be exceeded by one answer, which is paid for by the time after it.
+the ISR: a replica that must keep up is never throttled (KIP-73). As in Kafka bytes count once they have arrived, so one
+answer may exceed the rate; the pause after it makes up for that.
 """
 
 from pipeline.broker.quotas.rate import SampledRate
@@ -25,21 +25,19 @@ class ReplicationThrottle:
 
     @property
     def is_limited(self) -> bool:
-        """Is there a rate at all?"""
+        """True if there is a rate."""
         return self.bytes_per_s < MAX_INT64
 
     def count(self, size_bytes: int, now_s: float) -> None:
-        """So many bytes of throttled partitions were moved."""
+        """Note that so many bytes of throttled partitions were moved."""
         if self.is_limited:
             self._rate.charge(size_bytes, max(1, self.bytes_per_s), now_s)
 
     def pause_s(self, now_s: float) -> float:
-        """Seconds until throttled partitions may move again; 0 if they may now."""
+        """Return the seconds until throttled partitions may move again; 0 if they may now."""
         return self._rate.owed(max(1, self.bytes_per_s), now_s) if self.is_limited else 0.0
 
 
 def is_throttled(replicas: str, partition: int, broker: BrokerId) -> bool:
-    """Does a topic's `*.replication.throttled.replicas` name this replica? `*`, or `partition:broker,...`."""
-    if not replicas:
-        return False
+    """True if a topic's `*.replication.throttled.replicas` names this replica: `*`, or `partition:broker,...`."""
     return replicas == EVERY_REPLICA or f"{partition}:{broker}" in replicas.split(",")

@@ -15,14 +15,14 @@ class Waiter(Protocol):
     """A waiter for more records."""
 
     def arrived(self, size_bytes: int) -> None:
-        """Note that at most so much more can be read; 0: a log start offset or a high watermark has moved."""
+        """Note that at most so many more bytes can be read; 0: a log start offset or a high watermark has moved."""
 
     def wake(self) -> None:
         """Note that the partition is closed, led elsewhere, or its disk failed."""
 
 
 class FetchWaiter:
-    """A Fetch that waits for so many bytes, in all its partitions together."""
+    """Wait of a Fetch for so many bytes, in all its partitions together."""
 
     __slots__ = ("_missing_bytes", "is_over", "woken", "woken_s")
 
@@ -30,12 +30,12 @@ class FetchWaiter:
         self._missing_bytes = missing_bytes
         self.woken = trio.Event()
         self.woken_s = math.inf
-        """When enough had arrived, in trio's time."""
+        """When enough bytes had arrived, in trio's time."""
         self.is_over = False
         """True if the records may not come any more."""
 
     def arrived(self, size_bytes: int) -> None:
-        """Note that at most so much more can be read."""
+        """Note that at most so many more bytes can be read."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0 and not self.woken.is_set():
             self.woken_s = trio.current_time()
@@ -48,7 +48,7 @@ class FetchWaiter:
 
 
 class CommitWait(Outcome):
-    """A write that waits until every replica in sync has it. An error says why nobody knows whether it ever will be."""
+    """Wait of a write until every in-sync replica has it. An error says why its fate is unknown."""
 
     __slots__ = ("_leave", "end_offset")
 
@@ -63,7 +63,7 @@ class CommitWait(Outcome):
         self._leave(self)
 
     def finish(self) -> None:
-        """Wait no longer. Raises KafkaError (REQUEST_TIMED_OUT if nothing came of it so far), StorageError."""
+        """Wait no longer. Raises KafkaError (REQUEST_TIMED_OUT if the wait was not over), StorageError."""
         self.leave()
         if not self.is_over:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the replicas in sync did not follow in time")
@@ -71,7 +71,7 @@ class CommitWait(Outcome):
             raise self.error
 
     async def wait(self, deadline: float = math.inf) -> None:
-        """Wait until it is over. Raises as `finish`, which is called at the deadline (trio's time)."""
+        """Return once the write is committed. Raises as `finish`, which is called at the deadline (trio's time)."""
         try:
             await self.wait_over(deadline)
         finally:

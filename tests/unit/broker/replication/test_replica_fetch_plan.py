@@ -115,8 +115,8 @@ def test_a_request_tells_only_what_changed() -> None:
     assert [partition.partition for partition in asked(first)] == [0, 1, 2]
     assert [partition.current_leader_epoch for partition in asked(first)] == [5, 5, 5]
     partitions[1].log.log_end_offset = Offset(10)  # type: ignore[misc]
-    plan.taken(partitions[1])
-    plan.taken(partitions[2])
+    plan.note_appended(partitions[1])
+    plan.note_appended(partitions[2])
     request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert request is not None
     assert (request.session_id, request.session_epoch, request.max_wait_ms) == (9, 1, 500)
@@ -132,7 +132,7 @@ def test_a_new_start_of_the_log_is_told() -> None:
     plan.add(partition)
     begin_session(plan)
     partition.log.log_start_offset = Offset(4)  # type: ignore[misc]
-    plan.taken(partition)
+    plan.note_appended(partition)
     assert [
         partition.log_start_offset for partition in asked(plan.fetch_request(hold_back=False, replica_epoch=EPOCH))
     ] == [4]
@@ -213,7 +213,7 @@ def test_the_session_of_the_leader_holds_what_the_plan_fetches(seed: int) -> Non
             plan.lose_session()
         elif plan.is_fetching(partition):
             partition.log.log_end_offset = Offset(partition.log.log_end_offset + 3)  # type: ignore[misc]
-            plan.taken(partition)
+            plan.note_appended(partition)
         plan.resume(now_s)
         holds_back = rng.random() < 0.3
         request = plan.fetch_request(hold_back=holds_back, replica_epoch=EPOCH)
@@ -281,7 +281,7 @@ def test_a_refused_partition_backs_off_longer_each_time_outside_the_session() ->
     assert waits[0] == pytest.approx(FIRST_BACKOFF_S)
     assert waits[1] == pytest.approx(2 * FIRST_BACKOFF_S)
     assert waits[-1] == pytest.approx(LIMITS.max_backoff_s)
-    plan.taken(partition)
+    plan.note_appended(partition)
     assert partition.failures == 0
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
 
 import trio
 
@@ -32,8 +31,9 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.errors import NodeContendedError, NoNodeError, PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult, ResourceType
-from pipeline.protocol.messages.incremental_alter_configs import OperationType
+from pipeline.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, OperationType
 
 TIMEOUT_S = 10.0
 TOTAL_TIMEOUT_S = 30.0
@@ -46,63 +46,30 @@ RESOURCES_AT_ONCE = 40
 Overrides = Mapping[str, str]
 Decide = Callable[[Overrides], Overrides]
 """A function from the stored overrides to the wanted ones. Raises KafkaError."""
-
-
 _OF_LISTS = frozenset({OperationType.APPEND, OperationType.SUBTRACT})
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A change of one setting."""
-
-    name: str
-    kind: int
-    value: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceChange:
-    """A topic or broker, and what is done to its settings."""
-
-    resource_type: int
-    name: str
-    operations: Sequence[Operation]
-
-
-Result_co = TypeVar("Result_co", covariant=True)
-
-
-class ResultType(Protocol[Result_co]):
-    """The part of an answer that tells what became of a resource."""
-
-    def __call__(
-        self, *, error_code: int, error_message: str | None, resource_type: int, resource_name: str
-    ) -> Result_co:
-        """Make it."""
-        ...
-
-
 def apply_operations(
-    stored: Overrides, operations: Sequence[Operation], effective: Mapping[str, str | None]
+    stored: Overrides, operations: Iterable[AlterableConfig], effective: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """The overrides after these operations; `effective` is what counts for a list that is not overridden."""
+    """Return the overrides after these operations; `effective` holds the lists that are not overridden."""
     changed = dict(stored)
     for operation in operations:
-        name, value = operation.name, operation.value
-        if operation.kind == OperationType.DELETE:
+        name, value, kind = operation.name, operation.value, operation.config_operation
+        if kind == OperationType.DELETE:
             changed.pop(name, None)
         elif value is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
-        elif operation.kind == OperationType.SET:
+        elif kind == OperationType.SET:
             changed[name] = value
-        elif operation.kind not in {OperationType.APPEND, OperationType.SUBTRACT}:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {operation.kind}")
+        elif kind not in _OF_LISTS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {kind}")
         elif name not in LISTS:
-            kind = OperationType(operation.kind).name
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {kind} to key {name} because its type is not LIST.")
+            reason = f"Can't {OperationType(kind).name} to key {name} because its type is not LIST."
+            raise KafkaError(ErrorCode.INVALID_CONFIG, reason)
         else:
             present, named = _items(changed.get(name, effective.get(name) or "")), _items(value)
-            if operation.kind == OperationType.APPEND:
+            if kind == OperationType.APPEND:
                 items = present + [item for item in named if item not in present]
             else:
                 items = [item for item in present if item not in named]
@@ -152,26 +119,21 @@ class ConfigChanges:
     settings: DynamicSettings
 
     async def alter_all(
-        self,
-        changes: Sequence[ResourceChange],
-        result: ResultType[Result_co],
-        *,
-        replace: bool,
-        validate_only: bool,
-    ) -> list[Result_co]:
-        """Change each resource as a whole or not at all; with `replace` what is not named falls back to its default.
+        self, changes: Sequence[AlterConfigsResource], *, replace: bool, validate_only: bool
+    ) -> list[AlterConfigsResourceResponse]:
+        """Change each resource as a whole or not at all, and return the results in their order.
 
-        Returns what became of each, in their order.
+        With `replace`, settings that a change does not name fall back to their defaults.
         """
-        await trio.lowlevel.checkpoint()  # the changes were made in this turn
-        named = Counter((change.resource_type, change.name) for change in changes)
+        await trio.lowlevel.checkpoint()  # the caller may have built very many changes in this turn
+        named = Counter((change.resource_type, change.resource_name) for change in changes)
         await trio.lowlevel.checkpoint()
         results = []
         turns = Turns(RESOURCES_AT_ONCE)
         deadline = trio.current_time() + TOTAL_TIMEOUT_S
         for change in changes:
             try:
-                if named[change.resource_type, change.name] > 1:
+                if named[change.resource_type, change.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 if trio.current_time() > deadline:
                     raise trio.TooSlowError
@@ -186,22 +148,22 @@ class ConfigChanges:
             else:
                 failure = Failure(ErrorCode.NONE, None)
             results.append(
-                result(
+                AlterConfigsResourceResponse(
                     error_code=failure.code,
                     error_message=failure.message,
                     resource_type=change.resource_type,
-                    resource_name=change.name,
+                    resource_name=change.resource_name,
                 )
             )
             await turns.after()
         return results
 
-    async def _alter(self, change: ResourceChange, *, replace: bool, validate_only: bool) -> None:
-        if len(change.operations) > MAX_OPERATIONS:
+    async def _alter(self, change: AlterConfigsResource, *, replace: bool, validate_only: bool) -> None:
+        if len(change.configs) > MAX_OPERATIONS:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Alter at most {MAX_OPERATIONS} settings of a resource at a time."
             )
-        if any(count > 1 for count in Counter(operation.name for operation in change.operations).values()):
+        if any(count > 1 for count in Counter(operation.name for operation in change.configs).values()):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
         entries: Callable[[DynamicSettings], Iterable[DescribeConfigsResourceResult]]
         match change.resource_type:
@@ -211,13 +173,13 @@ class ConfigChanges:
                 entries, alter = broker_entries, self._alter_broker
             case other:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
-        is_of_lists = any(operation.kind in _OF_LISTS for operation in change.operations)
+        is_of_lists = any(operation.config_operation in _OF_LISTS for operation in change.configs)
         effective = {entry.name: entry.value for entry in entries(self.settings)} if is_of_lists else {}
 
         def decide(stored: Overrides) -> Overrides:
-            return apply_operations({} if replace else stored, change.operations, effective)
+            return apply_operations({} if replace else stored, change.configs, effective)
 
-        await alter(change.name, decide, validate_only=validate_only)
+        await alter(change.resource_name, decide, validate_only=validate_only)
 
     async def _alter_topic(self, name: str, decide: Decide, *, validate_only: bool) -> None:
         """Change the settings of a topic. Raises KafkaError, CoordinationError."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from pipeline.protocol.schema import Bool, Int8, Int16, Int32, Message, String
+from pipeline.protocol.messages.alter_configs import AlterConfigsResourceResponse
+from pipeline.protocol.schema import Bool, Int8, Int32, Message, String
 
 
 class OperationType(IntEnum):
@@ -45,16 +46,6 @@ class IncrementalAlterConfigsRequest(Message):
 
     resources: Sequence[AlterConfigsResource] = ()
     validate_only: Bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsResourceResponse:
-    """The result for a topic or broker."""
-
-    error_code: Int16 = 0
-    error_message: String | None = None
-    resource_type: Int8 = 0
-    resource_name: String = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

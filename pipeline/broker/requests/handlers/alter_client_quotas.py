@@ -1,11 +1,9 @@
-"""AlterClientQuotas (49): set and remove quotas (KIP-546), in ZooKeeper, from where every broker takes them.
+"""AlterClientQuotas (49), v0 to v1: set and remove quotas in ZooKeeper, where every broker reads them (KIP-546).
 
-Each entity is a change of its own. A change whose answer was lost is read back; one that another has overtaken is made
-again on top of it.
+Each entity is a change of its own: if ZooKeeper's answer is lost, or another writer was quicker, it is decided anew.
 """
 
 from collections import Counter
-from collections.abc import Awaitable
 from dataclasses import replace
 
 import trio
@@ -29,21 +27,17 @@ from pipeline.protocol.messages.alter_client_quotas import (
 )
 
 ENTITIES_AT_ONCE = 500
-"""Entities that are refused, before others have their turn."""
+"""Entities that are refused before other requests have a turn."""
 MAX_PARTS = 4
-"""Parts of an entity that are looked at and told: of so many, one is of a type that is named twice, or unknown."""
+"""Parts of an entity that are read and answered: among so many, one type is unknown or appears twice."""
 TIMEOUT_S = 30.0
-"""Time for all entities of a request together."""
+"""Time for all entities of a request."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: AlterClientQuotasRequest, _version: int, _caller: Caller
-) -> Awaitable[AlterClientQuotasResponse]:
-    """Answers when all is written."""
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+) -> AlterClientQuotasResponse:
+    """Answer when all is written."""
     entries = [replace(entry, entity=entry.entity[:MAX_PARTS]) for entry in request.entries]
     named = Counter(frozenset(entry.entity) for entry in entries)
     deadline = trio.current_time() + TIMEOUT_S

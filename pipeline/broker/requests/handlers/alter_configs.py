@@ -1,37 +1,27 @@
-"""AlterConfigs (33): all settings of a topic or broker replaced at once; what is not named falls back (KIP-133).
+"""AlterConfigs (33), v0 to v2: replace all settings of topics and brokers (KIP-133).
 
-Superseded by IncrementalAlterConfigs, still asked by older clients.
+A setting that the request does not name falls back to its default. Newer clients send IncrementalAlterConfigs.
 """
 
-from collections.abc import Awaitable
-
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.topics.config_changes import Operation, ResourceChange
-from pipeline.protocol.messages.alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
-)
-from pipeline.protocol.messages.incremental_alter_configs import OperationType
+from pipeline.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from pipeline.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, OperationType
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: AlterConfigsRequest, _version: int, _caller: Caller
-) -> Awaitable[AlterConfigsResponse]:
-    """Answers when the changes count at this broker."""
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+) -> AlterConfigsResponse:
+    """Answer when the changes count at this broker."""
     changes = [
-        ResourceChange(
-            resource.resource_type,
-            resource.resource_name,
-            [Operation(config.name, OperationType.SET, config.value) for config in resource.configs],
+        AlterConfigsResource(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[
+                AlterableConfig(name=config.name, config_operation=OperationType.SET, value=config.value)
+                for config in resource.configs
+            ],
         )
         for resource in request.resources
     ]
-    results = await broker.configs.alter_all(
-        changes, AlterConfigsResourceResponse, replace=True, validate_only=request.validate_only
-    )
+    results = await broker.configs.alter_all(changes, replace=True, validate_only=request.validate_only)
     return AlterConfigsResponse(responses=results)

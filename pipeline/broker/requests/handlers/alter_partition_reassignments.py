@@ -1,11 +1,12 @@
-"""AlterPartitionReassignments (45): partitions moved to other brokers, or left where they were (KIP-455); v1 may forbid
-another number of replicas (KIP-860).
+"""AlterPartitionReassignments (45), v0 to v1: move partitions, or cancel moves (KIP-455).
 
-Carried out by the controller; any other broker answers NOT_CONTROLLER. Answered when the moves have begun, and the
-controller would say so if asked.
+v1 may forbid a change of the replication factor (KIP-860).
+
+- Only the controller moves partitions; any other broker answers NOT_CONTROLLER.
+- The answer comes when the moves have begun, and the controller's own view shows them.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 
 import trio
 
@@ -25,19 +26,13 @@ from pipeline.protocol.messages.alter_partition_reassignments import (
 
 VIEW_TIMEOUT_S = 5.0
 PARTITIONS_AT_ONCE = 5000
-"""Partitions that are looked at before others have their turn."""
+"""Partitions that are read before other requests have a turn."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: AlterPartitionReassignmentsRequest, _version: int, _caller: Caller
-) -> Awaitable[AlterPartitionReassignmentsResponse]:
-    """Answers when it is written which replicas come and go, or the request's timeout has passed."""
-    return _handle(broker, request)
-
-
-async def _handle(
-    broker: BrokerContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
+    """Answer when ZooKeeper holds the adding and removing replicas, or at the request's timeout."""
     turns = Turns(PARTITIONS_AT_ONCE)
     targets: dict[TopicPartition, Target] = {}
     for topic in request.topics:
@@ -72,7 +67,7 @@ async def _handle(
 
 
 def _are_seen(view: ClusterView, begun: Mapping[TopicPartition, Target]) -> bool:
-    """True if the view has all these targets: they come first among the replicas until the others are gone."""
+    """True if the view shows all these targets: until a move ends, its target stands first among the replicas."""
     for topic_partition, target in begun.items():
         partition = view.partition(topic_partition)
         if partition is None:

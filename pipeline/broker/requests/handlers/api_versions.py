@@ -1,21 +1,18 @@
-"""ApiVersions (18): what this broker serves. KIP-35; unknown versions are answered by the byte machine (KIP-511).
+"""ApiVersions (18), v0 to v4: the api keys and versions that this broker serves (KIP-35).
 
-Tells as a feature (KIP-584) that Produce can keep the offsets of a source, for the mirror.
+- The byte machine answers unknown versions (KIP-511).
+- A feature of ours (KIP-584) says that Produce can keep the offsets of a mirror's source.
 """
 
 from collections.abc import Iterable
 
 from pipeline.protocol.api import ApiKey
-from pipeline.protocol.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsResponse,
-    SupportedFeatureKey,
-)
+from pipeline.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, SupportedFeatureKey
 from pipeline.protocol.messages.produce import KEEP_OFFSETS_FEATURE
 
 
 def describe(apis: Iterable[ApiKey]) -> ApiVersionsResponse:
-    """The answer of a broker that serves these api keys."""
+    """Return the answer of a broker that serves these api keys."""
     return ApiVersionsResponse(
         api_keys=tuple(
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in apis

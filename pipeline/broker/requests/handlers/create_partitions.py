@@ -1,11 +1,10 @@
-"""CreatePartitions (37): a topic grows (KIP-195). Partitions are only ever added, at the end.
+"""CreatePartitions (37), v0 to v3: add partitions to topics (KIP-195).
 
-Carried out by whichever broker is asked, through ZooKeeper. Answered when the new partitions can be used. The journal
-of the groups never grows: the number of its partitions says where each group's committed offsets are.
+- Any broker does it, through ZooKeeper, and answers when the new partitions can be used.
+- `__consumer_offsets` never grows: its number of partitions determines where a group's committed offsets are.
 """
 
 from collections import Counter
-from collections.abc import Awaitable
 
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
@@ -23,17 +22,13 @@ from pipeline.protocol.messages.create_partitions import (
 )
 
 TOPICS_AT_ONCE = 500
-"""Topics that are refused, before others have their turn."""
+"""Topics that are refused before other requests have a turn."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: CreatePartitionsRequest, _version: int, _caller: Caller
-) -> Awaitable[CreatePartitionsResponse]:
-    """Answers when the partitions are there, or the request's timeout has passed."""
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+) -> CreatePartitionsResponse:
+    """Answer when the partitions are led, or at the request's timeout."""
     named = Counter(topic.name for topic in request.topics)
     time = ChangeTime(request.timeout_ms / 1000)
     results = []

@@ -1,12 +1,11 @@
-"""CreateTopics (19): v2 on; v4 takes -1 for defaults (KIP-464), v5 tells the settings (KIP-525), v7 the topic
-id (KIP-516).
+"""CreateTopics (19), v2 to v7. v4: -1 for defaults (KIP-464), v5: settings (KIP-525), v7: topic ids (KIP-516).
 
-Carried out by whichever broker is asked, through ZooKeeper, all at once. Answered when the topics can be used.
+- Any broker does it, through ZooKeeper, for all topics at once, and answers when the topics can be used.
 """
 
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 
 from pipeline.broker.cluster.view import flat_name
 from pipeline.broker.failures import failure_of
@@ -30,17 +29,13 @@ from pipeline.protocol.messages.create_topics import (
 from pipeline.protocol.schema import ZERO_UUID
 
 MAX_AT_A_TIME = 50
-"""Topics of a request that are created at a time."""
+"""Topics of a request that are created concurrently."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: CreateTopicsRequest, _version: int, _caller: Caller
-) -> Awaitable[CreateTopicsResponse]:
-    """Answers when the topics are there, or the request's timeout has passed."""
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+) -> CreateTopicsResponse:
+    """Answer when the topics are led, or at the request's timeout."""
     named = Counter(topic.name for topic in request.topics)
     first_named: dict[str, str] = {}
     creation = _Creation(broker, request)
@@ -68,12 +63,12 @@ class _Creation:
 
     def __init__(self, broker: BrokerContext, request: CreateTopicsRequest) -> None:
         self._broker = broker
-        self._is_rehearsal = request.validate_only
+        self._validate_only = request.validate_only
         self._time = ChangeTime(request.timeout_ms / 1000)
         self._configs: dict[tuple[str, str | None, int], CreatableTopicConfigs] = {}
 
     async def create(self, topic: CreatableTopic) -> CreatableTopicResult:
-        """Create a topic, or see whether that would work. Raises PipelineError."""
+        """Create a topic; with `validate_only` only plan it. Raises PipelineError."""
         if len(topic.configs) > MAX_OPERATIONS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Give a topic at most {MAX_OPERATIONS} settings.")
         wanted = WantedTopic(
@@ -84,7 +79,7 @@ class _Creation:
             settings={config.name: config.value for config in topic.configs},
         )
         left_s = self._time.left_s()
-        if self._is_rehearsal:
+        if self._validate_only:
             planned = self._broker.topics.plan(wanted)
             return self._result(topic.name, ZERO_UUID, planned.partitions, planned.settings)
         created = await self._broker.topics.create(wanted, timeout_s=left_s)

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): groups that nobody is in go, with their offsets (KIP-229)."""
+"""DeleteGroups (42), v0 to v2: delete empty groups and their committed offsets (KIP-229)."""
 
 from collections.abc import Awaitable
 
@@ -8,13 +8,13 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 GROUPS_AT_ONCE = 500
-"""Groups that are refused, before others have their turn."""
+"""Groups that are refused before other requests have a turn."""
 
 
 def handle(
     broker: BrokerContext, request: DeleteGroupsRequest, _version: int, _caller: Caller
 ) -> Awaitable[DeleteGroupsResponse]:
-    """Answers when it is in the journal that they are gone."""
+    """Answer when the journal holds the deletions."""
     return _handle(broker, list(dict.fromkeys(request.groups_names)))
 
 
@@ -28,8 +28,7 @@ async def _handle(broker: BrokerContext, group_ids: list[str]) -> DeleteGroupsRe
 
 
 async def _delete(broker: BrokerContext, group_id: str) -> ErrorCode:
-    """Offsets first: if the rest fails, the group is still there to be deleted again."""
-    try:
+    try:  # offsets first: if the rest fails, the group still exists and can be deleted again
         await broker.groups.coordinator.remove_group(group_id, broker.groups.offsets.delete)
     except KafkaError as error:
         return error.code

@@ -1,11 +1,10 @@
-"""DeleteRecords (21): the start of partitions moves forward (KIP-107). Offset -1 stands for the high watermark.
+"""DeleteRecords (21), v0 to v2: advance the log start offset of partitions (KIP-107); -1: to the high watermark.
 
-Answered, with the lowest start of all live replicas, when the leader's would survive a crash and the others have moved
-theirs; after the timeout with REQUEST_TIMED_OUT, and the records go nevertheless, but for those of partitions whose
-turn had not come by then. Only topics whose `cleanup.policy` contains `delete` lose records.
+- The answer holds the lowest log start offset of all live replicas. It comes when the leader's would survive a crash
+  and the other replicas have advanced theirs.
+- After the timeout it is REQUEST_TIMED_OUT; the records are deleted all the same, except in partitions not begun yet.
+- Only topics whose `cleanup.policy` contains `delete` lose records.
 """
-
-from collections.abc import Awaitable
 
 import trio
 
@@ -26,19 +25,15 @@ from pipeline.protocol.messages.delete_records import (
 NO_LOW_WATERMARK = -1
 MAX_WAIT_MS = 600_000
 MIN_WORK_S = 5.0
-"""The leader moves starts for so long, whatever the request's timeout: with one of 0 clients want it done."""
+"""Minimum time in which the leader advances log start offsets: clients that send a timeout of 0 want it done."""
 MAX_AT_A_TIME = 50
-"""Partitions of a request whose start moves at a time."""
+"""Partitions of a request that are changed concurrently."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: DeleteRecordsRequest, _version: int, _caller: Caller
-) -> Awaitable[DeleteRecordsResponse]:
-    """Answers when all partitions have their new start."""
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+) -> DeleteRecordsResponse:
+    """Answer when all partitions have their new log start offset, or at the request's timeout."""
     results: dict[TopicPartition, DeleteRecordsPartitionResult] = {}
     moved: dict[TopicPartition, tuple[Partition, Offset]] = {}
     began = trio.current_time()

@@ -1,7 +1,7 @@
-"""DeleteTopics (20): v1 on; v5 says what was wrong in words, v6 takes topic ids (KIP-516).
+"""DeleteTopics (20), v1 to v6. v5: error messages, v6: topic ids (KIP-516).
 
-Carried out by whichever broker is asked, through ZooKeeper. A broker that was down meanwhile removes its logs of the
-topic when it is back: the deletion is recorded by topic id.
+- Any broker does it, through ZooKeeper. The deletion is recorded by topic id, so that a broker that was down removes
+  its logs of the topic later.
 """
 
 from collections.abc import Awaitable
@@ -23,13 +23,13 @@ from pipeline.protocol.messages.delete_topics import (
 from pipeline.protocol.schema import ZERO_UUID
 
 TOPICS_AT_ONCE = 500
-"""Topics that are refused, before others have their turn."""
+"""Topics that are refused before other requests have a turn."""
 
 
 def handle(
     broker: BrokerContext, request: DeleteTopicsRequest, version: int, _caller: Caller
 ) -> Awaitable[DeleteTopicsResponse]:
-    """Answers when the topics are gone, or the request's timeout has passed."""
+    """Answer when the topics are gone, or at the request's timeout."""
     if version < FIRST_VERSION_OF_TOPIC_IDS:
         wanted = [DeleteTopicState(name=name) for name in request.topic_names]
     else:

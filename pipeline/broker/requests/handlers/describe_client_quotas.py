@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48): the quotas that match a filter (KIP-546), from this broker's view of ZooKeeper."""
+"""DescribeClientQuotas (48), v0 to v1: the quotas that match a filter, as this broker sees them (KIP-546)."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,15 +18,15 @@ from pipeline.protocol.messages.describe_client_quotas import (
 )
 
 ENTITIES_AT_ONCE = 500
-"""Entities that are described before others have their turn."""
+"""Entities that are described before other requests have a turn."""
 ENTITY_BYTES = 800
-"""Bytes of an entity in an answer that is built and encoded, beside its names, about."""
+"""Approximate bytes of an entity in an answer, built and encoded, without its names."""
 
 
 def handle(
     broker: BrokerContext, request: DescribeClientQuotasRequest, _version: int, _caller: Caller
 ) -> DescribeClientQuotasResponse | PendingAnswer:
-    """Answers at once, unless there are very many quotas."""
+    """Answer at once, unless there are very many quotas."""
     try:
         check_filter(request.components)
     except KafkaError as error:

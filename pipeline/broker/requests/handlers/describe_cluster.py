@@ -1,8 +1,7 @@
-"""DescribeCluster (60): brokers and controller (KIP-700).
+"""DescribeCluster (60), v0 to v2: brokers and controller (KIP-700).
 
-A broker that has not reached ZooKeeper for the session timeout, could not join its cluster again, or cannot read what
-ZooKeeper holds of a topic, says so in tagged fields of ours.
-There are no separate controllers to be asked for (KIP-919), and a broker that is registered is not fenced (KIP-1073).
+- Tagged fields of ours report a lost contact to ZooKeeper, a wrong cluster id, and topics with unreadable znodes.
+- There are no separate controllers (KIP-919), and a registered broker is never fenced (KIP-1073).
 """
 
 from itertools import islice
@@ -25,7 +24,7 @@ MAX_LOST_ZNODES = 100
 def handle(
     broker: BrokerContext, request: DescribeClusterRequest, _version: int, _caller: Caller
 ) -> DescribeClusterResponse:
-    """Answers at once, as this broker sees the cluster."""
+    """Answer at once, as this broker sees the cluster."""
     if request.endpoint_type != BROKERS:
         is_known = request.endpoint_type == CONTROLLERS
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE

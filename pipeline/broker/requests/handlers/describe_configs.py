@@ -1,6 +1,6 @@
-"""DescribeConfigs (32): the settings of topics and of this broker, with where they come from (KIP-226, KIP-569).
+"""DescribeConfigs (32), v1 to v4: settings of topics and brokers, and where they come from (KIP-226, KIP-569).
 
-A broker tells its own settings, and those that were changed for all brokers (asked for by the empty name).
+- A broker describes its own settings and those of all brokers (the empty name), not those of other brokers.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -26,19 +26,19 @@ from pipeline.protocol.messages.describe_configs import (
 )
 
 RESOURCES_AT_ONCE = 40
-"""Some ten milliseconds of work, before others have their turn."""
+"""Some ten milliseconds of work before other requests have a turn."""
 RESOURCE_BYTES = 20_000
-"""Bytes of the settings of a resource in an encoded answer, with all details, about."""
+"""Approximate bytes of one resource in an encoded answer with all details."""
 
 _Entries = Sequence[DescribeConfigsResourceResult]
 _Described = dict[tuple[Hashable, Hashable], _Entries]
-"""Described settings, by the key that equal ones share and the names asked for: most topics have no own settings."""
+"""Described settings, by the key that equal settings share and the requested names: most topics have no overrides."""
 
 
 def handle(
     broker: BrokerContext, request: DescribeConfigsRequest, _version: int, _caller: Caller
 ) -> DescribeConfigsResponse | PendingAnswer:
-    """Answers as this broker sees the cluster, a resource that is asked for again only once."""
+    """Answer as this broker sees the cluster; a repeated resource is described once."""
     resources = _each_once(request.resources)
     if len(resources) < RESOURCES_AT_ONCE:
         described: _Described = {}
@@ -48,7 +48,7 @@ def handle(
 
 
 def _each_once(resources: Iterable[DescribeConfigsResource]) -> Sequence[DescribeConfigsResource]:
-    """Each resource with all keys that it is asked for: an answer is no longer than what there is."""
+    """Merge repeated resources, so that an answer holds no setting twice."""
     asked: dict[tuple[int, str], dict[str, None] | None] = {}
     for resource in resources:
         name, keys = (resource.resource_type, resource.resource_name), resource.configuration_keys

@@ -1,7 +1,6 @@
-"""DescribeGroups (15): state, protocol and members of groups.
+"""DescribeGroups (15), v0 to v6. v3: authorized operations (KIP-430), v4: static members (KIP-345).
 
-v3 tells authorized operations when asked (KIP-430), v4 static members (KIP-345). A group that does not exist is Dead;
-from v6 on it is GROUP_ID_NOT_FOUND, with words (KIP-1043).
+- A missing group is Dead; from v6 on GROUP_ID_NOT_FOUND with a message (KIP-1043).
 """
 
 from pipeline.broker.groups.group import Group
@@ -20,15 +19,15 @@ from pipeline.protocol.messages.describe_groups import (
 from pipeline.protocol.messages.metadata import NOT_ASKED_FOR
 
 LARGE_BYTES = 128 << 10
-"""A thread encodes an answer that takes so much of memory, about."""
+"""An answer of about this size is encoded in a thread."""
 MEMBER_BYTES = 200
-"""Bytes of a member in an answer beside its own metadata, about."""
+"""Approximate bytes of a member in an answer, without its metadata."""
 
 
 def handle(
     broker: BrokerContext, request: DescribeGroupsRequest, version: int, _caller: Caller
 ) -> DescribeGroupsResponse | LargeAnswer:
-    """Answers at once, a group that is asked for again only once."""
+    """Answer at once; a repeated group is described once."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED_FOR
     groups = tuple(_describe(broker, group_id, version, operations) for group_id in dict.fromkeys(request.groups))
     response = DescribeGroupsResponse(groups=groups)

@@ -1,11 +1,11 @@
-"""DescribeLogDirs (35): log directories, the space of their disks, and the size of each partition in them (KIP-113,
-KIP-827). A directory whose disk failed is told with KAFKA_STORAGE_ERROR and without partitions. Space that a disk does
-not tell in time is -1. The lag of a follower
-is how many committed records it had still to fetch when its leader answered last; a leader has none.
-Strays are told in a tagged field of ours, when all partitions are asked for.
+"""DescribeLogDirs (35), v1 to v5: log dirs, disk space (KIP-827) and the size of each partition (KIP-113).
+
+- A log dir whose disk failed has KAFKA_STORAGE_ERROR and no partitions; space that is not reported in time is -1.
+- The lag of a follower is the number of committed records that it lacked at its leader's last answer; a leader's is 0.
+- A tagged field of ours holds strays, if all partitions are requested.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 import trio
@@ -31,17 +31,13 @@ from pipeline.protocol.schema import ZERO_UUID
 
 UNKNOWN_VOLUME = Volume(total_bytes=-1, usable_bytes=-1)
 PARTITIONS_AT_ONCE = 10_000
-"""Partitions that are looked at before others have their turn."""
+"""Partitions that are read before other requests have a turn."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: DescribeLogDirsRequest, _version: int, _caller: Caller
-) -> Awaitable[DescribeLogDirsResponse]:
-    """Answers once all disks were asked for their space, each for STALLED_S at most."""
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+) -> DescribeLogDirsResponse:
+    """Answer when all disks have reported their space, or after STALLED_S each."""
     wanted = None
     if request.topics is not None:
         wanted, turns = set(), Turns(PARTITIONS_AT_ONCE)
@@ -97,7 +93,6 @@ async def _describe(
 
 
 async def _volume(disks: DiskThreads, directory: LogDirectory) -> Volume:
-    """The space of its disk, unknown while the disk does not answer. Raises StorageError."""
     if not disks.is_stalled(directory.path):
         with trio.move_on_after(STALLED_S):
             return await disks.run(directory.path, directory.volume, abandon_on_cancel=True)

@@ -1,6 +1,6 @@
-"""DescribeProducers (61): the idempotent producers that partitions remember (KIP-664)."""
+"""DescribeProducers (61), v0: the idempotent producers that partitions remember (KIP-664)."""
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from pipeline.broker.failures import failure_of
@@ -19,21 +19,15 @@ from pipeline.protocol.messages.describe_producers import (
 
 NO_COORDINATOR_EPOCH = -1
 PRODUCERS_AT_ONCE = 2000
-"""Producers and partitions that are described before others have their turn."""
+"""Producers and partitions that are described before other requests have a turn."""
 PRODUCER_BYTES = 300
-"""Bytes of a producer in an answer that is built and encoded, about."""
+"""Approximate bytes of a producer in an answer, built and encoded."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: DescribeProducersRequest, _version: int, _caller: Caller
-) -> Awaitable[DescribeProducersResponse | PendingAnswer]:
-    """Answers from memory, a topic or partition that is asked for again only once."""
-    return _handle(broker, request)
-
-
-async def _handle(
-    broker: BrokerContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse | PendingAnswer:
+    """Answer from memory; a repeated topic or partition is described once."""
     turns = Turns(PRODUCERS_AT_ONCE)
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
@@ -68,7 +62,6 @@ async def _describe_all(broker: BrokerContext, wanted: Mapping[str, Iterable[int
 
 
 async def _describe(broker: BrokerContext, topic: str, index: int, turns: Turns) -> PartitionResponse:
-    """Describe the producers of a partition; those that are forgotten meanwhile are left out."""
     try:
         partition = broker.find_partition(topic, index)
     except PipelineError as error:
@@ -76,7 +69,7 @@ async def _describe(broker: BrokerContext, topic: str, index: int, turns: Turns)
         return PartitionResponse(partition_index=index, error_code=failure.code, error_message=failure.message)
     producers: list[ProducerState] = []
     ids = partition.log.producers.ids
-    for start in range(0, len(ids), PRODUCERS_AT_ONCE):
+    for start in range(0, len(ids), PRODUCERS_AT_ONCE):  # producers that expire meanwhile are left out
         some = partition.log.producers.some(ids[start : start + PRODUCERS_AT_ONCE])
         producers += map(_described, some)
         await turns.after(len(some))

@@ -1,9 +1,9 @@
-"""DescribeTopicPartitions (75): partitions of topics in the order of their names, a page at a time (KIP-966).
+"""DescribeTopicPartitions (75), v0: partitions of topics in the order of their names, a page at a time (KIP-966).
 
 A page ends at the limit; the cursor names the partition that the next page begins with.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 from pipeline.broker.requests.authorized_operations import TOPIC_OPERATIONS
 from pipeline.broker.requests.context import BrokerContext, Caller
@@ -20,19 +20,15 @@ from pipeline.protocol.messages.describe_topic_partitions import (
 from pipeline.protocol.messages.metadata import MetadataResponsePartition
 
 AT_ONCE = 1000
-"""Topics and partitions that are looked at before others have their turn."""
+"""Topics and partitions that are read before other requests have a turn."""
 MAX_PARTITIONS = 2000
 """Kafka's default of `max.request.partition.size.limit`."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: DescribeTopicPartitionsRequest, _version: int, _caller: Caller
-) -> Awaitable[DescribeTopicPartitionsResponse]:
-    """Answers as this broker sees the cluster."""
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+) -> DescribeTopicPartitionsResponse:
+    """Answer as this broker sees the cluster."""
     limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     cursor = request.cursor or Cursor()
     view = broker.view

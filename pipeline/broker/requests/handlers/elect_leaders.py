@@ -1,10 +1,10 @@
-"""ElectLeaders (43): elections of leaders by hand (KIP-183); v1 may ask for unclean ones (KIP-460).
+"""ElectLeaders (43), v0 to v2: elect preferred leaders (KIP-183); from v1 on also unclean ones (KIP-460).
 
-Carried out by the controller; any other broker answers NOT_CONTROLLER. Asked for all partitions, those that need no
-election are left out of the answer, as in Kafka.
+- Only the controller elects; any other broker answers NOT_CONTROLLER.
+- If all partitions are requested, the answer leaves out those that need no election, as in Kafka.
 """
 
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import trio
 
@@ -21,19 +21,15 @@ from pipeline.protocol.messages.elect_leaders import (
 )
 
 PARTITIONS_AT_ONCE = 2000
-"""Partitions of a request that are looked at before others have their turn."""
+"""Partitions of a request that are read before other requests have a turn."""
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: ElectLeadersRequest, _version: int, _caller: Caller
-) -> ElectLeadersResponse | Awaitable[ElectLeadersResponse]:
-    """Answers when the leaders are elected, or the request's timeout has passed."""
+) -> ElectLeadersResponse:
+    """Answer when the leaders are elected, or at the request's timeout."""
     if request.election_type not in set(ElectionType):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     partitions = None
     if request.topic_partitions is not None:
         partitions = [
@@ -49,7 +45,7 @@ async def _handle(broker: BrokerContext, request: ElectLeadersRequest) -> ElectL
             )
             await trio.lowlevel.checkpoint()
     except KafkaError as error:
-        # Version 0 has no other place for it than beside each partition.
+        # v0 has no error code of the whole answer
         refused = dict.fromkeys(partitions or (), error.code)
         return ElectLeadersResponse(error_code=error.code, replica_election_results=await _results(refused))
     if partitions is None:

@@ -1,19 +1,16 @@
-"""Fetch (1): read batches, as they lie in the log. v4 (KIP-98) on; v7 brings sessions (KIP-227), v9 fences by epoch
-(KIP-320), v12 names the present leader of a partition that moved (KIP-951), v13 names topics by id (KIP-516).
+"""Fetch (1), v4 to v18: read batches as they lie in the log (KIP-98). v7: sessions (KIP-227), v9: epoch fencing
+(KIP-320), v12: the present leader of a partition that moved (KIP-951), v13: topic ids (KIP-516).
 
-The first batch is always whole, so that a consumer makes progress whatever its limits (KIP-74). Readers of committed
-records see none at or behind the last stable offset, and are told which transactions were aborted. In a session only
-what may have news is looked at, and only what has is told (`broker/requests/fetch_sessions.py`).
-
-A follower names itself (`replica_id`, from v15 on in `replica_state`), reads up to the log end, and tells by the offset
-from which it reads what it has. That counts if it names the broker epoch (KIP-903) under which the broker of that id is
-registered, which this broker knows from ZooKeeper: a client that does not know the epoch moves no high watermark, and
-neither does a Fetch of a former life of the follower. The high watermark is told with the answer.
-
-Long poll: with less than `min_bytes` at hand the request waits until that much was appended, or `max_wait_ms` passed.
-It is woken by the append itself, and waits on if what came is not to be seen yet. Without a session each request costs
-as much as it has partitions: if the event loop is late, one of many partitions gathers what arrives for a while longer,
-so that writes and followers do not wait behind the polls of consumers.
+- The first batch is always whole, so that a consumer makes progress whatever its limits (KIP-74). A read_committed
+  reader gets records below the last stable offset, and the aborted transactions among them.
+- A session reads only partitions that may have news, and reports only those that have (`fetch_sessions`).
+- A follower names itself (`replica_id`, from v15 on `replica_state`), reads up to the log end offset, and reports by
+  its fetch offset what it has. This counts only under the broker epoch (KIP-903) with which that broker is registered
+  in ZooKeeper: neither a client nor a former life of the follower advances a high watermark.
+- Long poll: the request waits until `min_bytes` were appended or `max_wait_ms` have passed. Appends wake it, and it
+  waits on if it cannot see the new records yet. If the event loop is late, a request without a session that names many
+  partitions gathers records for a while: each of its answers costs as much as it has partitions, and writes and
+  followers must not wait behind the polls of consumers.
 """
 
 import uuid
@@ -45,17 +42,17 @@ from pipeline.protocol.messages.fetch import (
 
 MAX_WAIT_MS = 60_000
 MAX_WAIT_OF_MANY_MS = 500
-"""The longest wait of a request that names very many partitions: others lack its memory meanwhile."""
+"""Longest wait of a request that names very many partitions: other requests lack its memory."""
 GATHERED_PARTITIONS = 50
-"""A Fetch without a session that names fewer partitions costs too little to be held up."""
+"""A Fetch without a session that names fewer partitions is too cheap to gather records."""
 LATE_S = 0.002
-"""The event loop is late if a task that can go on waits for so long."""
+"""The event loop is late if a task that could run waits for this long."""
 GATHER_FACTOR = 20
-"""Ratio of the time in which records are gathered to the time by which the event loop was late."""
+"""Ratio of the time in which records are gathered to the delay of the event loop."""
 MAX_GATHER_S = 0.1
 
 OF_READS = replace(OF_PARTITIONS, size=500)
-"""A read of a partition's records takes some four times as long as a look-up."""
+"""Reading a partition's records takes about four times as long as looking it up."""
 
 _Parts = Iterator[Sequence[tuple[FetchTopic, bool]]]
 _NOTHING: _Parts = iter(())
@@ -64,7 +61,7 @@ _NOTHING: _Parts = iter(())
 def handle(
     broker: BrokerContext, request: FetchRequest, version: int, _caller: Caller
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Answers at once if there is enough, or something went wrong, unless there are very many partitions."""
+    """Answer at once if there are enough records or an error, unless there are very many partitions."""
     if request.session_id == NO_SESSION and request.session_epoch == FINAL_EPOCH:
         return _fetch(broker, request, version)
     first, rest = request.topics, _NOTHING
@@ -99,7 +96,7 @@ def _topics_of(part: Sequence[tuple[FetchTopic, bool]]) -> Sequence[FetchTopic]:
 
 
 class _Watched:
-    """A partition that was read for a request that waits, and whether there has been news since."""
+    """A partition that a waiting request has read; `has_news` is true if that has changed since."""
 
     __slots__ = ("_request", "data", "has_news", "partition")
 
@@ -110,12 +107,12 @@ class _Watched:
         self.has_news = has_news
 
     def arrived(self, size_bytes: int) -> None:
-        """At most so much more can be read."""
+        """Note that at most so much more can be read."""
         self.has_news = True
         self._request.arrived(size_bytes)
 
     def wake(self) -> None:
-        """The partition may not be what it was."""
+        """Note that the partition is closed, led elsewhere, or its disk failed."""
         self.has_news = True
         self._request.wake()
 
@@ -133,7 +130,7 @@ def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchR
 
 
 async def _open_and_fetch(unopened: FetchReading) -> FetchResponse:
-    """Fetch again when files are open. What is not open by then is as if it were not there."""
+    """Fetch again when files are open; a file that is not open by then counts as missing."""
     await unopened.wait_for_files()
     reading = unopened.again()
     topics = _read(reading, reading.request.topics)
@@ -189,8 +186,8 @@ async def _fetch_in_turns(broker: BrokerContext, request: FetchRequest, version:
 
 
 def _stop_watching(watched: Sequence[_Watched]) -> None:
-    for one in watched:
-        one.partition.stop_waiting(one)
+    for each in watched:
+        each.partition.stop_waiting(each)
 
 
 def _watch(
@@ -199,14 +196,14 @@ def _watch(
     topics: Sequence[FetchableTopicResponse],
     read: Sequence[tuple[Partition, LogSlice | None]],
 ) -> Sequence[_Watched]:
-    """All partitions of a request that waits: none has failed, so all were served, in this order."""
+    """Watch the partitions of a waiting request: none has failed, so `read` has all of them in order."""
     answered = chain.from_iterable(topic.partitions for topic in topics)
     watched = [
         _Watched(waiter, partition, data, found is not None)
         for (partition, found), data in zip(read, answered, strict=True)
     ]
-    for one in watched:
-        reading.watch(one.partition, one)
+    for each in watched:
+        reading.watch(each.partition, each)
     return watched
 
 
@@ -223,7 +220,7 @@ async def _wait(waiter: FetchWaiter, deadline: float) -> bool:
 
 
 async def _wait_and_gather(waiter: FetchWaiter, deadline: float, partitions: int) -> bool:
-    """Wait as `_wait`; for many partitions go on until the time of `gather_s` is over, but not past the deadline."""
+    """Wait as `_wait`; for many partitions `gather_s` longer, but not past the deadline."""
     if not await _wait(waiter, deadline):
         return False
     now_s = trio.current_time()
@@ -234,7 +231,7 @@ async def _wait_and_gather(waiter: FetchWaiter, deadline: float, partitions: int
 
 
 def gather_s(partitions: int, late_s: float) -> float:
-    """Return for how many seconds a Fetch gathers records, if it went on so late after the first one arrived."""
+    """Return for how many seconds a Fetch gathers records, if it ran `late_s` after it was woken."""
     if partitions < GATHERED_PARTITIONS or late_s < LATE_S:
         return 0.0
     return min(GATHER_FACTOR * late_s, MAX_GATHER_S)
@@ -252,23 +249,23 @@ def _read(reading: FetchReading, topics: Sequence[FetchTopic]) -> list[Fetchable
 def _read_again(
     reading: FetchReading, topics: Sequence[FetchTopic], watched: Sequence[_Watched]
 ) -> list[FetchableTopicResponse]:
-    """Read the partitions with news, and keep the data of the others: a client may name hundreds."""
+    """Read the partitions with news, and keep the data of the other ones: a client may name hundreds."""
     answers, end = [], 0
     for topic in topics:
         start, end = end, end + len(topic.partitions)
         of_topic = watched[start:end]
-        if any(one.has_news for one in of_topic):
+        if any(each.has_news for each in of_topic):
             found = reading.find_topic(topic.topic, topic.topic_id)
             partitions = []
-            for one, asked in zip(of_topic, topic.partitions, strict=True):
-                if one.has_news:
+            for each, asked in zip(of_topic, topic.partitions, strict=True):
+                if each.has_news:
                     partitions.append(reading.read(found, topic.topic, asked))
                 else:
-                    reading.keep(one.partition)
-                    partitions.append(one.data)
+                    reading.keep(each.partition)
+                    partitions.append(each.data)
         else:
-            reading.served += [(one.partition, None) for one in of_topic]
-            partitions = [one.data for one in of_topic]
+            reading.served += [(each.partition, None) for each in of_topic]
+            partitions = [each.data for each in of_topic]
         answers.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
     return answers
 
@@ -282,7 +279,7 @@ def _answer(reading: FetchReading, topics: Sequence[FetchableTopicResponse]) -> 
 # In a session
 
 _Found = list[tuple[SessionPartition, PartitionData, bool]]
-"""Partitions, the data to report, and True where there is something behind the client's position."""
+"""Partitions, the data to report, and True for each partition with records behind the client's position."""
 
 
 def _fetch_in_session(
@@ -403,7 +400,7 @@ def _answer_in_session(reading: FetchReading, session: FetchSession, found: _Fou
 
 
 class _SessionAnswer:
-    """Partitions of a session that an answer reports."""
+    """The partitions of a session that an answer reports."""
 
     __slots__ = ("_count", "_failed", "_is_first", "_topics")
 
@@ -413,7 +410,7 @@ class _SessionAnswer:
         self._count = self._failed = 0
 
     def add(self, found: _Found) -> None:
-        """Report those partitions that were read and have news."""
+        """Report the partitions that have news; in the first answer of a session, all."""
         for due, data, has_more in found:
             is_failure = data.error_code != ErrorCode.NONE
             is_news = due.tell(
@@ -429,7 +426,7 @@ class _SessionAnswer:
                 self._failed += is_failure
 
     def response(self, reading: FetchReading, session: FetchSession) -> FetchResponse:
-        """Count the answer, which goes out, and return it."""
+        """Count what the answer reports, and return the answer."""
         reading.count(self._count, self._failed)
         return FetchResponse(
             session_id=session.id,

@@ -1,8 +1,7 @@
-"""FindCoordinator (10), v0 to v6: which broker keeps a group. Since v4 several are asked for at once (KIP-699).
+"""FindCoordinator (10), v0 to v6: the broker that coordinates a group. v4: several groups in one request (KIP-699).
 
-The coordinator of a group is the leader of its partition of `__consumer_offsets`; every broker knows it. The topic is
-made when somebody asks for the first time. A transactional id has no coordinator here: INVALID_REQUEST says so at once,
-where COORDINATOR_NOT_AVAILABLE would have its client ask again until it loses patience. Share groups likewise.
+- The coordinator is the leader of the group's partition of `__consumer_offsets`; the first request creates that topic.
+- Transactional ids and share groups are INVALID_REQUEST: a client would repeat COORDINATOR_NOT_AVAILABLE for minutes.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -28,7 +27,7 @@ NO_PORT = -1
 def handle(
     broker: BrokerContext, request: FindCoordinatorRequest, version: int, _caller: Caller
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """Answers at once, unless the topic is to be made first, or just being made."""
+    """Answer at once, unless the topic must be created first."""
     keys = request.coordinator_keys if version >= FIRST_VERSION_OF_MANY_KEYS else (request.key,)
     if request.key_type == GROUP and broker.view.applied(GROUP_METADATA_TOPIC) is None:
         return _create_and_answer(broker, keys, version)

@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member lives, and learns whether it has to join again. v3 takes static members (KIP-345)."""
+"""Heartbeat (12), v0 to v4: keep a member in its group, and report rebalances. v3: static members (KIP-345)."""
 
 from pipeline.broker.groups.events import Identity
 from pipeline.broker.groups.model import Generation, MemberId
@@ -8,7 +8,7 @@ from pipeline.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResp
 
 
 def handle(broker: BrokerContext, request: HeartbeatRequest, _version: int, _caller: Caller) -> HeartbeatResponse:
-    """Answers at once. A group that is still being loaded takes any heartbeat, as in Kafka."""
+    """Answer at once. A group that is still being loaded accepts any heartbeat, as in Kafka."""
     if not request.group_id:
         return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     sender = Identity(

@@ -1,36 +1,18 @@
-"""IncrementalAlterConfigs (44): single settings of topics and brokers set, unset, appended to (KIP-339).
+"""IncrementalAlterConfigs (44), v0 to v1: set, unset or append to single settings of topics and brokers (KIP-339).
 
-Settings of one broker are changed by that broker.
+- Only the broker itself changes the settings of one broker.
 """
 
-from collections.abc import Awaitable
-
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.topics.config_changes import Operation, ResourceChange
 from pipeline.protocol.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
 
 
-def handle(
+async def handle(
     broker: BrokerContext, request: IncrementalAlterConfigsRequest, _version: int, _caller: Caller
-) -> Awaitable[IncrementalAlterConfigsResponse]:
-    """Answers when the changes count at this broker."""
-    return _handle(broker, request)
-
-
-async def _handle(broker: BrokerContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-    changes = [
-        ResourceChange(
-            resource.resource_type,
-            resource.resource_name,
-            [Operation(config.name, config.config_operation, config.value) for config in resource.configs],
-        )
-        for resource in request.resources
-    ]
-    results = await broker.configs.alter_all(
-        changes, AlterConfigsResourceResponse, replace=False, validate_only=request.validate_only
-    )
+) -> IncrementalAlterConfigsResponse:
+    """Answer when the changes count at this broker."""
+    results = await broker.configs.alter_all(request.resources, replace=False, validate_only=request.validate_only)
     return IncrementalAlterConfigsResponse(responses=results)

@@ -1,7 +1,7 @@
-"""InitProducerId (22): an id for an idempotent producer (KIP-98), asked for again after an error (v3, KIP-360).
+"""InitProducerId (22), v0 to v6: a producer id for idempotent produce (KIP-98); v3: again after an error (KIP-360).
 
-Without a transactional id Kafka answers every such request with a new id at epoch 0, whatever id and epoch the producer
-has, and so do we; an id without an epoch, or the other way round, is refused.
+- Each answer has a new id at epoch 0, whatever id and epoch the producer has, as in Kafka.
+- Transactional ids, and an id without an epoch or an epoch without an id, are INVALID_REQUEST.
 """
 
 from collections.abc import Awaitable
@@ -21,7 +21,7 @@ FIRST_EPOCH = 0
 def handle(
     broker: BrokerContext, request: InitProducerIdRequest, _version: int, _caller: Caller
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """Answers at once, unless a new block of ids is needed."""
+    """Answer at once, unless this broker needs a new block of ids."""
     is_half_known = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
     if request.transactional_id is not None or is_half_known:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)

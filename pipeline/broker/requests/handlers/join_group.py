@@ -1,7 +1,7 @@
-"""JoinGroup (11): a member enters a group or comes back for a new generation; answers when all others have.
+"""JoinGroup (11), v0 to v9: join a group, or join again for a new generation; answered when all members have joined.
 
-v1 tells the rebalance timeout apart, v4 has dynamic members come back with the id they are given (KIP-394), v5 takes
-static members (KIP-345), v9 lets a leader that returned skip the assignment (KIP-814).
+v1: a rebalance timeout of its own, v4: dynamic members return with the id they were given (KIP-394), v5: static members
+(KIP-345), v9: a leader that returned may skip the assignment (KIP-814).
 """
 
 from collections.abc import Awaitable
@@ -23,19 +23,19 @@ from pipeline.protocol.messages.join_group import (
 )
 
 MAX_PROTOCOLS = 100
-"""Protocols of one member. Clients have two or three."""
+"""Maximum number of protocols of a member; clients have two or three."""
 MEMBER_RECORD_BYTES = 70
-"""A member takes no less of the journal."""
+"""Minimum size of a member in the journal."""
 LARGE_BYTES = 128 << 10
-"""A thread encodes an answer that takes so much of memory, about."""
+"""An answer of about this size is encoded in a thread."""
 MEMBER_BYTES = 100
-"""Bytes of a member in an answer beside its own metadata, about."""
+"""Approximate bytes of a member in an answer, without its metadata."""
 
 
 def handle(
     broker: BrokerContext, request: JoinGroupRequest, version: int, caller: Caller
 ) -> JoinGroupResponse | LargeAnswer | Awaitable[JoinGroupResponse | LargeAnswer]:
-    """Answers at once if the member need not wait for others."""
+    """Answer at once if the member need not wait for other members."""
     try:
         answer = _join(broker, request, version, caller)
     except KafkaError as error:
@@ -55,7 +55,7 @@ def _join(
     max_bytes = broker.groups.journal.max_bytes(request.group_id)
     _check_protocols(request, max_bytes)
     _check_size(request, groups.find(request.group_id), max_bytes // MEMBER_RECORD_BYTES)
-    # Without time to come back in, the session timeout holds for both, as before version 1.
+    # without a rebalance timeout the session timeout serves as both, as in v0
     has_rebalance_timeout = version >= FIRST_VERSION_OF_REBALANCE_TIMEOUT and request.rebalance_timeout_ms > 0
     client_id = caller.client_id or ""
     join = Join(
@@ -76,7 +76,7 @@ def _join(
 
 
 def _check_protocols(request: JoinGroupRequest, max_bytes: int) -> None:
-    """Raise KafkaError if the member could never be kept in the journal, whose batches take so much."""
+    """Raise KafkaError if the member does not fit into a batch of the journal (`max_bytes`)."""
     if len(request.protocols) > MAX_PROTOCOLS:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if any(len(protocol.metadata) > max_bytes for protocol in request.protocols):
@@ -84,7 +84,7 @@ def _check_protocols(request: JoinGroupRequest, max_bytes: int) -> None:
 
 
 def _check_size(request: JoinGroupRequest, group: Group | None, max_members: int) -> None:
-    """Raise KafkaError if the group would have more members than could ever be kept in one batch of the journal."""
+    """Raise KafkaError if the group would have more members than fit into one batch of the journal."""
     if group is None or len(group.roster.members) < max_members:
         return
     if request.member_id not in group.roster.members and request.group_instance_id not in group.roster.static:
@@ -96,7 +96,7 @@ async def _answer_later(answer: Awaitable[JoinGroupResponse], version: int) -> J
 
 
 def _worded(answer: JoinGroupResponse, version: int) -> JoinGroupResponse | LargeAnswer:
-    """The answer as the version tells it. That of a leader holds what all members say, and may be large."""
+    """Return the answer in words of the version; a leader's holds the metadata of all members, and may be large."""
     if answer.protocol_name is None and version < FIRST_VERSION_OF_NO_PROTOCOL:
         answer = replace(answer, protocol_name="")
     size_bytes = sum(MEMBER_BYTES + len(member.metadata) for member in answer.members)

@@ -1,6 +1,6 @@
-"""LeaveGroup (13): members leave a group, so that the others need not wait for their sessions to end.
+"""LeaveGroup (13), v0 to v5: members leave a group; the others need not wait for their sessions to end.
 
-v3 removes several, by instance id too (KIP-345); before, the one member's error is that of the whole request.
+v3: several members, also by instance id (KIP-345). Before, the one member's error is the error of the whole answer.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -19,13 +19,13 @@ from pipeline.protocol.messages.leave_group import (
 )
 
 MEMBERS_AT_ONCE = 2000
-"""Members that leave before others have their turn."""
+"""Members that leave before other requests have a turn."""
 
 
 def handle(
     broker: BrokerContext, request: LeaveGroupRequest, version: int, _caller: Caller
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
-    """Answers at once, unless very many leave."""
+    """Answer at once, unless very many members leave."""
     is_one = version < FIRST_VERSION_OF_SEVERAL
     members = [MemberIdentity(member_id=request.member_id)] if is_one else request.members
     if not request.group_id:
@@ -53,7 +53,6 @@ async def _leave_in_turns(
 
 
 def _leave(broker: BrokerContext, group_id: str, members: Sequence[MemberIdentity]) -> LeaveGroupResponse:
-    """Raises KafkaError."""
     leavers = [Leaver(MemberId(member.member_id), member.group_instance_id) for member in members]
     errors = broker.groups.coordinator.leave(group_id, leavers)
     return LeaveGroupResponse(

@@ -1,6 +1,8 @@
-"""ListGroups (16): the groups that this broker coordinates; v4 filters by state (KIP-518), v5 by type (KIP-848).
+"""ListGroups (16), v0 to v5: the groups that this broker coordinates. v4 filters by state (KIP-518), v5 by type
+(KIP-848).
 
-Case does not matter in filters; a state or type that nobody knows matches nothing. All groups here are classic ones.
+- Filters ignore case; unknown states and types match nothing. All groups are classic groups.
+- COORDINATOR_LOAD_IN_PROGRESS while some groups are being loaded: a list of the others would look complete.
 """
 
 from collections.abc import Collection
@@ -15,17 +17,15 @@ from pipeline.protocol.messages.list_groups import ListedGroup, ListGroupsReques
 
 CLASSIC = "classic"
 GROUPS_AT_ONCE = 2000
-"""Groups that are told before others have their turn."""
+"""Groups that are listed before other requests have a turn."""
 GROUP_BYTES = 150
-"""Bytes of a group in an answer that is built and encoded, beside its name, about."""
+"""Approximate bytes of a group in an answer, built and encoded, without its name."""
 
 
 def handle(
     broker: BrokerContext, request: ListGroupsRequest, _version: int, _caller: Caller
 ) -> ListGroupsResponse | PendingAnswer:
-    """Answers at once, unless there are very many groups. While some are still being loaded nobody is told that there
-    are only the others.
-    """
+    """Answer at once, unless there are very many groups."""
     if broker.groups.journal.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.lower() for state in request.states_filter}
@@ -40,7 +40,6 @@ def handle(
 
 
 async def _list_in_turns(broker: BrokerContext, states: Collection[str]) -> ListGroupsResponse:
-    """List groups, yielding to other requests in between; some may come or go meanwhile."""
     if broker.groups.journal.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     turns = Turns(GROUPS_AT_ONCE)
@@ -58,8 +57,5 @@ def _is_wanted(group: Group, states: Collection[str]) -> bool:
 
 def _listed(group: Group) -> ListedGroup:
     return ListedGroup(
-        group_id=group.id,
-        protocol_type=group.protocol_type or "",
-        group_state=group.state,
-        group_type=CLASSIC,
+        group_id=group.id, protocol_type=group.protocol_type or "", group_state=group.state, group_type=CLASSIC
     )

@@ -1,17 +1,18 @@
-"""ListOffsets (2): the first offset at or after a time, or one of the ends. v1 (KIP-79), v4 fences by epoch (KIP-320).
+"""ListOffsets (2), v1 to v11: the first offset at or after a timestamp, or an end of the log (KIP-79). v4: KIP-320.
 
-Special times: -1 end, -2 start, -3 the record with the newest time (KIP-734, v7), -4 start of what is on local disk
-(KIP-405, v8), which is the start, -5 end of what is on remote storage (KIP-1005, v9), -6 start of what is still to be
-uploaded there (KIP-1023, v11), of which there is none. Other negative times are UNSUPPORTED_VERSION, as in Kafka: a
-client that asks for an end that is not known here must not take the first record for it.
-Each answer tells the epoch in which the record was written. Finding a record by its time opens one batch,
-piece by piece in threads of its log dir, at most SEARCHERS of them: others are left for flushes, and a disk that hangs
-holds up the searches of its own partitions. A batch that cannot be opened, or holds too much, is found at its base
-offset, with the time of its newest record: a reader begins a little earlier. Searches end when their client leaves, or
-after MAX_SEARCH_S, once their disk answers.
-For readers of committed records the log ends at its last stable offset, for followers where it ends. A new leader whose
-high watermark is behind the start of its epoch does not know yet how far consumers have read before it, and says no end
-that could be before that (KIP-207).
+Special timestamps: -1 end, -2 start, -3 the record with the largest timestamp (KIP-734, v7), -4 start on local disk
+(KIP-405, v8), the same as -2, -5 end on remote storage (KIP-1005, v9) and -6 start of what must still be uploaded there
+(KIP-1023, v11), both unknown. Other negative ones are UNSUPPORTED_VERSION, as in Kafka: a client must not take the
+first record for an end that this broker does not know.
+
+- The end is the last stable offset for read_committed, the high watermark for other clients, the log end offset for
+  followers. A new leader whose high watermark is below the start of its epoch does not know how far consumers have
+  read, and refuses to name an end that might be lower (KIP-207).
+- A search by timestamp opens one batch, in pieces, in threads of its log dir: at most SEARCHERS, so that flushes find
+  threads, and a hung disk holds up its own partitions alone. It ends when its client leaves, or after MAX_SEARCH_S once
+  its disk answers.
+- A batch that cannot be opened, or holds too much, is found at its base offset with its largest timestamp: readers
+  begin a little earlier.
 """
 
 from collections.abc import Awaitable
@@ -48,24 +49,24 @@ from pipeline.records.turns import Steps
 NEVER = 2**15
 UNKNOWN = -1
 MAX_SEARCH_S = 30.0
-"""After so long a search ends: its partition and those not searched yet are answered with REQUEST_TIMED_OUT."""
+"""Time for all searches of a request; later partitions are answered with REQUEST_TIMED_OUT."""
 
 
 class _Reader(NamedTuple):
-    """The client or follower that asks."""
+    """The client or follower that sends the request."""
 
     version: int
     is_committed: bool
     is_follower: bool
 
     def end_of(self, partition: Partition) -> Offset:
-        """The end of what it may read."""
+        """Return the end of the records that the reader may see."""
         if self.is_follower:
             return partition.log.log_end_offset
         return partition.last_stable_offset if self.is_committed else partition.high_watermark
 
     def check_known(self, partition: Partition) -> None:
-        """Raise KafkaError if a new leader may not know of records yet that were seen before it."""
+        """Raise KafkaError if consumers may have seen records beyond the high watermark that a new leader knows."""
         leadership = partition.leadership
         if leadership is not None and leadership.is_behind_epoch and not self.is_follower:
             is_known_code = self.version >= FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE
@@ -75,7 +76,7 @@ class _Reader(NamedTuple):
 def handle(
     broker: BrokerContext, request: ListOffsetsRequest, version: int, _caller: Caller
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """Answers at once if only ends are asked for."""
+    """Answer at once if no timestamp must be searched for."""
     reader = _Reader(
         version, request.isolation_level == READ_COMMITTED, broker.is_other_broker(BrokerId(request.replica_id))
     )
@@ -109,7 +110,8 @@ async def _search_and_answer(
     deadline_s = trio.current_time() + MAX_SEARCH_S
     for topic, partition, asked in searches:
         try:
-            log_dir, steps = partition.log.directory.parent, find_timestamp(partition, _search_time(asked))
+            timestamp_or_newest = None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp
+            log_dir, steps = partition.log.directory.parent, find_timestamp(partition, timestamp_or_newest)
             in_thread = partial(broker.replicas.disks.run, log_dir)
             found = await broker.fetch.searchers[log_dir].run(steps, deadline=deadline_s, in_thread=in_thread)
             if found is not None and found[1] >= reader.end_of(partition):
@@ -130,8 +132,9 @@ async def _search_and_answer(
 
 
 def find_timestamp(partition: Partition, timestamp: int | None) -> Steps[tuple[int, Offset] | None]:
-    """Find time and offset of the first record at or after a time, or (None) of the newest one. Raises what
-    `offset_for_timestamp` of the log raises.
+    """Find the first record at or after a timestamp (None: the newest), and return its timestamp and offset.
+
+    Raises what the log's `offset_for_timestamp` raises.
     """
     newest = partition.log.snapshot.max_timestamp
     if timestamp is None and newest < 0:
@@ -143,14 +146,10 @@ def find_timestamp(partition: Partition, timestamp: int | None) -> Steps[tuple[i
     )
 
 
-def _search_time(asked: ListOffsetsPartition) -> int | None:
-    return None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp
-
-
 def _find_end(
     partition: Partition, asked: ListOffsetsPartition, reader: _Reader
 ) -> ListOffsetsPartitionResponse | None:
-    """The answer, if no search is needed for it. Raises KafkaError."""
+    """Return the answer; None if the timestamp must be searched for. Raises KafkaError."""
     epoch: int = partition.leader_epoch
     if asked.timestamp < 0 and reader.version < SPECIAL_TIMES.get(asked.timestamp, NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)

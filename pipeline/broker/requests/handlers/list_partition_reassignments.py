@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): which partitions are being moved (KIP-455). Any broker can say."""
+"""ListPartitionReassignments (46), v0: the partitions that are being moved, as any broker sees them (KIP-455)."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ from pipeline.protocol.messages.list_partition_reassignments import (
 def handle(
     broker: BrokerContext, request: ListPartitionReassignmentsRequest, _version: int, _caller: Caller
 ) -> ListPartitionReassignmentsResponse:
-    """Answers at once, as this broker sees the cluster. Partitions that are not being moved are left out."""
+    """Answer at once; partitions that are not being moved are left out."""
     if request.topics is None:
         found = [_describe(topic, topic.partitions) for topic in broker.view.topics()]
     else:

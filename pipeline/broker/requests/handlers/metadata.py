@@ -1,14 +1,12 @@
-"""Metadata (3): brokers, topics and leaders. Null asks for all topics since v1, topic ids since v10
-(KIP-516).
+"""Metadata (3), v0 to v13: brokers, topics and leaders. v1: null requests all topics, v10: topic ids (KIP-516).
 
-Topics are made on asking only if the broker's `auto.create.topics.enable` and the request both allow it; requests
-before v4 always do. Topics of this project's services are not: their services alone know their settings. Nor are those
-that ZooKeeper has lost, whose logs are kept.
-A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected. A topic none of whose
-partitions has had a leader yet is answered with that error, too; UNKNOWN_TOPIC_OR_PARTITION is for topics that do not
-exist. Of every topic all partitions are told, since clients count them. Where all topics are asked for, a topic that is
-about to get its leaders is left out: to those that look for topics by a pattern it would be an error, and no news. A
-topic that cannot get leaders now is told, with its partitions: nobody may take it for one that does not exist.
+- Requested topics are created if `auto.create.topics.enable` and the request allow it (requests before v4 always do);
+  not topics of this project's services, which know their settings, nor topics that ZooKeeper lost, whose logs exist.
+- LEADER_NOT_AVAILABLE: the leader is dead and no other is elected yet, or no partition of the topic has had a leader
+  yet. UNKNOWN_TOPIC_OR_PARTITION is only for topics that do not exist.
+- A topic is described with all its partitions, since clients count them.
+- A request for all topics skips topics that are about to get their first leaders: clients that subscribe to a pattern
+  would see an error. Topics that cannot get leaders now are described, so that they do not seem deleted.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -43,13 +41,13 @@ from pipeline.protocol.messages.metadata import (
 from pipeline.protocol.schema import ZERO_UUID
 
 AUTO_CREATE_TIMEOUT_S = 5.0
-"""Time for all topics of a request. Clients ask again for topics that take longer."""
+"""Time to create all topics of a request; clients repeat the request for the rest."""
 MAX_TOPICS_AT_ONCE = 200
 MAX_PARTITIONS_AT_ONCE = 1000
-"""Partitions that are described before others have their turn."""
+"""Partitions that are described before other requests have a turn."""
 TOPICS_OF_SERVICES = frozenset({"_audit", "_mirror_partitions", "_schemas"})
 KAFKAS_INTERNAL_TOPICS = frozenset({"__transaction_state", "__share_group_state"})
-"""Topics of transactions and share groups, which are not served here: an ordinary topic must not take the name."""
+"""Topics of transactions and share groups, which are not served: they must not become ordinary topics."""
 
 _UNDER_WAY = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
 
@@ -59,7 +57,7 @@ logger = structlog.get_logger()
 def handle(
     broker: BrokerContext, request: MetadataRequest, version: int, _caller: Caller
 ) -> MetadataResponse | Awaitable[Any]:
-    """Answers at once, unless topics are to be made first, or there are very many."""
+    """Answer at once, unless topics must be created first, or are very many."""
     if version < FIRST_VERSION_OF_ASKING_BY_ID and (unnamed := _refuse_unnamed(request)):
         return _answer(broker, request, unnamed)
     if request.topics is not None:
@@ -76,7 +74,7 @@ def handle(
             if topic.name is not None
             and topic.topic_id == ZERO_UUID
             and topic.name not in TOPICS_OF_SERVICES | KAFKAS_INTERNAL_TOPICS
-            and not _is_told(broker, topic.name)
+            and not _is_known_here(broker, topic.name)
         ]
         if missing:
             return _create_and_answer(broker, request, missing)
@@ -86,7 +84,7 @@ def handle(
 
 
 def _is_large(broker: BrokerContext, topics: Sequence[MetadataRequestTopic]) -> bool:
-    """True if so much is described that others are to have a turn meanwhile."""
+    """True if other requests need a turn while the answer is built."""
     if len(topics) > MAX_TOPICS_AT_ONCE:
         return True
     found = (_seen(broker, topic) for topic in topics)
@@ -100,12 +98,11 @@ def _seen(broker: BrokerContext, asked: MetadataRequestTopic) -> TopicView | Non
 
 
 def _each_once(topics: Sequence[MetadataRequestTopic]) -> Sequence[MetadataRequestTopic]:
-    """An answer is no larger than what there is, however often a topic is asked for."""
     return tuple({topic.name if topic.topic_id == ZERO_UUID else topic.topic_id: topic for topic in topics}.values())
 
 
 def _refuse_unnamed(request: MetadataRequest) -> Sequence[MetadataResponseTopic]:
-    """A refusal of all topics if one of them lacks its name, or is asked for by id, as in Kafka; else none."""
+    """Refuse all topics if one of them has no name, or has an id, as in Kafka; return () otherwise."""
     topics = request.topics or ()
     if all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in topics):
         return ()
@@ -118,7 +115,7 @@ async def _describe_many(
     topics: Sequence[TopicView | MetadataRequestTopic],
     refusals: Mapping[str, ErrorCode] = MappingProxyType({}),
 ) -> LargeAnswer:
-    """All topics, with a turn for others after every few; `refusals` are those that could not be made."""
+    """Describe topics, yielding to other requests in between; `refusals` could not be created."""
     described: list[MetadataResponseTopic] = []
     turns = Turns(MAX_PARTITIONS_AT_ONCE)
     await give_way()
@@ -155,13 +152,13 @@ async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, mi
     return await _describe_many(broker, request, request.topics or (), refusals)
 
 
-def _is_told(broker: BrokerContext, name: str) -> bool:
+def _is_known_here(broker: BrokerContext, name: str) -> bool:
     topic = broker.view.topic(name)
     return topic is not None and is_known(topic)
 
 
 def describe_topic(topic: TopicView, view: ClusterView) -> MetadataResponseTopic:
-    """A topic as clients are told of it. A replica on a live broker is offline too if a disk lost it (KIP-112)."""
+    """Describe a topic. A replica on a live broker is offline as well if its disk failed (KIP-112)."""
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE if is_known(topic) else ErrorCode.LEADER_NOT_AVAILABLE,
         name=topic.name,
@@ -175,7 +172,7 @@ def describe_topic(topic: TopicView, view: ClusterView) -> MetadataResponseTopic
 
 
 def is_listed(topic: TopicView, view: ClusterView) -> bool:
-    """True unless the topic is about to get its first leaders: there is a controller, and a live replica of each."""
+    """True unless the topic is about to get its first leaders: the controller and a replica of each partition live."""
     return (
         is_known(topic)
         or view.controller not in view.brokers
@@ -184,7 +181,7 @@ def is_listed(topic: TopicView, view: ClusterView) -> bool:
 
 
 def is_known(topic: TopicView) -> bool:
-    """True if one of its partitions has had a leader."""
+    """True if a partition of the topic has had a leader."""
     return any(partition.has_state for partition in topic.partitions.values())
 
 
@@ -219,7 +216,7 @@ def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataR
 
 
 def code_of_missing(name: str) -> ErrorCode:
-    """UNKNOWN_TOPIC_OR_PARTITION, or why there can be no topic of this name."""
+    """Return UNKNOWN_TOPIC_OR_PARTITION, or the error of a name that no topic can have."""
     try:
         check_topic_name(name)
     except KafkaError as error:

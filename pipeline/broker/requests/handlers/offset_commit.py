@@ -1,11 +1,10 @@
-"""OffsetCommit (8), v2 to v10: a group keeps how far it has read.
+"""OffsetCommit (8), v2 to v10: commit offsets of a group. v9: GROUP_ID_NOT_FOUND (KIP-848), v10: topic ids (KIP-516).
 
-The group decides whether the sender may commit, then each partition for itself: it must exist, and its metadata be no
-longer than `offset.metadata.max.bytes`. What is left is written as one batch. Its place in
-the journal is taken at once: a rebalance comes after it even if earlier answers hold this one back.
-v2 to v4 may give a retention time of their own; since v9 a generation of a group that is not there is
-GROUP_ID_NOT_FOUND (KIP-848), v10 names topics by id
-(KIP-516). The offset itself is not looked at, as in Kafka.
+- The group decides whether the sender may commit, then each partition for itself: it must exist, and its metadata must
+  not exceed `offset.metadata.max.bytes`. The offset itself is not checked, as in Kafka.
+- All offsets are written as one batch. Its place in the journal is taken at once: a rebalance comes after it even if
+  earlier answers hold back this one.
+- v2 to v4 may name a retention time of their own.
 """
 
 from collections.abc import Awaitable, Collection, Sequence
@@ -32,12 +31,12 @@ from pipeline.protocol.messages.offset_commit import (
 )
 
 PARTITIONS_AT_ONCE = 1000
-"""Partitions that are looked at before others have their turn."""
+"""Partitions that are checked before other requests have a turn."""
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """The result for one partition; without an error, `committed` is to be kept for it."""
+    """The result for one partition; without an error, `committed` is what to write."""
 
     index: int
     error: ErrorCode = ErrorCode.NONE
@@ -51,7 +50,7 @@ _Outcomes = Sequence[tuple[OffsetCommitRequestTopic, Sequence[_Outcome]]]
 def handle(
     broker: BrokerContext, request: OffsetCommitRequest, version: int, _caller: Caller
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """Answers at once if there is nothing to be written."""
+    """Answer at once if there is nothing to write."""
     if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_AT_ONCE:
         return _check_in_turns(broker, request, version)
     now_ms = broker.clock()
@@ -92,7 +91,7 @@ def _wanted(outcomes: _Outcomes) -> dict[TopicPartition, OffsetAndMetadata]:
 async def _encode_in_turns(
     broker: BrokerContext, group_id: str, change: Change, turns: Turns
 ) -> Records | KafkaError | None:
-    """The change as the journal keeps it, a refusal if it is too large for a batch, None if nobody knows that here."""
+    """Return the journal records; an error if they exceed a batch; None if the journal is not led here."""
     records: list[tuple[bytes, bytes | None]] = []
     size = 0
     try:
@@ -118,7 +117,7 @@ def _commit(
     outcomes: _Outcomes,
     records: Records | KafkaError | None = None,
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """Have what was found kept, if the sender may commit now. `records`: as `_encode_in_turns` returns them."""
+    """Commit the offsets, if the sender may do so now. `records`: as `_encode_in_turns` returns them."""
     found = [outcome for _, of_topic in outcomes for outcome in of_topic if outcome.topic_partition is not None]
     if found:
         try:
@@ -142,7 +141,7 @@ def _commit(
 def _find_topic(
     broker: BrokerContext, topic: OffsetCommitRequestTopic, version: int
 ) -> tuple[TopicView | None, ErrorCode]:
-    """The topic, and what to say of partitions that it does not have."""
+    """Return the topic, and the error of partitions that it does not have."""
     if version >= FIRST_VERSION_OF_TOPIC_IDS:
         seen = broker.view.topic_of_id(topic.topic_id)
         return seen, ErrorCode.UNKNOWN_TOPIC_ID if seen is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

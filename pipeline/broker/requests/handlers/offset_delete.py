@@ -1,4 +1,4 @@
-"""OffsetDelete (47), v0: a group forgets offsets of topics that its members do not read (KIP-496)."""
+"""OffsetDelete (47), v0: delete committed offsets of topics that the group's members do not subscribe to (KIP-496)."""
 
 from collections.abc import Awaitable
 
@@ -17,19 +17,19 @@ from pipeline.protocol.messages.offset_delete import (
 )
 
 PARTITIONS_AT_ONCE = 2000
-"""Partitions that are looked at before others have their turn."""
+"""Partitions that are checked before other requests have a turn."""
 
 
 def handle(
     broker: BrokerContext, request: OffsetDeleteRequest, _version: int, _caller: Caller
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-    """Answers at once if the group has no members and there is nothing to be written."""
+    """Answer at once if the group has no members and there is nothing to write."""
     try:
         group = _check_group(broker, request.group_id)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     asked = sum(len(topic.partitions) for topic in request.topics)
-    if asked > PARTITIONS_AT_ONCE or group.roster.members:  # to read what members subscribe to may take some 20 ms
+    if asked > PARTITIONS_AT_ONCE or group.roster.members:  # reading subscriptions may take 20 ms
         return _delete_in_turns(broker, request, group)
     errors: dict[TopicPartition, ErrorCode] = {}
     for topic in request.topics:

@@ -1,7 +1,8 @@
-"""OffsetFetch (9), v1 to v10: how far groups have read; -1 where nothing was committed.
+"""OffsetFetch (9), v1 to v10: committed offsets of groups; -1 where there is none. v2: null requests all topics,
+v8: several groups (KIP-709), v10: topic ids (KIP-516).
 
-Null asks for all topics (v2 on), v8 for several groups at once (KIP-709), v10 names topics by id (KIP-516). There are
-no open transactions, so `require_stable` (v7) changes nothing. As in Kafka a group that does not exist has no offsets.
+- There are no open transactions, so `require_stable` (v7) changes nothing.
+- A group that does not exist has no offsets, as in Kafka.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -34,18 +35,18 @@ from pipeline.protocol.schema import ZERO_UUID
 
 NO_OFFSET = -1
 GROUP_COST = 10
-"""Cost of a group without offsets, in partitions."""
+"""Cost of a group without offsets, as a number of partitions."""
 PARTITION_BYTES = 250
-"""Bytes of an offset in an answer that is built and encoded, beside its metadata, about."""
+"""Approximate bytes of an offset in an answer, built and encoded, without its metadata."""
 SLICING = Slicing(asked="topics", answered="topics", size=1000, parts=("partition_indexes", "partitions"))
-"""Offsets of a group that are described before others have their turn."""
+"""Offsets of a group that are described before other requests have a turn."""
 
 _Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A topic that is asked for, by the name it has; None if its id is unknown."""
+    """A requested topic, and its name; None if its id is unknown."""
 
     sent: OffsetFetchRequestTopics
     name: str | None
@@ -54,7 +55,7 @@ class _Asked:
 def handle(
     broker: BrokerContext, request: OffsetFetchRequest, version: int, _caller: Caller
 ) -> OffsetFetchResponse | PendingAnswer | Awaitable[PendingAnswer]:
-    """Answers from memory, for one group at once, a group or partition that is asked for again only once."""
+    """Answer from memory, for one group at once; a repeated group or partition is answered once."""
     if version >= FIRST_VERSION_OF_GROUPS:
         groups = {(group.group_id, group.topics): group for group in request.groups}
         if len(groups) > 1:
@@ -78,7 +79,7 @@ def handle(
 
 
 def _is_large(broker: BrokerContext, group: OffsetFetchRequestGroup) -> bool:
-    """True if so much is told of the group that others are to have a turn meanwhile."""
+    """True if other requests need a turn while the answer is built."""
     if group.topics is not None:
         return SLICING.is_large(group)
     try:
@@ -105,7 +106,6 @@ async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequest
 async def _of_each(
     broker: BrokerContext, groups: Sequence[OffsetFetchRequestGroup], version: int
 ) -> OffsetFetchResponse:
-    """The offsets of each group, with turns for others in between."""
     told: dict[str, set[TopicPartition]] = {}
     turns = Turns(SLICING.size)
     answered = []
@@ -121,12 +121,12 @@ async def _of_each(
 
 
 def _named_bytes(group: OffsetFetchRequestGroup) -> int:
-    """About how many bytes an answer takes for what was asked by name."""
+    """Return the approximate bytes of the answer for the named partitions."""
     return len(group.group_id) + PARTITION_BYTES * sum(len(topic.partition_indexes) for topic in group.topics or ())
 
 
 def _kept_bytes(broker: BrokerContext, group_id: str) -> int:
-    """About how many bytes all that is kept for a group takes in an answer, once as everything is answered."""
+    """Return the approximate bytes of all committed offsets of a group in an answer."""
     try:
         offsets = broker.groups.offsets.of_group(group_id)
     except KafkaError:
@@ -159,7 +159,7 @@ async def _of_group_in_turns(
 def _of_group(
     broker: BrokerContext, group: OffsetFetchRequestGroup, version: int, told: set[TopicPartition]
 ) -> OffsetFetchResponseGroup:
-    """`told` are the partitions of this group that the answer holds already."""
+    """Answer for one group; `told` are its partitions that the answer holds already."""
     try:
         offsets = broker.groups.offsets.of_group(group.group_id)
     except KafkaError as error:
@@ -189,7 +189,7 @@ def _left_of(asked: _Asked, told: set[TopicPartition]) -> _Asked:
 
 
 def _all(broker: BrokerContext, offsets: _Offsets, *, by_id: bool) -> Sequence[OffsetFetchRequestTopics]:
-    """Every topic with an offset; of those that are gone there is no id to tell."""
+    """Return every topic with an offset; `by_id` skips deleted topics, whose ids are unknown."""
     indexes: dict[str, list[int]] = {}
     for topic, index in offsets:
         indexes.setdefault(topic, []).append(index)

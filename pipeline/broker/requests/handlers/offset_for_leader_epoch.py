@@ -1,5 +1,6 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ends in the log (KIP-101), by which consumers find out after a change
-of leader whether what they have read is still there (KIP-320). v4 is flexible.
+"""OffsetForLeaderEpoch (23), v2 to v4: the offset at which a leader epoch ends in the log (KIP-101).
+
+Consumers check with it, after a change of leader, whether the records they have read still exist (KIP-320).
 """
 
 from pipeline.broker.failures import failure_of
@@ -18,7 +19,7 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
 def handle(
     broker: BrokerContext, request: OffsetForLeaderEpochRequest, _version: int, _caller: Caller
 ) -> OffsetForLeaderEpochResponse:
-    """Answers at once."""
+    """Answer at once."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

@@ -1,21 +1,17 @@
-"""Produce (0): append batches. Since v3 format v2 batches; v0 to v2 carry older ones and are refused (KIP-896).
+"""Produce (0), v3 to v13: append batches (KIP-98); v0 to v2 are refused (KIP-896). v8: error messages (KIP-467), v10:
+the present leader of a partition that moved (KIP-951), v13: topic ids (KIP-516).
 
-v8 says what was wrong in words (KIP-467), v10 names the present leader of a partition that moved (KIP-951), v13 names
-topics by id (KIP-516). Beyond Kafka: several batches per partition are taken, and with the tagged field `keep_offsets`
-the batches stay at the offsets they have, in mirror topics alone; `expected_end` then names the end that the log must
-have, so that the mirror never leaves an unintended gap.
-
-A producer's request holds at most MAX_BATCHES batches of a partition. A mirror's may hold more, which are appended in
-slices: what was appended stays if a later slice is refused, and the mirror looks where the log ends.
-
-What a topic demands of batches is decided by their headers; those that must be opened for it are, in a thread
-(`broker/settings/admission.py`).
-
-acks=1: the batch is in the leader's log, and on its disk if the topic's flush settings say so. acks=all: all replicas
-in sync have it, of which there are as many as `min.insync.replicas` wants, before and after; the wait ends with the
-request's timeout. What the same client sends next is appended meanwhile, so that one fetch of a follower brings it all;
-a wait for a disk holds up its own connection. With one replica both mean the same. acks=0 gets no answer; a refusal
-then closes the connection, which is all that can be said.
+- Several batches of a partition are accepted, from a producer at most MAX_BATCHES.
+- Beyond Kafka: the tagged field `keep_offsets` keeps the batches' offsets, in mirror topics alone; `expected_end` then
+  names the required log end offset, so that the mirror never leaves an unintended gap. A mirror may send more batches,
+  which are appended in slices: if a slice is refused, the earlier ones stay, and the mirror reads the log end offset.
+- Topic settings are checked against the batches' headers; batches that must be opened for them are, in a thread
+  (`broker/settings/admission.py`).
+- acks=1: the batch is in the leader's log, and on its disk if the topic's flush settings say so. acks=all: all replicas
+  in sync have it, at least `min.insync.replicas` of them before and after; the wait ends with the request's timeout.
+  Later requests of the client are appended meanwhile, so that one fetch of a follower copies them all; a wait for a
+  disk holds up the connection. With one replica both mean the same.
+- acks=0 gets no answer; an error closes the connection, since nothing else can report it.
 """
 
 import uuid
@@ -68,9 +64,9 @@ OLD_MAGICS = frozenset({0, 1})
 KNOWN_ACKS = frozenset({-1, 0, 1})
 MAX_WAIT_MS = 600_000
 PARTITIONS_AT_ONCE = 500
-"""Partitions that are appended to before others have their turn."""
+"""Partitions that are appended to before other requests have a turn."""
 MAX_BATCHES = 1000
-"""Batches that are appended before others have their turn."""
+"""Batches that are appended before other requests have a turn."""
 
 
 class _Unplaced(NamedTuple):
@@ -90,7 +86,7 @@ class _Closed(NamedTuple):
 
 
 class _Appended(NamedTuple):
-    """Batches that were appended, whose disk is to be waited for, or whose other replicas, or both."""
+    """Appended batches whose answer waits for a flush, for other replicas, or for both."""
 
     partition: Partition
     flush_up_to: Offset | None
@@ -105,7 +101,7 @@ _Outcomes = list[_Outcome]
 def handle(
     broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
 ) -> ProduceResponse | Owed | Awaitable[ProduceResponse | None] | None:
-    """Answers at once, unless batches must be opened or a disk or other replicas are to be waited for."""
+    """Answer at once, unless batches must be opened, or the answer waits for a disk or for other replicas."""
     if _is_large(request):
         return _append_in_turns(broker, request, version)
     refusal = _refuse_request(request, version)
@@ -116,7 +112,7 @@ def handle(
     for topic in request.topic_data:
         of_topic = [_append(broker, request, topic, data, version, refusal, now_ms) for data in topic.partition_data]
         outcomes.append(of_topic)
-        # quicker than isinstance, for each partition of nearly every request
+        # faster than isinstance, for each partition of nearly every request
         responses = [outcome for outcome in of_topic if outcome.__class__ is PartitionProduceResponse]
         is_done = is_done and len(responses) == len(of_topic)
         done.append(_of_topic(topic, responses))
@@ -128,7 +124,7 @@ def handle(
 
 
 def _is_large(request: ProduceRequest) -> bool:
-    """True if partitions, or batches, are too many for one step of the event loop."""
+    """True if there are too many partitions or batches for one step of the event loop."""
     partitions = [data for topic in request.topic_data for data in topic.partition_data]
     if len(partitions) > PARTITIONS_AT_ONCE:
         return True
@@ -138,7 +134,7 @@ def _is_large(request: ProduceRequest) -> bool:
 
 
 def _count_batches(data: PartitionProduceData) -> int:
-    """The batches of a partition, counted up to one more than MAX_BATCHES."""
+    """Count the batches of a partition, up to one more than MAX_BATCHES."""
     return take_batches(data.records, 0, MAX_BATCHES + 1)[1] if isinstance(data.records, memoryview) else 0
 
 
@@ -169,7 +165,7 @@ def _too_many_batches() -> KafkaError:
 async def _append_in_slices(
     broker: BrokerContext, request: ProduceRequest, topic: TopicProduceData, data: PartitionProduceData, version: int
 ) -> PartitionProduceResponse | _Appended:
-    """Append a mirror's batches. Each slice follows the one before, or is refused: others may append meanwhile."""
+    """Append a mirror's batches; a slice is refused if another append has come after the slice before it."""
     records, expected_end = data.records, data.expected_end
     assert isinstance(records, memoryview)
     base_offset = -1
@@ -201,14 +197,14 @@ def _awaits_replicas_alone(outcome: _Outcome) -> bool:
 
 
 def _owe(broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]) -> Owed:
-    """Owe the answer to a request of which all is appended, and on the disk if it must be: other replicas lack it."""
+    """Owe the answer to a request whose batches are appended, and wait only for other replicas."""
     waits = [
         outcome.committed
         for of_topic in outcomes
         for outcome in of_topic
         if isinstance(outcome, _Appended) and outcome.committed is not None
     ]
-    topics = [(topic.name, topic.topic_id) for topic in request.topic_data]  # the answer must not hold the records
+    topics = [(topic.name, topic.topic_id) for topic in request.topic_data]  # not the request: it holds the records
     return Owed(waits, _deadline(request), partial(_answer_owed, broker, topics, outcomes))
 
 
@@ -346,7 +342,7 @@ def _record_errors(error: PipelineError) -> Sequence[BatchIndexAndErrorMessage]:
 async def _answer_later(
     broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]
 ) -> ProduceResponse | None:
-    """All that is closed is opened and appended before anything is waited for: one flush then serves it all."""
+    """Open and append all batches before waiting for any disk: one flush then serves them all."""
     deadline = _deadline(request)
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         for number, data in enumerate(topic.partition_data):
@@ -382,7 +378,7 @@ async def _open_and_append(
 async def _roll_and_append(
     broker: BrokerContext, data: PartitionProduceData, unplaced: _Unplaced, acks: int
 ) -> PartitionProduceResponse | _Appended:
-    """Append, as soon as the log has a segment for it; anything may have changed since the request was looked at."""
+    """Append when the log has a segment for the batches; anything may have changed since they were validated."""
     partition, records, headers = unplaced
     base_offset, expected_end = Offset(-1), data.expected_end
     runs = list(within_reach(records, headers)) if data.keep_offsets else [(records, headers)]
@@ -415,7 +411,7 @@ async def _append_placed(
 
 
 async def _kept(broker: BrokerContext, outcome: _Outcome, deadline: float) -> PartitionProduceResponse:
-    """The answer, once the disk and the other replicas have what it promises."""
+    """Return the answer when the disk and the other replicas have the batches."""
     if isinstance(outcome, _Appended):
         try:
             if outcome.flush_up_to is not None:
@@ -430,7 +426,7 @@ async def _kept(broker: BrokerContext, outcome: _Outcome, deadline: float) -> Pa
 
 
 def _finished(broker: BrokerContext, outcome: _Outcome) -> PartitionProduceResponse:
-    """The answer, as far as the other replicas have it now."""
+    """Return the answer as the other replicas stand now."""
     if isinstance(outcome, PartitionProduceResponse):
         return outcome
     assert isinstance(outcome, _Appended)
@@ -443,7 +439,7 @@ def _finished(broker: BrokerContext, outcome: _Outcome) -> PartitionProduceRespo
 
 
 def _with_leaders(broker: BrokerContext, done: Sequence[TopicProduceResponse]) -> ProduceResponse:
-    """The answer, with the present leaders of partitions that are led elsewhere."""
+    """Return the answer, with the present leaders of partitions that are led elsewhere."""
     if not any(response.error_code in MOVED for topic in done for response in topic.partition_responses):
         return ProduceResponse(responses=done)
     endpoints: dict[int, NodeEndpoint] = {}

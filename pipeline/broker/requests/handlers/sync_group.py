@@ -1,6 +1,6 @@
-"""SyncGroup (14): the leader brings what each member gets, the others wait for it.
+"""SyncGroup (14), v0 to v5: the leader sends the assignment of each member, the other members wait for theirs.
 
-v3 takes static members (KIP-345); v5 names protocol type and protocol, which are compared with the group's (KIP-559).
+v3: static members (KIP-345), v5: protocol type and name must match the group's (KIP-559).
 """
 
 from collections.abc import Awaitable
@@ -15,7 +15,7 @@ from pipeline.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 def handle(
     broker: BrokerContext, request: SyncGroupRequest, _version: int, _caller: Caller
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
-    """Answers at once if the group has its assignment already."""
+    """Answer at once if the group has its assignment already."""
     if not request.group_id:
         return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     sync = Sync(
@@ -36,6 +36,6 @@ def handle(
 
 
 def _error_of(error: KafkaError) -> ErrorCode:
-    """While the group is loaded its rebalance is lost, so the member is to join again; v0 to v2 know no other word."""
+    """Return the error; REBALANCE_IN_PROGRESS while the group is being loaded: its rebalance is lost, so join again."""
     is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error.code

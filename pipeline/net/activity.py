@@ -1,4 +1,4 @@
-"""What a connection is doing, and what ends when its client leaves (invariant C of `conversation`)."""
+"""Phase of a connection, and the phases that end when the client leaves (invariant C of `conversation`)."""
 
 from enum import Enum, auto
 
@@ -9,7 +9,7 @@ from pipeline.net.network import HangupWatch
 
 
 class Phase(Enum):
-    """What a connection is doing. The server waits for the client in READING alone."""
+    """Phase of a connection. Only in READING the server waits for the client."""
 
     READING = auto()
     TAKING_MEMORY = auto()
@@ -24,7 +24,7 @@ ENDING_WITH_CLIENT = (Phase.POLLING, Phase.TAKING_ANSWER_MEMORY, Phase.MUTED)
 
 
 class Activity:
-    """The phase of one connection. Cancels `scope` once the client has left in a phase that ends with it."""
+    """The phase of one connection. Cancels `scope` once the client has left in a phase of ENDING_WITH_CLIENT."""
 
     __slots__ = ("_descriptor", "_hangups", "_is_gone", "_mute", "_scope", "phase")
 
@@ -37,7 +37,7 @@ class Activity:
         self.phase = Phase.READING
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase. The client is watched from its first phase on in which it matters whether it is there."""
+        """Begin a phase. The client is watched from the first phase on that can end with it."""
         self.phase = phase
         if phase in ENDING_WITH_CLIENT or phase is Phase.MUTED_WITHOUT_ANSWER:
             self._hangups.watch(self._descriptor, self._gone)
@@ -45,10 +45,10 @@ class Activity:
                 self._gone()
 
     async def pause(self, throttled: Throttled, mute_s: float) -> None:
-        """Wait until the client may be heard again.
+        """Wait until the throttled client may be read again.
 
-        If it leaves, a client that awaits no answers is heard at once: it may have left with all said. Any other is
-        given up, so that connections of clients that left do not pile up.
+        A client that leaves ends the pause. If it awaits no answers it is read on, since it may have left after its
+        last request; otherwise its connection ends, so that connections of clients that left do not pile up.
         """
         with trio.CancelScope() as self._mute:
             self.enter(Phase.MUTED_WITHOUT_ANSWER if throttled.answer is None else Phase.MUTED)
@@ -62,7 +62,7 @@ class Activity:
         self._mute = None
 
     def forget(self) -> None:
-        """Watch no longer: the connection ends."""
+        """Stop watching the client: the connection ends."""
         self._hangups.forget(self._descriptor)
 
     def _gone(self) -> None:

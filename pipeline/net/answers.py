@@ -1,4 +1,4 @@
-"""The answers of a handler: at once, large, or with a pause for a throttled client. Those that are owed: `owed`."""
+"""Answers of a handler: at once, large, or with a pause for a throttled client. `owed` has answers given later."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ Answer = Message | None
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """An answer for a client that is over its quota: sent at once, then nothing of its connection is read for `mute_s`
-    seconds (KIP-219), and what it has sent already waits. Each `look_again_s` the rest of the silence is asked for: it
-    may have become shorter.
+    """An answer for a client over its quota: sent at once, then the connection is not read for `mute_s` (KIP-219).
+
+    Requests that have arrived wait. `rest_s` is asked every `look_again_s`: the pause may have become shorter.
     """
 
     answer: Answer
@@ -26,10 +26,10 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class LargeAnswer:
-    """An answer that takes long to encode, which a thread does.
+    """An answer that a thread encodes, since that takes long.
 
-    `copied_bytes`: about how many bytes encoding copies that are in memory once, like the notes of others. They are
-    claimed as the memory of large requests is, until the answer is sent.
+    `copied_bytes`: about how many bytes encoding copies of data that the server holds anyway. They are claimed like the
+    memory of large requests, until the answer is sent.
     """
 
     answer: Message
@@ -40,7 +40,7 @@ class LargeAnswer:
 class PendingAnswer:
     """An answer that may be very much larger than its request, and is built once there is memory for it.
 
-    `held_bytes`: about what it takes, built and encoded. They are claimed before, if they are much.
+    `held_bytes`: about the memory that it takes, built and encoded. Much memory is claimed before.
     """
 
     build: Callable[[], Awaitable[Message]]
@@ -58,4 +58,4 @@ class Peer:
 
 
 Handler = Callable[[Request[Message], Peer], HandlerResult | Awaitable[HandlerResult]]
-"""Answers a request at once, or returns a coroutine that will. Raises ProtocolError to have the connection closed."""
+"""Returns the answer of a request, or a coroutine that will. Raises ProtocolError to have the connection closed."""

@@ -1,6 +1,4 @@
-"""Sends an answer whose memory is claimed, a part at a time: an answer that nobody reads is noticed, and others have
-their turn between two parts, also if the peer takes all at once.
-"""
+"""Sends an answer whose memory is claimed in parts, so that an unread answer is noticed and others get their turn."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,10 +11,10 @@ PART_BYTES = MIN_BYTES_PER_CHECK
 
 
 async def send_claimed(transport: Transport, pieces: Sequence[Piece], claim: Claim) -> None:
-    """Send all pieces in order, as `Transport.send` does, and note in the claim how it goes. Raises NetworkError."""
+    """Send all pieces in order, as `Transport.send` does, and count sent bytes in the claim. Raises NetworkError."""
     part: list[Piece] = []
     part_bytes = 0
-    for piece in _cut(pieces):
+    for piece in _parts(pieces):
         part.append(piece)
         part_bytes += len(piece)
         if part_bytes >= PART_BYTES:
@@ -32,8 +30,7 @@ async def _send_part(transport: Transport, part: list[Piece], size: int, claim: 
     await transport.give_way()
 
 
-def _cut(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Cut the large ones."""
+def _parts(pieces: Sequence[Piece]) -> Iterator[Piece]:
     for piece in pieces:
         if len(piece) <= PART_BYTES:
             yield piece

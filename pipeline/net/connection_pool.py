@@ -1,14 +1,13 @@
-"""Client connections to brokers, opened when first asked for and shared: many requests are under way on each.
+"""Client connections to brokers, opened when first needed and shared: many requests are under way on each.
 
 Owns the connections and their reading tasks for as long as the pool's block runs. A server answers the requests of one
-connection in order, so whoever sends requests that wait (long polls) gives them a `lane` of their own: each lane of an
-address is a connection of its own.
+connection in order, so a caller with long polls gives them their own `lane`: each lane of an address is a connection.
 
 Invariants:
 - Every request ends by its deadline: with the response, NetworkError, ProtocolError or DeadlineExceededError.
 - Versions are negotiated once per connection: the highest that both ends know (KIP-35, KIP-511).
 - A request that failed may have been carried out. A connection on which a deadline passed, a request was cut off or the
-  answer was garbage is closed, and all that waits on it is told so. The next request opens a new one.
+  answer was garbage is closed, and all requests under way on it fail. The next request opens a new one.
 """
 
 from collections import deque
@@ -34,7 +33,7 @@ SOFTWARE_NAME = "pipeline"
 SOFTWARE_VERSION = "0.1.0"
 
 VersionRange = tuple[int, int]
-"""First and last version, both included."""
+"""First and last version, inclusive."""
 
 Connect = Callable[[HostPort], Awaitable[Transport]]
 """Opens a connection. Raises NetworkError."""
@@ -42,7 +41,7 @@ Connect = Callable[[HostPort], Awaitable[Transport]]
 
 @dataclass(slots=True)
 class _Reply:
-    """The answer that a request waits for, or the error."""
+    """The answer or error that a request waits for."""
 
     arrived: trio.Event = field(default_factory=trio.Event)
     response: Message | None = None
@@ -50,7 +49,7 @@ class _Reply:
 
 
 class _Connection:
-    """One open connection: a machine, a socket, and the requests that wait for answers, in order."""
+    """An open connection: a machine, a socket, and the requests that wait for answers, in order."""
 
     def __init__(self, address: HostPort, transport: Transport, client_id: str) -> None:
         self._address = address
@@ -64,11 +63,9 @@ class _Connection:
 
     @property
     def is_open(self) -> bool:
-        """True if requests can be sent."""
         return self._failure is None
 
     async def negotiate(self) -> None:
-        """Ask for the server's versions and features."""
         newest = API[ApiVersionsRequest.API_KEY].max_version
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
         response = await self.exchange(request, newest)
@@ -83,7 +80,7 @@ class _Connection:
         self.features = {key.name: (key.min_version, key.max_version) for key in response.supported_features}
 
     def version_for(self, message: Message) -> int:
-        """The highest version that both ends know. Raises KafkaError where there is none."""
+        """Return the highest version that both ends know. Raises KafkaError if there is none."""
         first, last = message.VERSIONS
         served_first, served_last = self._versions.get(message.API_KEY, (0, -1))
         version = min(last, served_last)
@@ -96,7 +93,7 @@ class _Connection:
         return version
 
     async def exchange(self, message: Message, version: int) -> Message | None:
-        """Send, and wait for the answer; None for what gets none."""
+        """Send a request and return its answer; None for a request without answer."""
         expects_response = not (isinstance(message, ProduceRequest) and message.acks == 0)
         reply = _Reply()
         async with self._sending:
@@ -104,7 +101,7 @@ class _Connection:
                 raise _again(self._failure)
             try:
                 _, pieces = self._machine.encode_request(message, version, expect_response=expects_response)
-            except ProtocolError as error:  # nothing was sent, and no other server could be told either
+            except ProtocolError as error:  # nothing was sent; another server could not take it either
                 raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
             if expects_response:
                 self._waiting.append(reply)
@@ -113,7 +110,7 @@ class _Connection:
             except NetworkError as error:
                 self.fail(error)
                 raise
-            except BaseException:  # half a request may be sent, behind which no other can follow
+            except BaseException:  # half a request may be sent, and no other can follow it
                 self.fail(NetworkError(f"a request to {self._address} was cut off"))
                 raise
         if not expects_response:
@@ -124,7 +121,7 @@ class _Connection:
         return reply.response
 
     async def read(self, on_lost: Callable[[], None]) -> None:
-        """Hand out answers until the connection ends; call `on_lost` then."""
+        """Hand out answers until the connection ends, then call `on_lost`."""
         try:
             while True:
                 received = await self._transport.receive_into(self._machine.get_buffer())
@@ -143,7 +140,7 @@ class _Connection:
             raise
 
     def fail(self, error: PipelineError) -> None:
-        """Close, and tell all who wait."""
+        """Close the connection, and fail all requests under way."""
         if self._failure is None:
             self._failure = error
             self._transport.close()
@@ -154,14 +151,14 @@ class _Connection:
 
 
 def _again(error: PipelineError) -> PipelineError:
-    """A fresh exception for each who is told: one object raised in several tasks would mix up their tracebacks."""
+    """Copy the exception for each waiting task: one object raised in several tasks would mix up their tracebacks."""
     fresh = type(error)(*error.args)
     fresh.__cause__ = error
     return fresh
 
 
 class ConnectionPool:
-    """Made by `open_connection_pool`."""
+    """A pool, made by `open_connection_pool`."""
 
     def __init__(self, client_id: str, nursery: trio.Nursery, connect: Connect) -> None:
         self._client_id = client_id
@@ -171,31 +168,31 @@ class ConnectionPool:
         self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
         self._is_closed = False
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when a connection that was open has ended."""
+        """Called when an open connection has ended."""
 
     async def request(self, address: HostPort, message: Message, *, timeout_s: float, lane: str = "") -> Any:
-        """Send a request and return its response (None for Produce with acks=0), connecting first if need be.
+        """Send a request and return its response (None for Produce with acks=0), connecting first if necessary.
 
-        Raises NetworkError, DeadlineExceededError, ProtocolError; KafkaError if no version is known to both ends, or
-        the request holds a value that cannot be encoded.
+        Raises NetworkError, DeadlineExceededError, ProtocolError; KafkaError if the two ends have no version in common,
+        or the request holds a value that cannot be encoded.
         """
         connection: _Connection | None = None
         with trio.move_on_after(timeout_s):
             connection = await self._connection(address, lane)
             return await connection.exchange(message, connection.version_for(message))
         late = DeadlineExceededError(f"{type(message).__name__} to {address} got no answer within {timeout_s:g} s")
-        if connection is not None:  # answers come in order: those behind the late one would be late, too
+        if connection is not None:  # answers come in order: those behind the late one are late, too
             connection.fail(NetworkError(str(late)))
         raise late
 
     async def features(self, address: HostPort, *, timeout_s: float) -> Mapping[str, VersionRange]:
-        """Return the features that the server names beside its api versions (KIP-584). Raises as `request`."""
+        """Return the features that the server names beside its api versions (KIP-584). Raises like `request`."""
         with trio.move_on_after(timeout_s):
             return (await self._connection(address, "")).features
         raise DeadlineExceededError(f"{address} could not be reached within {timeout_s:g} s")
 
     def close(self) -> None:
-        """Open no more connections. Those that are open end with the pool's block."""
+        """Open no more connections. The open ones end with the pool's block."""
         self._is_closed = True
 
     async def _connection(self, address: HostPort, lane: str) -> _Connection:
@@ -225,14 +222,13 @@ class ConnectionPool:
             return opened
 
     def _require_open(self) -> None:
-        """Raises PipelineError: asking again would not help."""
         if self._is_closed:
             raise PipelineError("the connection pool is closed: the block of its cluster has ended")
 
 
 @asynccontextmanager
 async def open_connection_pool(client_id: str, connect: Connect = connect) -> AsyncGenerator[ConnectionPool, None]:
-    """A pool whose connections live as long as the block."""
+    """Open a pool whose connections live as long as the block."""
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
             pool = ConnectionPool(client_id, nursery, connect)

@@ -1,25 +1,25 @@
-"""One connection of a server: requests in, answers out.
+"""Connection of a server: requests in, answers out.
 
-The requests are answered in the order in which they came: a handler that must wait (a long poll, a disk) holds up its
-own connection alone. One that has done its work and only waits for others (`Owed`) does not hold up requests of the
-same key: up to `MAX_OWED` of their answers are owed at a time. All answers that are ready leave in one call.
+Requests are answered in the order in which they came: a handler that must wait (a long poll, a disk) holds up only its
+own connection. A handler that has done its work and only waits for others (`Owed`) does not hold up requests of the
+same key: up to `MAX_OWED` of their answers are owed at a time. All ready answers leave in one call.
 
 Invariants
-  A. Between receiving and `park` nothing is awaited: the receive buffer is the one of all connections.
-  B. A large request takes its memory from the server's `Memories` before it is received, and gives it back when it was
-     handled; when the connection ends in any case. One without records takes a multiple of its size, from memory of
-     its own kind, so that it never holds up records; one with very many elements takes more before it is decoded.
-     That is for what it is decoded to and for its answer: it is held until a long one is sent.
-     So does a short request whose answer copies very much (`LargeAnswer.copied_bytes`), before that is encoded, or
-     whose answer is very long (`PendingAnswer`), before that is built.
-     Only a long poll gives it back before it waits, but for a Fetch of very many elements, which waits for a moment.
-  C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does one that
-     was handled and waits for the memory of its answer, and the pause of a throttled client, but for one that wants no
-     answers: it may have left with all said. Any other runs to its end, so that no change is left half done.
-  D. Nothing is answered, nor a request of another key handled, while an answer before it is owed. An owed answer holds
-     no memory of its request.
-  E. After TURN_S of work that was done at once others have their turn before the next request is handled, however many
-     the client has sent. A single request is not interrupted.
+  A. Between receiving and `park` nothing is awaited: all connections share one receive buffer.
+  B. A large request takes its memory from the server's `Memories` before it is received, and returns it after it is
+     handled, at the latest when the connection ends. A request without records takes a multiple of its size, from
+     memory of its own kind, so that it never holds up records; very many elements take more, before they are decoded.
+     The multiple covers the decoded request and its answer: it is held until a long answer is sent.
+     A short request whose answer copies very much (`LargeAnswer.copied_bytes`) or is very long (`PendingAnswer`) takes
+     memory before the answer is encoded or built.
+     A long poll returns its memory before it waits, except a Fetch of very many elements, which waits for a moment.
+  C. Three things end with their client: a request that only waits for something to read (`Server.long_polls`), the wait
+     of a handled request for the memory of its answer, and the pause of a throttled client that awaits answers (another
+     may have left after its last request). All other requests run to their end, so that no change is left half done.
+  D. While an answer is owed, no later answer is sent, and no request of another key is handled. An owed answer holds no
+     memory of its request.
+  E. After TURN_S of work without a wait others have their turn before the next request is handled, however many the
+     client has sent. A single request is not interrupted.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -49,17 +49,15 @@ MAX_HELD_BYTES = 1024 * 1024
 MAX_MUTE_S = 3600.0
 TURN_S = 0.002
 CODERS = 2
-"""Large requests that are decoded, and large answers that are encoded, at a time."""
-
-_coders = trio.CapacityLimiter(CODERS)
+"""Large requests and answers of a server that threads decode and encode at a time."""
 
 _HANDLED = ApiVersionsRequest()
-"""The place-holder for the body of a handled request, whose memory is free while its answer is awaited."""
+"""The body of a handled request whose answer is awaited: the memory of the true body is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the connections of a server have in common."""
+    """Parts that the connections of a server share."""
 
     handle: Handler
     apis: Mapping[int, ApiKey]
@@ -69,10 +67,11 @@ class Shared:
     requests: Mapping[ApiKey, RequestStatistics]
     hangups: HangupWatch
     buffer: memoryview = field(default_factory=receive_buffer)
+    coders: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(CODERS))
 
 
 class Conversation:
-    """A connection, which `run` serves until its client leaves or breaks the rules."""
+    """A connection, which `run` serves until its client leaves or violates the protocol."""
 
     __slots__ = (
         "_activity",
@@ -101,35 +100,35 @@ class Conversation:
         self._scope = trio.CancelScope()
         self._claim: Claim | None = None
         self._memory = shared.memories.decoded
-        """Where the claim is held."""
+        """The memory that the claim belongs to."""
         self._elements: Claim | None = None
-        """Beside a claim for records: that for very many elements."""
+        """The claim for very many elements, beside a claim for records."""
         self._granted: trio.Event | None = None
         self._outbox = Outbox()
         self._arrived_at = trio.current_time()
         self._turn_at = self._arrived_at
-        """When others last had their turn."""
+        """Time at which others last had their turn."""
         self._activity = Activity(shared.hangups, transport.descriptor, self._scope)
         self.peer = peer
         self.active_at = self._arrived_at
-        """When something came last."""
+        """Time of the last request or answer."""
         self._owed = OwedAnswers()
         self._until_settled: trio.CancelScope | None = None
-        """While it waits for something else: cancelled when the first owed answer can be given."""
+        """Scope of a wait for something else, cancelled when the first owed answer can be given."""
         self.ended_because: str | None = None
 
     @property
     def is_busy(self) -> bool:
-        """True if the client waits for the server, and not the server for the client."""
+        """True if the client waits for the server, False if the server waits for the client."""
         return self._activity.phase is not Phase.READING or bool(self._owed)
 
     def end(self, reason: str) -> None:
-        """Have it closed, whatever it does."""
+        """End the connection, whatever it is doing."""
         self.ended_because = reason
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Serve until the client leaves. Raises NetworkError, ProtocolError, and whatever a handler raises."""
+        """Serve until the client leaves. Raises NetworkError, ProtocolError, and any error of a handler."""
         try:
             with self._scope:
                 await self._converse()
@@ -150,7 +149,7 @@ class Conversation:
                 if self._owed and request.api_key is not self._owed.api_key:  # invariant D
                     await self._settle_all()
                 unfinished = self._serve_large(request) if isinstance(request, LargeRequest) else self._serve(request)
-                del request  # with it goes what it was received into, once it is decoded
+                del request  # frees the buffer that it was received into, once it is decoded
                 if unfinished is not None:
                     await unfinished
                 if trio.current_time() - self._turn_at > TURN_S:  # invariant E
@@ -160,11 +159,11 @@ class Conversation:
             raise
         except Exception:
             await self._settle_all()
-            await self._send()  # the answers to what came before
+            await self._send()  # the answers to earlier requests
             raise
 
     async def _receive(self) -> bool:
-        """Send what is ready, then wait for more. False when the peer has ended its side, and nothing is owed to it."""
+        """Send ready answers, then wait for more bytes. False if the peer has ended its side and nothing is owed."""
         machine, transport, shared = self._machine, self._transport, self._shared
         self._settle()
         if self._outbox.unsent:
@@ -196,7 +195,7 @@ class Conversation:
         self._turn_at = trio.current_time()
 
     async def _serve_large(self, request: LargeRequest) -> None:
-        """Have a thread decode a large request, after all before it was answered, and answer it."""
+        """Have a thread decode a large request, once all earlier ones are answered, and answer it."""
         await self._settle_all()
         await self._send_much()
         memory = self._shared.memories.decoded
@@ -207,7 +206,7 @@ class Conversation:
             self._activity.phase = Phase.TAKING_MEMORY
             await self._ask(self._elements, memory, ELEMENTS_BYTES)
         with RARE_COLLECTIONS:
-            decoded = await trio.to_thread.run_sync(request.decode, limiter=_coders)
+            decoded = await trio.to_thread.run_sync(request.decode, limiter=self._shared.coders)
             del request
             unfinished = self._serve(decoded)
             del decoded
@@ -215,7 +214,7 @@ class Conversation:
                 await unfinished
 
     def _serve(self, request: Request[Message]) -> Awaitable[None] | None:
-        """Answer, or return what is to be awaited for that."""
+        """Answer, or return a coroutine that will."""
         shared = self._shared
         statistics = shared.requests[request.api_key]
         statistics.request_bytes += request.size_bytes
@@ -240,25 +239,25 @@ class Conversation:
         if isinstance(outcome, Owed):
             return self._owe(request, outcome, answered)
         if self._claim is not None:
-            request = request._replace(body=_HANDLED)  # what it said goes, unless the handler keeps it
+            request = request._replace(body=_HANDLED)  # frees the body, unless the handler keeps it
         return self._serve_later(request, outcome, statistics, answered)
 
     # Answers that are owed
 
     def _owe(self, request: Request[Message], owed: Owed, asked: float) -> Awaitable[None] | None:
-        """Answer later, or return what is to be awaited if that is too much."""
+        """Note that the answer is owed; return a wait for all owed answers if there are MAX_OWED."""
         self._owed.append(Debt(request._replace(body=_HANDLED), owed, self._arrived_at, asked))
-        owed.when_over(self._one_is_over)
+        owed.when_over(self._owed_is_over)
         if self._claim is not None:
             self._release(self._claim)
         return None if len(self._owed) < MAX_OWED else self._settle_all()
 
-    def _one_is_over(self) -> None:
+    def _owed_is_over(self) -> None:
         if self._until_settled is not None and self._owed.is_over:
             self._until_settled.cancel()
 
     def _settle(self) -> None:
-        """Make ready what can be answered now."""
+        """Encode the owed answers that can be given now."""
         if not self._owed:
             return
         now = trio.current_time()
@@ -269,13 +268,13 @@ class Conversation:
             self.active_at = now
 
     async def _settle_all(self) -> None:
-        """Return when nothing is owed."""
+        """Wait until nothing is owed."""
         while self._owed:
             self._machine.park()
             await self._wait_meanwhile(trio.sleep_forever)
 
     async def _wait_meanwhile(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wait, but no longer than until the first owed answer can be given, which is sent."""
+        """Wait until the first owed answer can be given at the latest; send what is ready."""
         if not self._owed:
             await wait()
             return
@@ -339,14 +338,14 @@ class Conversation:
             return
         await self._send_much()
         memory = self._shared.memories.decoded if self._claim is None else self._memory
-        if self._claim is not None:  # what was promised to the request is for its answer, too
+        if self._claim is not None:  # the promise to the request covers its answer, too
             size_bytes = min(size_bytes, self._claim.whole - self._claim.held)
         await self._take_memory(memory, size_bytes, phase=Phase.TAKING_ANSWER_MEMORY)
         if self._claim is not None:
             memory.complete(self._claim)
 
     async def _wait_for(self, outcome: Awaitable[HandlerResult], request: Request[Message]) -> HandlerResult:
-        """Wait for the answer; what is ready already does not."""
+        """Wait for the answer; answers that are ready are sent before."""
         is_long_poll = request.api_key in self._shared.long_polls
         if self._claim is not None and is_long_poll and not (request.is_large and request.api_key is ApiKey.FETCH):
             self._release(self._claim)
@@ -355,8 +354,8 @@ class Conversation:
                 await self._settle_all()
                 await self._send_much()
             except BaseException:
-                # The handler has begun: what it changes is changed whole (invariant C). A long poll changes nothing,
-                # but each coroutine must be awaited: it ends at its first checkpoint.
+                # The handler has begun, so it runs to its end (invariant C). A long poll changes nothing, but each
+                # coroutine must be awaited: cancelled, it ends at its first checkpoint.
                 self._activity.phase = Phase.HANDLING
                 with trio.CancelScope() as scope:
                     if is_long_poll:
@@ -376,7 +375,7 @@ class Conversation:
     def _answer(
         self, request: Request[Message], answer: Answer, statistics: RequestStatistics, answered: float
     ) -> None:
-        """Make ready to send, and forget the request."""
+        """Encode the answer of a handled request, and release the request's memory."""
         self._make_ready(request, answer, statistics, self._arrived_at, answered)
         if self._claim is None:
             return
@@ -388,7 +387,7 @@ class Conversation:
     async def _answer_large(
         self, request: Request[Message], answer: Message, statistics: RequestStatistics, answered: float
     ) -> None:
-        """Have a thread make an answer ready, and send it."""
+        """Have a thread encode an answer, and send it."""
         self._machine.park()
         errors: dict[int, int] = {}
 
@@ -396,7 +395,7 @@ class Conversation:
             count_errors(answer, errors)
             return self._machine.encode_response(request, answer, in_pieces=True)
 
-        pieces = await trio.to_thread.run_sync(encode, limiter=_coders)
+        pieces = await trio.to_thread.run_sync(encode, limiter=self._shared.coders)
         for code, count in errors.items():
             statistics.errors[code] = statistics.errors.get(code, 0) + count
         self._outbox.add(pieces, statistics, self._arrived_at, answered)
@@ -419,7 +418,7 @@ class Conversation:
         self._outbox.add(pieces, statistics, arrived, answered)
 
     async def _send_much(self) -> None:
-        """Send although there is more to handle."""
+        """Send although there are more requests to handle."""
         self._machine.park()
         await self._send()
 
@@ -432,7 +431,7 @@ class Conversation:
     async def _take_memory(
         self, memory: RequestMemory, size: int, whole: int = 0, *, phase: Phase = Phase.TAKING_MEMORY
     ) -> None:
-        """Wait until a large request may take so much more; `whole`: the most that it will take in all."""
+        """Wait until a large request may take `size` more bytes; `whole`: the most that it will take in all."""
         if self._claim is None:
             self._claim = Claim(self.end, self._go_on)
             self._memory = memory

@@ -1,8 +1,8 @@
-"""Metrics as Prometheus reads them, of a service that has others to serve meanwhile.
+"""Metrics as Prometheus text, written while the service goes on serving.
 
-A broker of thousands of groups has 100,000s of samples. They are taken in the event loop, for only there are the counts
-still while they are read, with turns for others; a thread writes the text. A collector with very many samples gives its
-family an iterator of these, which is drawn from in slices.
+A broker of thousands of groups has 100,000s of samples. They are read in the event loop, where no count changes during
+a read, with turns for others; a thread writes the text. A collector with very many samples gives its family an iterator
+of samples, which is read in slices.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,30 +14,27 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 SLICE_S = 0.005
-"""So long samples are taken before others have their turn."""
+"""Time for which samples are read before others have their turn."""
 SAMPLES_AT_ONCE = 5000
-"""Samples that are held before they become text, a family of more aside."""
+"""Samples that are collected before they become text, unless one family has more."""
 
 
-class _Taken(Collector):
-    """Families whose samples were taken."""
-
+class _ReadFamilies(Collector):
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """The families."""
         return self._families
 
 
 def with_samples(family: Metric, samples: Iterator[Sample]) -> Metric:
-    """The family, with samples that are taken as they are needed, once."""
+    """Return the family with samples that are read lazily, once."""
     family.samples = samples  # type: ignore[assignment]
     return family
 
 
 async def exposition(metrics: CollectorRegistry) -> bytes:
-    """All metrics as text. Others have their turn meanwhile."""
+    """Return all metrics as text. Others have their turn meanwhile."""
     texts: list[bytes] = []
     families: list[Metric] = []
     count = 0
@@ -59,4 +56,4 @@ async def exposition(metrics: CollectorRegistry) -> bytes:
 
 
 async def _write(families: Sequence[Metric]) -> bytes:
-    return await trio.to_thread.run_sync(generate_latest, _Taken(families))
+    return await trio.to_thread.run_sync(generate_latest, _ReadFamilies(families))

@@ -1,13 +1,12 @@
-"""Garbage collections that look at all objects: rare while large requests are under way, and while a broker starts; and
-short, however much a broker comes to hold.
+"""Full garbage collections: rare while large requests are under way or a broker starts, and always short.
 
-Such a collection holds the event loop for as long as it takes to look at each object, and a request of 100,000 elements
-and its answer are several 100,000 of them. Python begins one whenever so many young ones were made and outlived that,
-which is several times within such a request, though it leaves no garbage that only a collection finds.
+A full collection holds the event loop while it visits each object, and a request of 100,000 elements and its answer are
+several 100,000 objects. Python begins one whenever enough young objects have survived, several times within such a
+request, although the request leaves no garbage that only a collection finds.
 
-Invariant: however many large requests there are, a full collection comes after `RARE_THRESHOLD` of its younger kind, so
-that garbage does not pile up. What a slow one left is looked at by none again: what lives so long is no garbage, as a
-rule, and is freed without collections when it goes, unless it is part of a cycle.
+Invariant: however many large requests there are, a full collection follows `RARE_THRESHOLD` younger ones, so garbage
+does not pile up. Objects that survive a slow collection are never visited again: objects that live so long are seldom
+garbage, and are freed without a collection unless they are part of a cycle.
 """
 
 import gc
@@ -17,11 +16,9 @@ from types import TracebackType
 
 RARE_THRESHOLD = 300
 """Younger collections before a full one, of some 7,000 new objects each; a request of 100,000 elements makes 60."""
-
-
 FULL_GENERATION = 2
 SLOW_S = 0.1
-"""Processor time of a full collection that is slow: the committed offsets of 100,000 groups make it 0.3 s."""
+"""Processor time from which on a full collection is slow: with committed offsets of 100,000 groups it takes 0.3 s."""
 
 
 class RareCollections:
@@ -46,22 +43,22 @@ class RareCollections:
 
 
 RARE_COLLECTIONS = RareCollections()
-"""The one of this process, whose collector it sets."""
+"""The context of this process, which has one collector."""
 
 
 class SlowCollections:
-    """Measures full collections, and has those that come look at nothing that a slow one has left."""
+    """Measures full collections, and freezes the objects that survive a slow one."""
 
     def __init__(self, slow_s: float = SLOW_S) -> None:
         self._slow_s = slow_s
         self._began_s = 0.0
 
     def watch(self) -> None:
-        """Begin, for as long as the process lives."""
+        """Watch the collector for as long as the process lives."""
         gc.callbacks.append(self.note)
 
     def note(self, phase: str, info: Mapping[str, int]) -> None:
-        """Take note that a collection begins or has ended, as the collector says."""
+        """Note that a collection begins or has ended (a `gc` callback)."""
         if info["generation"] != FULL_GENERATION:
             return
         if phase == "start":

@@ -1,7 +1,7 @@
-"""Clients that leave while their request is being answered, which reading would only show afterwards.
+"""Notices clients that leave while their request is being handled, when nobody reads from their connection.
 
-An epoll of its own waits for the one event that a peer has ended its side (EPOLLRDHUP, edge-triggered): what the peer
-sent before stays unread in the socket, and a connection is registered once, however often it waits.
+A separate epoll waits for one event, that a peer has ended its side (EPOLLRDHUP, edge-triggered): bytes that the peer
+sent before stay unread in the socket, and a connection is registered once, however often it waits.
 """
 
 import select
@@ -15,7 +15,7 @@ _GONE = select.EPOLLRDHUP | select.EPOLLET
 
 @dataclass(slots=True)
 class Hangups:
-    """Tells when watched sockets are given up by their peers. Owns its epoll while `run` runs."""
+    """Notices when peers end their side of watched sockets. Owns its epoll while `run` runs."""
 
     _epoll: select.epoll = field(default_factory=select.epoll)
     _watched: dict[int, Callable[[], None]] = field(default_factory=dict)
@@ -27,12 +27,12 @@ class Hangups:
             self._epoll.register(descriptor, _GONE)
 
     def forget(self, descriptor: int) -> None:
-        """Watch no longer. Call before the socket is closed."""
+        """Stop watching a connection. Call before its socket is closed."""
         if self._watched.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)
 
     async def run(self) -> None:
-        """Notify until cancelled."""
+        """Call `on_gone` of peers that leave, until cancelled."""
         with self._epoll:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())

@@ -1,7 +1,7 @@
-"""The HTTP side of every service: one ASGI server on trio, with `/metrics`, `/healthz` and `/readyz`.
+"""HTTP side of every service: one ASGI server on trio, with `/metrics`, `/healthz` and `/readyz`.
 
-Owns the listening socket for as long as `serve_http` runs; cancelling it closes the socket and the open requests, also
-of clients that do not take their answers.
+Owns the listening socket for as long as `serve_http` runs. Cancelling `serve_http` closes the socket and all open
+requests, even of clients that do not read their answers.
 """
 
 import logging
@@ -28,15 +28,14 @@ from pipeline.net.exposition import exposition
 from pipeline.net.signals import Signal
 
 SHUTDOWN_TIMEOUT_S = 1.0
-"""How long clients may take the answers that are on their way when the service stops."""
+"""Time for clients to read their answers when the service stops."""
 MAX_SEND_S = 30.0
-"""How long a client may take an answer. One that takes nothing holds its answer in memory for so long."""
-
+"""Time for a client to read a piece of an answer, which is in memory until then."""
 MAX_CONNECTIONS = 500
-"""Connections of a service. One that sent half a request takes some 100 KB, for as long as it likes."""
+"""Connections of a service. A connection that sent half a request takes some 100 KB for any time."""
 
 HealthCheck = Callable[[], str | None]
-"""Returns None when all is well, or a sentence saying what is wrong."""
+"""Returns None, or a sentence that says what is wrong."""
 
 
 def operations_routes(
@@ -47,8 +46,8 @@ def operations_routes(
 ) -> list[BaseRoute]:
     """`/metrics` (Prometheus text), `/healthz` (200 `{"status": "ok"}`, or 503 with the reason) and `/readyz`.
 
-    `readiness` tells if requests should be sent here; without it, a service that is well is ready. `warning` names a
-    fault that no restart mends: `/healthz` shows it as `warnings` beside `{"status": "ok"}`.
+    `readiness`: whether requests should be sent here (default: `health`). `warning`: a fault that a restart does not
+    repair; `/healthz` shows it as `warnings` beside `{"status": "ok"}`.
     """
     scrapes = _Scrapes(metrics)
 
@@ -59,9 +58,8 @@ def operations_routes(
         async def serve_check(_request: Request) -> Response:
             reason = check()
             if reason is None:
-                return JSONResponse(
-                    {"status": "ok"} if (told := warning()) is None else {"status": "ok", "warnings": [told]}
-                )
+                warned = warning()
+                return JSONResponse({"status": "ok"} | ({} if warned is None else {"warnings": [warned]}))
             return JSONResponse({"status": "failing", "reason": reason}, status_code=503)
 
         return serve_check
@@ -74,20 +72,18 @@ def operations_routes(
 
 
 class _Scrapes:
-    """The metrics as text, written once for all that ask for them while an earlier text is written: clients that ask
-    and leave, however many, do not hold up the next one.
-    """
+    """Metrics as text. Requests that come during a scrape share the next one, so many clients do not hold up others."""
 
     def __init__(self, metrics: CollectorRegistry) -> None:
         self._metrics = metrics
-        self._one_at_a_time = trio.Lock()  # the samples of one are memory enough
+        self._one_at_a_time = trio.Lock()  # the samples of one scrape take memory enough
         self._begun = 0
         self._written = 0
-        """The number of the last text that was written whole."""
+        """Number of the last complete text."""
         self._text = b""
 
     async def text(self) -> bytes:
-        """Return a text that was begun after this call, never an older one."""
+        """Return a text that was begun after this call."""
         wanted = self._begun + 1
         async with self._one_at_a_time:
             if self._written < wanted:
@@ -101,7 +97,7 @@ class _Scrapes:
 
 
 def http_application(routes: Sequence[BaseRoute]) -> Starlette:
-    """A Starlette application of these routes."""
+    """Return a Starlette application of these routes."""
     return Starlette(routes=list(routes))
 
 
@@ -114,7 +110,7 @@ async def serve_http(
     """Serve until cancelled. Reports the bound address once listening (port 0 picks a free one).
 
     A connection beyond `MAX_CONNECTIONS` is served, and the oldest one is cut off.
-    Raises ConfigurationError when the address cannot be listened on.
+    Raises ConfigurationError if the address cannot be listened on.
     """
     listener = _listen(address)
     host, port = listener.getsockname()[:2]
@@ -132,9 +128,7 @@ async def serve_http(
 
 
 class _Connections:
-    """The connections of a server. Hypercorn lets nobody interrupt what it sends: a client that takes no answer is cut
-    off here, so that it ends after `MAX_SEND_S`, and does not hold up a stop.
-    """
+    """Connections of a server. Hypercorn cannot interrupt a send, so a client that reads no answer is cut off here."""
 
     def __init__(self, application: Starlette, config: hypercorn.Config) -> None:
         self._serve = partial(
@@ -145,11 +139,10 @@ class _Connections:
             ConnectionState({}),
         )
         self._streams: dict[_Stream, trio.CancelScope] = {}
-        """In the order in which they came."""
+        """Connections in the order in which they came."""
         self._ended = Signal()
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one connection until it ends."""
         if len(self._streams) >= MAX_CONNECTIONS:
             self._cut_off_oldest()
         bounded = _Stream(stream)
@@ -159,21 +152,21 @@ class _Connections:
             with self._streams[bounded]:
                 await server
         finally:
-            # Hypercorn's server and its protocol hold each other; without its fields, what was received is freed now,
-            # and not at the next garbage collection. It has no public way to let its protocol go.
+            # Hypercorn's server and its protocol refer to each other: without its fields, the received bytes are freed
+            # now and not at the next garbage collection. Hypercorn has no public way to do that.
             vars(server).clear()
             self._streams.pop(bounded, None)
             self._ended.notify()
 
     def _cut_off_oldest(self) -> None:
-        """End a connection at once; by itself it would outlive its end by Hypercorn's patience with idle clients."""
+        """End the oldest connection at once; without the cancel it would last for Hypercorn's idle timeout."""
         oldest = next(iter(self._streams))
         scope = self._streams.pop(oldest)
         oldest.cut_off()
         scope.cancel()
 
     async def cut_off_when_cancelled(self) -> None:
-        """Wait to be cancelled; then cut off the connections that have not ended soon after."""
+        """Wait to be cancelled, then cut off the connections that do not end in time."""
         try:
             await trio.sleep_forever()
         finally:
@@ -185,14 +178,13 @@ class _Connections:
 
 
 class _Stream(trio.abc.HalfCloseableStream):
-    """A connection whose client must take each piece within `MAX_SEND_S`."""
+    """A connection whose client must read each piece within `MAX_SEND_S`."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self.socket = stream.socket
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send. Raises BrokenResourceError, also if it takes too long."""
         try:
             with trio.fail_after(MAX_SEND_S):
                 await self._stream.send_all(data)
@@ -201,29 +193,24 @@ class _Stream(trio.abc.HalfCloseableStream):
             raise trio.BrokenResourceError("the client does not take its answer") from error
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until there is room to send."""
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """Receive; nothing at the end."""
         return await self._stream.receive_some(max_bytes)
 
     async def send_eof(self) -> None:
-        """Send nothing any more."""
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        """Close."""
         await self._stream.aclose()
 
     def cut_off(self) -> None:
-        """Have what is sent or received fail at once."""
+        """Make all sends and receives fail at once."""
         with suppress(OSError):
             self.socket.shutdown(trio.socket.SHUT_RDWR)
 
 
 def _listen(address: HostPort) -> socket.socket:
-    """A socket that takes connections. Raises ConfigurationError."""
     listener = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

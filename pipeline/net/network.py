@@ -1,7 +1,7 @@
-"""The door to the network: listening, connecting, and noticing that a peer has left.
+"""Door to the network: listening, connecting, and noticing that a peer has left.
 
-Everything of this package that speaks over a network takes a `Network`, or its `connect`; `SOCKETS` is the real one.
-The simulation puts another one in its place.
+All code of this package that uses a network takes a `Network` or its `connect`. `SOCKETS` is the real network; the
+simulation has another one.
 """
 
 import socket
@@ -16,37 +16,37 @@ from pipeline.net.transport import SocketTransport, Transport, connect
 
 
 class ConnectionListener(Protocol):
-    """A place at which connections come in. Its owner closes it."""
+    """A listening address. Its owner closes it."""
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port of the address."""
 
     async def accept(self) -> tuple[Transport, HostPort]:
-        """The next connection, and who is at its other end. Raises OSError, after which it can be asked again."""
+        """Wait for the next connection. Return it and its peer's address. Raises OSError; `accept` may be repeated."""
 
     def close(self) -> None:
-        """Take no more connections. Closing twice does nothing."""
+        """Accept no more connections. Closing twice does nothing."""
 
 
 class HangupWatch(Protocol):
-    """Tells when peers end their side of a connection, while `run` runs."""
+    """Notices when peers end their side of a connection, while `run` runs."""
 
     def watch(self, descriptor: int, on_gone: Callable[[], None]) -> None:
         """Have `on_gone` called once the peer has ended its side. A second watch of a connection does nothing."""
 
     def forget(self, descriptor: int) -> None:
-        """Watch no longer. Call before the connection is closed."""
+        """Stop watching a connection. Call before it is closed."""
 
     async def run(self) -> None:
-        """Notify until cancelled."""
+        """Call `on_gone` of peers that leave, until cancelled."""
 
 
 class Network(Protocol):
-    """The way in which a process reaches others, and is reached."""
+    """The way in which a process reaches others and is reached."""
 
     async def listen(self, address: HostPort) -> Sequence[ConnectionListener]:
-        """Listen at this address; port 0 picks a free one. Raises OSError when taken."""
+        """Listen at this address; port 0 picks a free one. Raises OSError if the port is taken."""
 
     async def connect(self, address: HostPort) -> Transport:
         """Connect to a server. Raises NetworkError."""
@@ -65,12 +65,12 @@ class SocketListener:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port of the address."""
         port: int = self._listener.socket.getsockname()[1]
         return port
 
     async def accept(self) -> tuple[Transport, HostPort]:
-        """The next connection, and who is at its other end. Raises OSError."""
+        """Wait for the next connection. Return it and its peer's address. Raises OSError."""
         accepted, address = await self._listener.socket.accept()
         connected = socket.socket(fileno=accepted.detach())
         try:
@@ -80,15 +80,15 @@ class SocketListener:
             raise
 
     def close(self) -> None:
-        """Take no more connections. Closing twice does nothing."""
+        """Accept no more connections. Closing twice does nothing."""
         self._listener.socket.close()
 
 
 class SocketNetwork:
-    """TCP."""
+    """The TCP network."""
 
     async def listen(self, address: HostPort) -> Sequence[ConnectionListener]:
-        """Listen on every address of the host; port 0 picks a free port of its first one. Raises OSError when taken."""
+        """Listen on every address of the host; port 0: on a free port of the first one. Raises OSError if taken."""
         listeners = await trio.open_tcp_listeners(address.port, host=address.host or None)
         if address.port == 0:
             for surplus in listeners[1:]:

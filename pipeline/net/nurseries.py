@@ -1,7 +1,7 @@
-"""Errors out of nurseries, for callers who should not have to know that there is a nursery.
+"""Errors of nurseries, for callers that should not have to know that there is a nursery.
 
 Invariant: `except PipelineError` around `unwrapped_errors` catches every foreseen failure, however many tasks failed at
-once and also while they were being cancelled. So no caller needs `except*`.
+once, even while they were cancelled. So no caller needs `except*`.
 """
 
 from collections.abc import Generator, Iterator
@@ -14,7 +14,7 @@ from pipeline.errors import PipelineError
 
 @contextmanager
 def unwrapped_errors() -> Generator[None]:
-    """Put around a nursery: its errors leave as the one that `essential_error` finds, or as the group they are."""
+    """Raise the essential error of a nursery inside the context (see `essential_error`), or its group of errors."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -23,11 +23,10 @@ def unwrapped_errors() -> Generator[None]:
 
 
 def essential_error(error: BaseException) -> BaseException:
-    """The one error that stands for a group; the group itself where none does. Changes only the error's notes.
+    """Return the error that stands for a group, with the others as notes; the group itself if several are unforeseen.
 
-    An error that nobody foresaw stands for foreseen ones (PipelineError), and the first of these for all others, which
-    are in its notes. Several unforeseen ones remain a group. A cancellation beside errors is left out: trio repeats it
-    at the next checkpoint of whoever catches the error.
+    An unforeseen error stands for foreseen ones (PipelineError), else the first foreseen one for all. A cancellation
+    beside errors is left out: trio repeats it at the next checkpoint of the task that catches the error.
     """
     leaves = list(_leaves(error))
     errors = [leaf for leaf in leaves if not isinstance(leaf, trio.Cancelled)]

@@ -1,4 +1,4 @@
-"""How many files and connections the operating system lets this process have open."""
+"""Limit of open files and connections of this process."""
 
 import resource
 from pathlib import Path
@@ -6,15 +6,14 @@ from pathlib import Path
 import structlog
 
 RESERVED_FILES = 500
-"""Files beside connections: logs, ZooKeeper, HTTP."""
-
+"""Open files beside connections: logs, ZooKeeper, HTTP."""
 _DESCRIPTORS = Path("/proc/self/fd")
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def raise_open_files_limit(connections: int) -> None:
-    """Take all that the hard limit allows, and warn when so many connections do not fit."""
+    """Raise the limit to the hard limit, and warn if so many connections do not fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = max(soft, connections + RESERVED_FILES)
@@ -22,13 +21,14 @@ def raise_open_files_limit(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         soft = hard
     if soft != resource.RLIM_INFINITY and soft < connections + RESERVED_FILES:
-        log.warning("open_files_limited", limit=soft, max_connections=connections, needed=connections + RESERVED_FILES)
+        needed = connections + RESERVED_FILES
+        logger.warning("open_files_limited", limit=soft, max_connections=connections, needed=needed)
 
 
 def is_half_free() -> bool:
-    """True if this process has less than half of the files and connections open that it may have."""
+    """True if the process has fewer than half of the allowed files and connections open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return True
-    used = _DESCRIPTORS.stat().st_size or sum(1 for _ in _DESCRIPTORS.iterdir())  # Linux before 6.2 tells no size
+    used = _DESCRIPTORS.stat().st_size or sum(1 for _ in _DESCRIPTORS.iterdir())  # no size before Linux 6.2
     return 2 * used < soft

@@ -1,4 +1,4 @@
-"""Encoded answers of one connection until they are sent, all in one call."""
+"""Outbox of a connection: encoded answers until they are sent, all in one call."""
 
 import trio
 
@@ -10,7 +10,7 @@ from pipeline.protocol.connection import size_of
 
 
 class Outbox:
-    """The answers that are ready, in the order of their requests."""
+    """Answers that are ready, in the order of their requests."""
 
     __slots__ = ("_pieces", "size_bytes", "unsent")
 
@@ -18,10 +18,10 @@ class Outbox:
         self._pieces: list[Piece] = []
         self.size_bytes = 0
         self.unsent: list[tuple[RequestStatistics, float, float]] = []
-        """The times at which the request of each answer arrived and was answered."""
+        """Statistics of each answer, and the times at which its request arrived and was answered."""
 
     def add(self, pieces: list[Piece], statistics: RequestStatistics, arrived: float, answered: float) -> None:
-        """Keep an encoded answer until it is sent; no pieces for a request that gets none."""
+        """Keep an encoded answer until it is sent; `pieces` is empty for a request without answer."""
         size = size_of(pieces)
         self._pieces += pieces
         self.size_bytes += size

@@ -1,4 +1,4 @@
-"""Answers that a connection owes: what their requests asked for is done, but others must follow first. Pure.
+"""Answers that a connection owes: their requests are handled, but outcomes are still awaited. Pure.
 
 Invariant: answers are settled in the order of their requests.
 """
@@ -19,8 +19,8 @@ MAX_OWED = 64
 class Owed(Outcome, Awaitable[Answer]):
     """An answer that waits until all `outcomes` are over; later requests need not wait. Awaiting it gives the answer.
 
-    `deadline`: when the answer is given in any case, in trio's time. `answer`: call once, when all is over or at the
-    deadline; returns the answer as things stand.
+    `deadline`: the latest time of the answer, in trio's time. `answer` returns the answer as things stand; call it
+    once, when all outcomes are over or at the deadline.
     """
 
     __slots__ = ("_missing", "_outcomes", "answer", "deadline")
@@ -31,19 +31,19 @@ class Owed(Outcome, Awaitable[Answer]):
         self._missing = len(outcomes)
         self.deadline = deadline
         self.answer = answer
-        listener = self._one_is_over
+        listener = self._outcome_is_over
         for outcome in outcomes:
             outcome.when_over(listener)
         if not outcomes:
             self.end()
 
-    def _one_is_over(self) -> None:
+    def _outcome_is_over(self) -> None:
         self._missing -= 1
         if not self._missing:
             self.end()
 
     def leave(self) -> None:
-        """Release the answer: no caller will ask for it."""
+        """Release the answer: no caller awaits it any more."""
         super().leave()
         for outcome in self._outcomes:
             outcome.leave()
@@ -61,7 +61,7 @@ class Owed(Outcome, Awaitable[Answer]):
 
 
 class Debt(NamedTuple):
-    """An answer that is owed, and the request it belongs to, without its body."""
+    """An owed answer, and its request without the body."""
 
     request: Request[Message]
     owed: Owed
@@ -70,18 +70,18 @@ class Debt(NamedTuple):
 
 
 class OwedAnswers(deque[Debt]):
-    """The answers that one connection owes. All but `settle` and `leave` ask for the first, which must be there."""
+    """Answers that a connection owes. The properties describe the first one, which must exist."""
 
     __slots__ = ()
 
     @property
     def api_key(self) -> ApiKey:
-        """The key whose requests may be handled meanwhile."""
+        """The api key whose requests may be handled meanwhile."""
         return self[0].request.api_key
 
     @property
     def deadline(self) -> float:
-        """The time at which the first answer is given in any case."""
+        """The latest time of the first answer."""
         return self[0].owed.deadline
 
     @property
@@ -90,11 +90,11 @@ class OwedAnswers(deque[Debt]):
         return self[0].owed.is_over
 
     def settle(self, now: float) -> Iterator[Debt]:
-        """Take out the first debts that are over, or whose deadline has passed."""
+        """Take out the first answers that can be given: over, or past their deadline."""
         while self and (self.is_over or self.deadline <= now):
             yield self.popleft()
 
     def leave(self) -> None:
-        """Release all answers: the client has gone."""
+        """Release all answers: the client has left."""
         for debt in self:
             debt.owed.leave()

@@ -1,27 +1,27 @@
-"""The memory that requests under way may take together (`queued.max.request.bytes`): who may take how much. Pure.
+"""Memory that the requests under way may take together (`queued.max.request.bytes`): who takes how much. Pure.
 
-Only requests that do not fit into the receive buffer (64 KiB) take from here, and they take bit by bit, as their bytes
-come. So many requests that are half received could fill the memory and each wait for the others; the rules below see
-to it that somebody always goes on.
+Only requests that do not fit into the receive buffer (64 KiB) take memory here, piece by piece as their bytes come.
+Many half-received requests could fill the memory, each waiting for the others; the rules below ensure that one of them
+always goes on.
 
 Invariants
-  A. Of requests of one kind the one that began first goes first: none is given memory as long as an older one waits.
-  B. What is held never exceeds the capacity, but for a single request that is larger. Each claim says beforehand how
-     much it may take in all (`whole`), and memory is given only if afterwards this claim and all older ones could take
-     the rest of theirs, one after the other, from what is free and what those before have given back. So requests that
-     hold some never wait for each other.
-  C. Several kinds of requests may share memory (`share`). Each kind may always hold its `least`; what it holds beyond
-     that is taken from the others, by the rule of B: the claim and the older ones of its kind could go on to their end
-     even if the other kinds gave nothing back. So no two kinds wait for each other. A request that holds nothing yet
-     takes nothing beyond the least of its kind while an older one of another kind waits.
-  D. As long as somebody waits, a request that has room and does not use it (fewer than 64 KiB since the check before)
-     is ended, and so is an answer that its client does not read (likewise), and a request that waited for 30 s: a
-     client gives up about then. So nobody waits for ever. A kind that holds no more than its least is in nobody's way.
+  A. Requests of one kind go in the order in which they began: none is given memory while an older one waits.
+  B. The held memory never exceeds the capacity, except for a single request that is larger. Each claim says beforehand
+     how much it may take in all (`whole`). Memory is given only if afterwards this claim and all older ones could take
+     the rest of theirs, one after the other, from the free memory and from what the finished ones return. So requests
+     that hold memory never wait for each other.
+  C. Several kinds of requests may share memory (`share`). Each kind may always hold its `least`; memory beyond that is
+     taken from the others, by the rule of B: the claim and the older ones of its kind could finish even if the other
+     kinds returned nothing. So no two kinds wait for each other. A request that holds nothing yet takes nothing beyond
+     the least of its kind while an older request of another kind waits.
+  D. While a request waits, another is ended if it has memory and does not use it (fewer than 64 KiB since the last
+     check), if its client does not read the answer (likewise), or if it has waited for 30 s, when clients give up. So
+     no request waits for ever. A kind that holds no more than its least is exempt.
 
-A claim goes through these states:
-    idle -> receiving (took some) -> waiting (wants more) -> receiving -> complete (all has come) -> sending
-    (answered) -> idle (released; from any other state, too). One that is complete may ask for more, and is complete
-    again after that.
+States of a claim:
+    idle -> receiving (took some) -> waiting (wants more) -> receiving -> complete (all bytes have come) -> sending
+    (answered) -> idle (released; possible from every state). A complete claim may ask for more, and is complete again
+    after that.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ MIN_BYTES_PER_CHECK = 64 * 1024
 
 
 class ClaimState(Enum):
-    """Where a claim is."""
+    """State of a claim (see the module)."""
 
     IDLE = auto()
     RECEIVING = auto()
@@ -46,9 +46,9 @@ class ClaimState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What the present request of one connection holds. Its owner adds to `moved_bytes` what comes and goes.
+    """Memory of the present request of a connection, which adds received and sent bytes to `moved_bytes`.
 
-    `end`: ends the connection, for the reason given. `on_granted`: tells the owner that the claim waits no longer.
+    `end` ends the connection, for the given reason. `on_granted` notifies it that the claim waits no longer.
     """
 
     end: Callable[[str], None] = lambda _reason: None
@@ -56,7 +56,7 @@ class Claim:
     state: ClaimState = ClaimState.IDLE
     number: int = 0
     whole: int = 0
-    """The most that it may hold."""
+    """Bound of `held`."""
     held: int = 0
     wanted: int = 0
     waits_since: float = 0.0
@@ -67,31 +67,31 @@ class Claim:
 
 @dataclass(slots=True)
 class RequestMemory:
-    """The claims of all connections to one kind of memory. A capacity of None has no end."""
+    """Claims of all connections to one kind of memory. A capacity of None is unlimited."""
 
     capacity: int | None
     least: int = 0
     held: int = 0
     _beside: Sequence["RequestMemory"] = ()
     _claims: dict[Claim, None] = field(default_factory=dict)
-    """In the order of their numbers."""
+    """Claims by number."""
     _promised: int = 0
-    """Bytes that all claims may hold together."""
+    """Sum of `whole` of all claims."""
     _largest: int = 0
-    """No claim may hold more."""
+    """An upper bound of every `whole`."""
     _waiting: dict[int, Claim] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _check: int = 0
 
     @property
     def waiting(self) -> int:
-        """Claims that wait."""
+        """Number of claims that wait."""
         return len(self._waiting)
 
     def take(self, claim: Claim, size: int, now: float, whole: int = 0) -> Sequence[Claim]:
-        """Ask for more, at time `now`. Returns the claims that may go on: others, perhaps, and not always this one.
+        """Ask for `size` more bytes at time `now`. Return the claims that may go on, which may be others than this one.
 
-        `whole`: when a claim asks first, the most that it will hold.
+        `whole`: with the first request of a claim, the most that it will hold.
         """
         if claim.state is ClaimState.IDLE:
             claim.number = next(self._numbers)
@@ -107,15 +107,15 @@ class RequestMemory:
         return self._go_on()
 
     def complete(self, claim: Claim) -> None:
-        """All of the request has come."""
+        """Note that all of the request has come."""
         claim.state = ClaimState.COMPLETE
 
     def send(self, claim: Claim) -> None:
-        """The request was answered; its memory is held until the answer is sent."""
+        """Note that the request was answered; its memory is held until the answer is sent."""
         claim.state, claim.checked = ClaimState.SENDING, -1
 
     def release(self, claim: Claim) -> Sequence[Claim]:
-        """Release all: the request was handled or is given up. Returns the claims that may go on now."""
+        """Release all memory of the claim. Return the claims that may go on now."""
         self._claims.pop(claim, None)
         self._waiting.pop(claim.number, None)
         self.held -= claim.held
@@ -127,7 +127,7 @@ class RequestMemory:
         return given
 
     def overdue(self, now: float) -> Sequence[Claim]:
-        """Return the claims whose connections must be ended (D). Call every `CHECK_S`."""
+        """Return the claims whose connections must end (invariant D). Call every `CHECK_S`."""
         self._check += 1
         if not self._waiting and (self.held <= self.least or not any(other._waiting for other in self._beside)):
             return ()
@@ -149,12 +149,12 @@ class RequestMemory:
         claim.whole = whole
 
     def _fits(self, claim: Claim, size: int) -> bool:
-        """True if B and C hold when the claim is given so much more."""
+        """True if invariants B and C hold after the claim is given `size` more bytes."""
         if self.capacity is None or self._promised <= self.least:
             return True
         most = max(self.capacity, next(iter(self._claims)).whole)
         others = sum(max(0, other.held - other.least) for other in self._beside)
-        need = self.held + size + self._largest  # or less, which takes longer to find out
+        need = self.held + size + self._largest  # an upper bound; the exact need takes longer
         if need + others > most:
             need = self._need(claim, size)
         if need > most:
@@ -166,7 +166,7 @@ class RequestMemory:
         return need + others <= most
 
     def _need(self, claim: Claim, size: int) -> int:
-        """The most that is held until this claim and all older ones are handled, if it is given so much more."""
+        """Return the most held until this claim and all older ones are handled, if it is given `size` more bytes."""
         need = newer = 0
         for each in reversed(self._claims):
             if each.number <= claim.number:
@@ -185,7 +185,7 @@ class RequestMemory:
         claim.state, claim.wanted = ClaimState.RECEIVING, 0
 
     def _go_on(self) -> list[Claim]:
-        """Give to those who wait, the oldest first, as long as there is room."""
+        """Give memory to waiting claims, the oldest first, as long as it fits."""
         given = []
         while self._waiting:
             claim = self._waiting[min(self._waiting)]
@@ -198,7 +198,7 @@ class RequestMemory:
 
 
 def share(memories: Sequence[RequestMemory]) -> None:
-    """Have these kinds share their memory (C). The capacity of each is what is shared, less the least of the others."""
+    """Let kinds share memory (invariant C). Each capacity is the shared memory, less the least of the others."""
     numbers: Iterator[int] = count(1)
     for memory in memories:
         memory._numbers = numbers

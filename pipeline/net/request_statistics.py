@@ -1,19 +1,19 @@
-"""Counts and times of requests by api key, as Kafka's RequestMetrics has them. Plain numbers, cheap to add to.
+"""Counts and times of requests by api key, as in Kafka's RequestMetrics. Plain numbers, cheap to add to.
 
-The stages of a request: in the queue (from the arrival of its last bytes), local (the handler's own work), remote (the
-handler waits for something), response queue (until it is being sent), send. Their sum is the total.
+Stages of a request: queue (from the arrival of its last bytes), local (the handler's own work), remote (the handler
+waits), response queue (until the answer is being sent), send. Their sum is the total.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
 TOTAL_BOUNDS_MS = (0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000)
-"""Upper ends of the buckets of total times; a last one is open."""
+"""Upper bounds of the buckets of total times; the last bucket has none."""
 
 
 @dataclass(slots=True)
 class RequestStatistics:
-    """Statistics of one api key. Requests without an answer (Produce with acks=0) count when they were handled."""
+    """Statistics of an api key. Requests without an answer (Produce with acks=0) count when they are handled."""
 
     requests: int = 0
     failed: int = 0
@@ -29,10 +29,10 @@ class RequestStatistics:
     total_s: float = 0.0
     total_buckets: list[int] = field(default_factory=lambda: [0] * (len(TOTAL_BOUNDS_MS) + 1))
     errors: dict[int, int] = field(default_factory=dict)
-    """Error codes in answers: how often each. A request for several partitions may have several."""
+    """Number of answers by error code. An answer for several partitions may have several."""
 
     def sent(self, arrived: float, answered: float, started: float, ended: float) -> None:
-        """An answer left, at the end of its last three stages."""
+        """Count a request whose answer was sent, or that needs none."""
         self.requests += 1
         self.response_queue_s += started - answered
         self.response_send_s += ended - started

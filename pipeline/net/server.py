@@ -1,11 +1,10 @@
-"""The shell around the server's byte machine: accepts connections and holds each in a task of its own.
+"""Server of connections: accepts them and runs a `Conversation` for each in its own task.
 
-Owns the listening sockets and the connections for as long as `serve` runs; cancelling it closes them all. What goes
-on in a connection is in `conversation`.
+Owns the listening sockets and the connections for as long as `serve` runs; cancelling it closes them all.
 
 The server bounds the connections, in all and by address; the bytes of a request (before they are read) and of all
-requests under way together (`request_memory`); the answers held before they are sent; the time for which a connection
-may be silent. A peer that sends garbage loses its own connection alone.
+requests under way (`request_memory`); the answers held before they are sent; the time for which a connection may be
+silent. A peer that sends garbage loses only its own connection.
 """
 
 import errno
@@ -29,17 +28,17 @@ from pipeline.net.transport import Transport
 from pipeline.protocol.api import ApiKey
 from pipeline.settings import MAX_INT32
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 IDLE_CHECKS = 8
-"""How often a silent connection is looked at until it is closed."""
+"""Checks of a silent connection until it is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """The bounds of a server. `max_memory_bytes` is that of all large requests under way, None for no bound."""
+    """Bounds of a server. `max_memory_bytes` is the bound of all large requests under way; None for no bound."""
 
     max_request_bytes: int
     max_connections: int
@@ -51,7 +50,7 @@ class ServerConfig:
 
 @dataclass(slots=True)
 class ServerStatistics:
-    """Plain counts, read by whoever publishes metrics."""
+    """Plain counts for the metrics."""
 
     requests: Mapping[ApiKey, RequestStatistics]
     memories: Memories
@@ -59,11 +58,11 @@ class ServerStatistics:
     accepted: int = 0
     refused: int = 0
     broken: int = 0
-    """Connections closed because of what they sent or did not send, or of an error in a handler."""
+    """Connections closed because of a protocol violation, slowness, or an error in a handler."""
 
 
 class Server:
-    """Connections that speak with a handler. Requests of the keys `long_polls` end when their client leaves."""
+    """Connections whose requests `handle` answers. Requests of the keys `long_polls` end when their client leaves."""
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class Server:
         self._by_host: Counter[str] = Counter()
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """Have these bounds of connections count for those that come from now on; the others stay as they were."""
+        """Apply these bounds to new connections; open ones stay."""
         self._config = config
 
     async def serve(
@@ -115,9 +114,9 @@ class Server:
                 try:
                     transport, address = await listener.accept()
                 except OSError as error:
-                    if error.errno not in ACCEPT_RETRY_ERRORS:  # that client has left: the next one
+                    if error.errno not in ACCEPT_RETRY_ERRORS:  # that client has left; accept the next one
                         continue
-                    log.error("accept_failed", error=os.strerror(error.errno), retry_s=ACCEPT_RETRY_S)
+                    logger.error("accept_failed", error=os.strerror(error.errno), retry_s=ACCEPT_RETRY_S)
                     await trio.sleep(ACCEPT_RETRY_S)
                     continue
                 peer = Peer(address=address)
@@ -125,7 +124,7 @@ class Server:
                 if exceeded is not None:
                     self.statistics.refused += 1
                     transport.close()
-                    log.warning("connection_refused", peer=str(peer.address), limit=exceeded)
+                    logger.warning("connection_refused", peer=str(peer.address), limit=exceeded)
                     continue
                 self.statistics.accepted += 1
                 self.statistics.open_connections += 1
@@ -133,7 +132,7 @@ class Server:
                 connections.start_soon(self._hold, transport, peer)
 
     def _exceeded(self, host: str) -> str | None:
-        """The limit that one more connection would exceed."""
+        """Return the limit that one more connection would exceed."""
         config = self._config
         if self.statistics.open_connections >= config.max_connections:
             return f"{config.max_connections} connections"
@@ -147,15 +146,15 @@ class Server:
             self._conversations[conversation] = transport
             await conversation.run()
             if conversation.ended_because is not None:
-                log.info("connection_ended", peer=str(peer.address), reason=conversation.ended_because)
+                logger.info("connection_ended", peer=str(peer.address), reason=conversation.ended_because)
         except (NetworkError, OSError) as error:
-            log.debug("connection_lost", peer=str(peer.address), error=str(error))
+            logger.debug("connection_lost", peer=str(peer.address), error=str(error))
         except ProtocolError as error:
             self.statistics.broken += 1
-            log.warning("connection_broken", peer=str(peer.address), error=str(error))
+            logger.warning("connection_broken", peer=str(peer.address), error=str(error))
         except Exception:
             self.statistics.broken += 1
-            log.exception("handler_failed", peer=str(peer.address))
+            logger.exception("handler_failed", peer=str(peer.address))
         finally:
             if conversation is not None:
                 self._conversations.pop(conversation, None)

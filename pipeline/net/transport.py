@@ -1,9 +1,9 @@
-"""A connected socket as the rest of the package uses it: receive into a buffer, send pieces, of which some are files.
+"""Connected socket as the rest of the package uses it: receive into a buffer, send pieces, some of which are files.
 
-Owns the socket. The operations try first and wait only when the kernel says so, so a busy connection costs no trip
-through the scheduler; to stay fair, a receiver gives way after `FAIR_SHARE_BYTES`. What a disk must deliver is waited
-for by a thread: large file regions are looked at always, small ones in every 16th call and as long as what came before
-was cold, so that what lies in memory, which is most, costs next to nothing more.
+Owns the socket. The operations try first and wait only if the kernel says so, so a busy connection does not go through
+the scheduler; to stay fair, a receiver gives way after `FAIR_SHARE_BYTES`. A thread waits for the disk: large file
+regions are always checked for the page cache, small ones in every 16th call and behind a region that was not cached, so
+that cached regions, by far the most, cost next to nothing more.
 """
 
 import errno
@@ -22,18 +22,18 @@ Piece = bytes | bytearray | memoryview | FileRegion
 
 FAIR_SHARE_BYTES = 256 * 1024
 COPIED_BYTES = 4096
-"""Regions up to this size are copied: a copy takes less time than the two system calls that it saves."""
+"""Size up to which regions are copied: a copy takes less time than the two system calls that it saves."""
 MAX_COPIED_BYTES = 64 * 1024
-"""Copies that are held before they are sent: an answer may have 10,000 of them, and a client that does not read it."""
+"""Bound of copies before they are sent: an answer may have 10,000 of them, and a client that does not read it."""
 LOOK_EVERY = 16
-"""Calls of `send` between two looks at small regions."""
+"""Calls of `send` between two checks of small regions."""
 MAX_BUFFERS_PER_CALL = 512
 PIECES_AT_ONCE = 500
-"""Pieces of an answer that are sent before others have their turn, also if the peer takes all at once."""
+"""Pieces of an answer that are sent before others have their turn, even if the peer reads all at once."""
 
 
 class Transport(Protocol):
-    """A connection. Everything that waits, and every use after it broke or was closed, raises NetworkError."""
+    """A connection. Every wait, and every use after it broke or was closed, raises NetworkError."""
 
     @property
     def descriptor(self) -> int:
@@ -45,29 +45,29 @@ class Transport(Protocol):
 
     @property
     def sent_at(self) -> float:
-        """When the peer last took something for which `send` had to wait, in trio's time; -inf if it never did."""
+        """Time at which a wait of `send` last ended, in trio's time; -inf if none has."""
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Fill the front of `buffer`; 0 when the peer has ended its side."""
+        """Fill the front of `buffer`; return the byte count, 0 if the peer has ended its side."""
 
     def receive_now(self, buffer: memoryview) -> int | None:
-        """Receive as `receive_into` does, but return None if nothing is there."""
+        """Receive like `receive_into`, but return None instead of waiting."""
 
     async def wait_readable(self) -> None:
         """Wait until there is something to receive."""
 
     async def give_way(self) -> None:
-        """Let others have their turn."""
+        """Give other tasks their turn."""
 
     async def send(self, pieces: Sequence[Piece]) -> None:
-        """Send all pieces in order. Cancelled half way, the connection is of no use any more: close it."""
+        """Send all pieces in order. If cancelled half way, the connection is of no use any more: close it."""
 
     def close(self) -> None:
         """Close at once. Closing twice does nothing."""
 
 
 class SocketTransport:
-    """A connected TCP socket. A task that waits for it gets NetworkError when it is closed."""
+    """A connected TCP socket. A task that waits for it gets NetworkError when the socket is closed."""
 
     __slots__ = ("_socket", "_unshared_bytes", "_until_look", "sent_at")
 
@@ -90,7 +90,7 @@ class SocketTransport:
         return self._unshared_bytes > FAIR_SHARE_BYTES
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Fill the front of `buffer`; 0 when the peer has ended its side. Raises NetworkError."""
+        """Fill the front of `buffer`; return the byte count, 0 if the peer has ended its side. Raises NetworkError."""
         while (received := self.receive_now(buffer)) is None:
             await self.wait_readable()
         if self.had_its_share:
@@ -98,7 +98,7 @@ class SocketTransport:
         return received
 
     def receive_now(self, buffer: memoryview) -> int | None:
-        """Receive as `receive_into` does, but return None if nothing is there."""
+        """Receive like `receive_into`, but return None instead of waiting."""
         try:
             received = self._socket.recv_into(buffer)
         except BlockingIOError:
@@ -117,12 +117,12 @@ class SocketTransport:
             raise NetworkError(f"connection lost: {error}") from error
 
     async def give_way(self) -> None:
-        """Let others have their turn."""
+        """Give other tasks their turn."""
         self._unshared_bytes = 0
         await trio.lowlevel.checkpoint()
 
     async def send(self, pieces: Sequence[Piece]) -> None:
-        """Send all pieces in order. Cancelled half way, the connection is of no use any more: close it."""
+        """Send all pieces in order. If cancelled half way, the connection is of no use any more: close it."""
         buffers: list[bytes | bytearray | memoryview] = []
         copied_bytes = 0
         if self._until_look:
@@ -146,7 +146,7 @@ class SocketTransport:
                     is_cold = await self._send_file(piece, look=look)
                     if look or is_cold:
                         self._until_look = 0 if is_cold else LOOK_EVERY
-                    look = is_cold  # behind what had to be read lies what must be read, too
+                    look = is_cold  # a region behind one that was not cached is seldom cached
                 else:
                     buffers.append(piece)
             if buffers:
@@ -170,9 +170,7 @@ class SocketTransport:
                 buffers[first] = memoryview(buffers[first])[sent:]
 
     async def _send_file(self, region: FileRegion, *, look: bool) -> bool:
-        """Send a region. If it is large or `look` is given, what is not in the page cache is read by a thread first;
-        returns whether there was such.
-        """
+        """Send a region. If it is large or `look`, a thread first reads what is not cached. True if it had to."""
         source = region.file.fileno()
         position, end = region.position, region.position + region.size
         chunk_end, is_cold = (position if look or region.size > SMALL_BYTES else end), False
@@ -188,13 +186,12 @@ class SocketTransport:
             except BlockingIOError:
                 await self._wait_writable()
                 continue
-            if sent == 0:  # else the loop would never end
+            if sent == 0:  # otherwise the loop would never end
                 raise OSError(errno.EIO, "the file ends before the region does")
             position += sent
         return is_cold
 
     async def _wait_writable(self) -> None:
-        """Wait until the peer has taken some of what was sent."""
         await trio.lowlevel.wait_writable(self._socket)
         self.sent_at = trio.current_time()
 
@@ -211,13 +208,13 @@ async def connect(address: HostPort) -> SocketTransport:
         stream = await trio.open_tcp_stream(address.host, address.port)
     except OSError as error:
         raise NetworkError(f"cannot connect to {address}: {_reason(error)}") from error
-    except ValueError as error:  # brokers and clients are told addresses by others: a name that no host can have
+    except ValueError as error:  # an address from a peer, with an impossible name
         raise NetworkError(f"cannot connect to {address}: no host has such a name") from error
     return SocketTransport(socket.socket(fileno=stream.socket.detach()))
 
 
 def _reason(error: OSError) -> str:
-    """The innermost cause, without the address: trio wraps the failures of all the addresses it tried."""
+    """Return the innermost cause, without the address: trio wraps the failures of all addresses that it tried."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -14,7 +14,7 @@ def default_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands configure logging for their process, and a logger that was used before keeps what held then."""
     configured = structlog.get_config()
     structlog.reset_defaults()
-    monkeypatch.setattr(open_files, "log", structlog.get_logger())
+    monkeypatch.setattr(open_files, "logger", structlog.get_logger())
     yield
     structlog.configure(**configured)
 

@@ -8,28 +8,18 @@ from typing import Any
 import pytest
 
 from tests.support.clients import wait_for
+from tests.support.java_tools import TOOLS, create, run
 from tests.support.kafka import run_kafka_class
 
-TOOLS = "org.apache.kafka.tools"
 GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 RECORDS = 1000
-
-
-def run(tool: str, bootstrap: str, *arguments: str) -> str:
-    return run_kafka_class(tool, "--bootstrap-server", bootstrap, *arguments)
 
 
 def events(printed: str, name: str) -> list[dict[str, Any]]:
     """The lines of JSON of a verifiable client that bear this name."""
     said = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     return [line for line in said if line["name"] == name]
-
-
-def create(bootstrap: str, topic: str, *arguments: str) -> None:
-    assert f"Created topic {topic}." in run(
-        f"{TOOLS}.TopicCommand", bootstrap, "--create", "--topic", topic, *arguments
-    )
 
 
 def test_kafka_topics_creates_alters_and_deletes_topics(our_broker: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.testing.local_cluster import LocalCluster
-from tests.conformance.test_java_tools import TOOLS, create, run
 from tests.support.clients import wait_for
+from tests.support.java_tools import TOOLS, create, run
 
 TOPICS = f"{TOOLS}.TopicCommand"
 REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"

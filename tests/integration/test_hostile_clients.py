@@ -1,6 +1,5 @@
 """Eight clients that send bombs, search in them, and have them compressed anew, or that send very many names: a broker
-stays small.
-"""
+stays small."""
 
 import time
 import uuid
@@ -23,18 +22,13 @@ from pipeline.records.compression import Codec
 from pipeline.settings import parse_address
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.bombs import bomb
+from tests.support.hostile import memory_kb
 
 CLIENTS = 8
 MAX_LIFT_KB = 200 * 1024
 DEADLINE_S = 120
 POLL_S = 0.1
 TOPICS = {"plain": {}, "compacted": {"cleanup.policy": "compact"}, "recoded": {"compression.type": "lz4"}}
-
-
-def memory_kb(pid: int, name: str) -> int:
-    """Resident memory in KiB: now (VmRSS), or at its highest (VmHWM)."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")

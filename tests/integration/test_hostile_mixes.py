@@ -39,7 +39,7 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_address
 from pipeline.testing.local_cluster import LocalCluster
-from tests.integration.test_hostile_clients import memory_kb
+from tests.support.hostile import memory_kb
 
 CLIENTS = 8
 MAX_LIFT_KB = 200 * 1024

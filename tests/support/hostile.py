@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -123,3 +124,9 @@ class HostileRequests:
                 if kind.format.isupper():
                     return number % 2**bits
                 return max(-(2 ** (bits - 1)), min(number, 2 ** (bits - 1) - 1))
+
+
+def memory_kb(pid: int, name: str) -> int:
+    """Resident memory in KiB: now (VmRSS), or at its highest (VmHWM)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import trio
 import trio.testing
 
-from pipeline.model import BrokerId, HostPort
+from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
+from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.net.answers import Peer
 from pipeline.net.network import SOCKETS
 from pipeline.net.server import Server, ServerConfig
@@ -151,3 +152,8 @@ async def serving(leader: Leader, address: HostPort = HostPort("127.0.0.1", 0)) 
         await nursery.start(Server(leader.handle, API, LIMITS).serve, listeners)
         yield
         nursery.cancel_scope.cancel()
+
+
+async def leave_fetcher(fetchers: ReplicaFetchers, topic_partition: TopicPartition) -> None:
+    for fetcher, left in fetchers.remove([topic_partition]).items():
+        await fetcher.wait_until_untouched(left)

@@ -24,15 +24,7 @@ from pipeline.protocol.messages.metadata import (
 )
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pipeline.protocol.schema import Message
-from tests.unit.net.test_server_limits import (
-    DEADLINE_S,
-    answer,
-    answer_size,
-    connected,
-    produce_bytes,
-    request_bytes,
-    until,
-)
+from tests.support.raw_requests import DEADLINE_S, answer, answer_size, connected, produce_bytes, request_bytes, until
 
 NAME_BYTES = 30_000
 MANY = 10_001

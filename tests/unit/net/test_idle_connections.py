@@ -11,7 +11,7 @@ from pipeline.net.server import Server, ServerConfig
 from pipeline.net.transport import Piece
 from pipeline.protocol.api import API
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.unit.net.test_server_limits import request_bytes
+from tests.support.raw_requests import request_bytes
 
 MAX_IDLE_S = 5.0
 SENDING_S = 60

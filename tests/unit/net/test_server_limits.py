@@ -1,69 +1,23 @@
 """What a server does about clients that want too much, and what it counts."""
 
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
 from pipeline.errors import NetworkError
-from pipeline.model import HostPort
 from pipeline.net import server as server_module
 from pipeline.net.answers import Peer, Throttled
 from pipeline.net.server import Server
-from pipeline.net.transport import SocketTransport, connect
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import ClientConnection, Request
 from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
-from pipeline.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 from pipeline.protocol.schema import Message
+from tests.support.raw_requests import DEADLINE_S, answer, answer_size, connected, produce_bytes, request_bytes, until
 
-DEADLINE_S = 60
 MEGABYTE = 1_000_000
-
-
-@asynccontextmanager
-async def connected(address: HostPort, count: int = 1) -> AsyncIterator[list[SocketTransport]]:
-    transports = [await connect(address) for _ in range(count)]
-    try:
-        yield transports
-    finally:
-        for transport in transports:
-            transport.close()
-
-
-def request_bytes(message: Message, version: int) -> bytes:
-    return b"".join(map(bytes, ClientConnection("test").encode_request(message, version)[1]))  # type: ignore[arg-type]
-
-
-def produce_bytes(size: int) -> bytes:
-    data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=bytes(size))])
-    return request_bytes(ProduceRequest(topic_data=[data]), 9)
-
-
-async def answer_size(transport: SocketTransport) -> int:
-    """Bytes of the next answer; 0 at the end of the stream."""
-    buffer = memoryview(bytearray(10_000))
-    with trio.fail_after(DEADLINE_S):
-        return await transport.receive_into(buffer)
-
-
-async def until(condition: Any) -> None:
-    with trio.fail_after(DEADLINE_S):
-        while not condition():
-            await trio.sleep(0.002)
-
-
-def answer(request: Request[Message], peer: Peer) -> Message:
-    return ProduceResponse() if request.api_key is ApiKey.PRODUCE else MetadataResponse()
 
 
 async def test_connections_of_one_address_are_bounded(serve: Any) -> None:

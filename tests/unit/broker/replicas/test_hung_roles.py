@@ -4,28 +4,19 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.replicas import logs as replica_logs
-from pipeline.broker.replicas.logs import AssignedPartition, log_config
+from pipeline.broker.replicas.logs import AssignedPartition
 from pipeline.broker.replicas.replicas import Replicas
-from pipeline.broker.replication.in_sync_watch import InSyncWatch
-from pipeline.broker.replication.replica_fetchers import replica_fetchers
-from pipeline.broker.runtime.disk_threads import DiskThreads
-from pipeline.broker.settings.dynamic import DynamicSettings
-from pipeline.broker.settings.topic import topic_settings
 from pipeline.coordination.partition_states import read_states
-from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
-from pipeline.net.network import SOCKETS
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -36,8 +27,9 @@ from pipeline.protocol.messages.create_topics import (
 from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Observed, Start, batch
-from tests.unit.broker.replicas.test_replicas import CONFIG, OWN, TOPIC_ID, assigned
+from tests.support.hung_disks import leaders, names, opened, until
+from tests.support.replicas import TOPIC_ID, assigned
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 BOUND_S = 40.0
 """More than one wait for a disk that does not answer, less than CHANGES of them, and less than the hang."""
@@ -53,56 +45,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"pipeline.broker.{module}.STALLED_S", STALLED_S)
 
 
-@asynccontextmanager
-async def opened(
-    path: Path, log_dirs: Sequence[str] = ("a", "b")
-) -> AsyncIterator[tuple[Replicas, LogDirectories, FaultyFiles]]:
-    """Replicas in the log dirs `a` and `b`; the first one hangs when a test says so, until the test ends at most."""
-    files, view, settings = FaultyFiles(DiskFiles(), random.Random(1)), ClusterView("c"), DynamicSettings(CONFIG)
-    directories = LogDirectories.open(
-        [path / name for name in log_dirs],
-        files,
-        log_config(topic_settings({}, CONFIG), 1_000_000),
-        broker_id=OWN,
-        cluster_id="c",
-        rng=random.Random(1),
-        now_ms=NOW_MS,
-    )
-    replicas = Replicas(
-        directories,
-        DiskThreads(),
-        Observed(),
-        lambda: NOW_MS,
-        own_id=OWN,
-        in_sync=InSyncWatch(view, 10.0),
-        fetchers=replica_fetchers(settings, view, lambda: NOW_MS, SOCKETS),
-        producer_expiration_ms=1_000_000,
-    )
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(replicas.logs.pending.run)
-            await replicas.logs.settle()
-            try:
-                yield replicas, directories, files
-            finally:
-                files.released.set()
-            nursery.cancel_scope.cancel()
-    finally:
-        directories.close()
-
-
 def led(indexes: Sequence[int], epoch: int, topic_id: uuid.UUID = TOPIC_ID) -> list[AssignedPartition]:
     return [assigned(index, leader=1, epoch=epoch, isr=(1,), topic_id=topic_id) for index in indexes]
-
-
-def names(indexes: Sequence[int]) -> list[TopicPartition]:
-    return [TopicPartition("t", index) for index in indexes]
-
-
-def leaders(replicas: Replicas) -> dict[int, int]:
-    """The leader epoch of each partition that is led here."""
-    found = replicas.partitions.items()
-    return {name.partition: partition.leader_epoch for name, partition in found if partition.is_leader}
 
 
 def append(replicas: Replicas, index: int) -> None:
@@ -115,12 +59,6 @@ async def assign_again(replicas: Replicas, items: Sequence[AssignedPartition]) -
     with trio.fail_after(TIMEOUT_S):
         while await replicas.assign(items):
             await replicas.wait_for_answers()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    with trio.fail_after(TIMEOUT_S):
-        while not is_so():
-            await trio.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", ["creation", "sync_directory", "opening", "sync"])

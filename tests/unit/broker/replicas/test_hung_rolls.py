@@ -19,25 +19,12 @@ from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.produce import PartitionProduceResponse
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import Broker, Start, batch
-from tests.unit.broker.replicas.test_hung_roles import leaders, names, until
-from tests.unit.broker.requests.handlers.test_offsets import commit, fetch
+from tests.support.hung_disks import PARTITIONS, ROLL_S, base_offsets, in_dir, leaders, names, until
+from tests.support.offsets import commit, fetch
+from tests.unit.broker.conftest import Start, batch
 
-ROLL_S = 40.0
-"""Far less than a hang that nobody ends."""
 RECORD = bytes(900)
 """Two do not fit into a segment."""
-PARTITIONS = 4
-
-
-def in_dir(log_dir: Path) -> list[int]:
-    return [index for index in range(PARTITIONS) if (log_dir / f"t-{index}").exists()]
-
-
-def base_offsets(broker: Broker, partition: int) -> list[int]:
-    """The base offsets of all batches of a partition, in their order."""
-    log = broker.handle.replicas.partitions[names([partition])[0]].log
-    return [header.base_offset for header in log.headers(log.log_start_offset)]
 
 
 async def test_a_segment_that_is_not_created_holds_up_its_own_partition(start: Start, tmp_path: Path) -> None:

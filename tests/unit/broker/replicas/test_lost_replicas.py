@@ -11,8 +11,8 @@ from pipeline.coordination.znodes import BrokerRegistration, broker_path, topic_
 from pipeline.log.checkpoint import BOOT_ID, CLEAN_SHUTDOWN
 from pipeline.model import BrokerId
 from tests.support.brokers import Brokers, replicated_cluster
+from tests.support.strays import produce_records
 from tests.support.znodes import remove_tree
-from tests.unit.broker.replicas.test_strays import produce_records
 
 RECORDS = 20
 

@@ -14,14 +14,13 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.broker.cluster.view import ClusterView, PartitionView
-from pipeline.broker.replicas.logs import AssignedPartition, log_config
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.replicas.logs import log_config
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.replica_fetchers import replica_fetchers
 from pipeline.broker.runtime.disk_threads import DiskThreads
-from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.settings.topic import topic_settings
 from pipeline.errors import StorageError
@@ -32,15 +31,12 @@ from pipeline.log.directories.displacement import is_displaced
 from pipeline.log.directories.logs_set_aside import LogName
 from pipeline.log.files import DiskFiles
 from pipeline.log.log_failure import abandon
-from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import Offset, TopicPartition
 from pipeline.net.network import SOCKETS
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.records.batch import set_base_offset
+from tests.support.replicas import CONFIG, OWN, TOPIC_ID, assigned
 from tests.unit.broker.conftest import NOW_MS, Observed, batch
-
-OWN, OTHER = BrokerId(1), BrokerId(2)
-TOPIC_ID = uuid.UUID(int=7)
-CONFIG = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/nowhere", "zookeeper.connect": "z:1"})
 
 
 class Leaderships:
@@ -84,28 +80,6 @@ def opened(path: Path) -> Iterator[tuple[Replicas, LogDirectories]]:
     )
     with suppress(StorageError):
         directories.close()
-
-
-def assigned(
-    index: int = 0,
-    *,
-    leader: int,
-    epoch: int,
-    isr: tuple[int, ...] = (1, 2),
-    topic_id: uuid.UUID = TOPIC_ID,
-    **overrides: str,
-) -> AssignedPartition:
-    return AssignedPartition(
-        topic_partition=TopicPartition("t", index),
-        topic_id=topic_id,
-        settings=topic_settings({name.replace("_", "."): value for name, value in overrides.items()}, CONFIG),
-        view=PartitionView(
-            replicas=(OWN, OTHER),
-            leader=BrokerId(leader),
-            leader_epoch=LeaderEpoch(epoch),
-            isr=tuple(BrokerId(number) for number in isr),
-        ),
-    )
 
 
 def lose_power(path: Path) -> None:

@@ -4,19 +4,14 @@ import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
-import trio
 from structlog.testing import capture_logs
 
 from pipeline.broker.replicas import strays as stray_keeper
 from pipeline.broker.replicas.strays import ASSIGNED_ELSEWHERE, NOT_REMOVED
 from pipeline.client.admin.elections import alter_reassignments
 from pipeline.client.admin.topics import NewTopic, create_topics
-from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.producer.producer import open_producer
 from pipeline.coordination.deleted_topics import DeletedTopic, mark_deleted, remove_znodes, write_record
 from pipeline.coordination.znodes import TopicAssignment, encode_uuid, partition_state_path, topic_path
 from pipeline.errors import DiskFullError
@@ -28,23 +23,10 @@ from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
-from tests.support.brokers import Brokers, clock, replicated_cluster
+from tests.support.brokers import replicated_cluster
+from tests.support.strays import T, produce_records, wait_for
 from tests.support.znodes import remove_tree
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
-
-T = TopicPartition("t", 0)
-
-
-async def wait_for(condition: Any) -> None:
-    with trio.fail_after(TIMEOUT_S):
-        while not condition():
-            await trio.sleep(0.005)
-
-
-async def produce_records(brokers: Brokers, count: int) -> None:
-    async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
-        for number in range(count):
-            await producer.send("t", str(number).encode())
 
 
 async def topic_id_of(client: MemoryClient, name: str) -> uuid.UUID:

@@ -35,7 +35,7 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.records.batch import place_batch
 from pipeline.settings import MAX_INT64
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.support.replica_leader import FOLLOWER, LEADER, LONG_WAIT_MS, TOPIC_ID, Leader, serving
+from tests.support.replica_leader import FOLLOWER, LEADER, LONG_WAIT_MS, TOPIC_ID, Leader, leave_fetcher, serving
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Observed, batch
 
 
@@ -78,11 +78,6 @@ def replica(path: Path, index: int = 0, files: Files | None = None, **overrides:
     partition = Partition(log, settings, Observed(), upkeep, FOLLOWER)
     partition.follow(PartitionView(replicas=(LEADER, FOLLOWER), leader=LEADER, leader_epoch=LeaderEpoch(5)))
     return partition
-
-
-async def leave_fetcher(fetchers: ReplicaFetchers, topic_partition: TopicPartition) -> None:
-    for fetcher, left in fetchers.remove([topic_partition]).items():
-        await fetcher.wait_until_untouched(left)
 
 
 def follow(fetchers: ReplicaFetchers | ReplicaFetcher, partition: Partition, epoch: int = 5) -> None:

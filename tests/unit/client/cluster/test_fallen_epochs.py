@@ -14,7 +14,7 @@ from pipeline.client.cluster.metadata import ClusterMetadata, merge
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from tests.support.scripted_broker import Partition, ScriptedCluster
-from tests.unit.client.cluster.test_metadata import T0, response
+from tests.unit.client.cluster.conftest import T0, response
 
 FIRST, SECOND = HostPort("h", 9001), HostPort("h", 9002)
 DEADLINE_S = 60

@@ -5,23 +5,11 @@ from pipeline.model import NO_LEADER_EPOCH, BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.metadata import (
     MetadataResponse,
-    MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from pipeline.protocol.schema import ZERO_UUID
-
-T0 = TopicPartition("t", 0)
-ID = uuid.UUID(int=7)
-BROKERS = [MetadataResponseBroker(node_id=number, host="h", port=9000 + number) for number in (1, 2)]
-
-
-def response(leader: int, epoch: int, *, topic_id: uuid.UUID = ID, error: int = 0) -> MetadataResponse:
-    partition = MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=epoch, error_code=0)
-    topic = MetadataResponseTopic(
-        name="t", topic_id=topic_id, error_code=error, partitions=[] if error else [partition]
-    )
-    return MetadataResponse(brokers=BROKERS, controller_id=2, cluster_id="c", topics=[topic])
+from tests.unit.client.cluster.conftest import BROKERS, ID, T0, response
 
 
 def test_names_brokers_controller_and_leaders() -> None:

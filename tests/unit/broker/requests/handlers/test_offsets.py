@@ -1,7 +1,7 @@
 """FindCoordinator, OffsetCommit, OffsetFetch and OffsetDelete, asked of a broker."""
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,62 +36,12 @@ from pipeline.protocol.messages.offset_fetch import (
 )
 from pipeline.protocol.schema import Message
 from pipeline.records.batch import iterate_headers
+from tests.support.offsets import commit, fetch, topic_id
 from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 SMALL = {"offsets_topic_num_partitions": 3}
 NONE, UNKNOWN, TOO_LARGE = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_METADATA_TOO_LARGE
 NO_COORDINATOR = ErrorCode.NOT_COORDINATOR
-
-
-async def topic_id(broker: Broker, name: str) -> uuid.UUID:
-    topics = [MetadataRequestTopic(name=name)]
-    response = await broker.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
-    found: uuid.UUID = response.topics[0].topic_id
-    return found
-
-
-async def commit(
-    broker: Broker,
-    group_id: str,
-    topic: str,
-    *parts: tuple[int, int, str | None],
-    generation: int = -1,
-    member_id: str = "",
-    by_id: uuid.UUID | None = None,
-) -> Sequence[int]:
-    identified = by_id or await topic_id(broker, topic)
-    sent = [
-        OffsetCommitRequestPartition(
-            partition_index=index, committed_offset=offset, committed_leader_epoch=4, committed_metadata=metadata
-        )
-        for index, offset, metadata in parts
-    ]
-    response = await broker.ask(
-        OffsetCommitRequest(
-            group_id=group_id,
-            generation_id_or_member_epoch=generation,
-            member_id=member_id,
-            topics=[OffsetCommitRequestTopic(topic_id=identified, partitions=sent)],
-        )
-    )
-    return [part.error_code for part in response.topics[0].partitions]
-
-
-async def fetch(broker: Broker, group_id: str, *, require_stable: bool = False) -> Any:
-    """(error, {(topic, partition): (offset, epoch, metadata)}) of all that a group committed."""
-    asked = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
-    response = await broker.ask(OffsetFetchRequest(groups=asked, require_stable=require_stable))
-    (group,) = response.groups
-    names = {await topic_id(broker, name): name for name in ("clicks", "views")}
-    return group.error_code, {
-        (names[topic.topic_id], part.partition_index): (
-            part.committed_offset,
-            part.committed_leader_epoch,
-            part.metadata,
-        )
-        for topic in group.topics
-        for part in topic.partitions
-    }
 
 
 async def test_the_first_request_for_a_coordinator_creates_the_offsets_topic(start: Start) -> None:

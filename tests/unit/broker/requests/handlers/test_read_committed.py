@@ -1,6 +1,5 @@
 """Readers of committed records (KIP-98), on a log into which a mirror copied transactions."""
 
-import struct
 from typing import Any
 
 import pytest
@@ -10,28 +9,9 @@ from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from pipeline.records.batch import iterate_headers, write_crc
-from pipeline.records.builder import BatchBuilder
-from pipeline.records.compression import Codec
+from pipeline.records.batch import iterate_headers
+from tests.support.transactions import PRODUCER, TRANSACTIONAL, marker, with_attributes
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
-
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-PRODUCER = {"producer_id": 7, "producer_epoch": 0}
-
-
-def with_attributes(made: bytearray, attributes: int) -> bytearray:
-    struct.pack_into(">h", made, 21, attributes)
-    write_crc(made, 0, len(made))
-    return made
-
-
-def marker(offset: int, *, commits: bool) -> bytearray:
-    builder = BatchBuilder(Codec.NONE, 1000)
-    builder.append(struct.pack(">hh", 0, int(commits)), struct.pack(">hi", 0, 0), (), NOW_MS)
-    made = with_attributes(builder.build(**PRODUCER), TRANSACTIONAL | CONTROL)
-    struct.pack_into(">q", made, 0, offset)
-    return made
 
 
 async def _read(

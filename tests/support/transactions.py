@@ -1,0 +1,26 @@
+"""Batches of transactions, as a mirror copies them."""
+
+import struct
+
+from pipeline.records.batch import write_crc
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from tests.unit.broker.conftest import NOW_MS
+
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+PRODUCER = {"producer_id": 7, "producer_epoch": 0}
+
+
+def with_attributes(made: bytearray, attributes: int) -> bytearray:
+    struct.pack_into(">h", made, 21, attributes)
+    write_crc(made, 0, len(made))
+    return made
+
+
+def marker(offset: int, *, commits: bool) -> bytearray:
+    builder = BatchBuilder(Codec.NONE, 1000)
+    builder.append(struct.pack(">hh", 0, int(commits)), struct.pack(">hi", 0, 0), (), NOW_MS)
+    made = with_attributes(builder.build(**PRODUCER), TRANSACTIONAL | CONTROL)
+    struct.pack_into(">q", made, 0, offset)
+    return made

@@ -19,6 +19,7 @@ from pipeline.protocol.messages.produce import (
     TopicProduceData,
 )
 from pipeline.protocol.schema import Message
+from tests.support.wire import joined
 
 DEADLINE_S = 60
 
@@ -34,7 +35,7 @@ async def connected(address: HostPort, count: int = 1) -> AsyncIterator[list[Soc
 
 
 def request_bytes(message: Message, version: int) -> bytes:
-    return b"".join(map(bytes, ClientConnection("test").encode_request(message, version)[1]))  # type: ignore[arg-type]
+    return joined(ClientConnection("test").encode_request(message, version)[1])
 
 
 def produce_bytes(size: int) -> bytes:

@@ -1,5 +1,6 @@
 """Answers that wait for others, while what comes behind them on the connection is handled."""
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,11 @@ from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from pipeline.protocol.schema import Message
 
 DEADLINE_S = 60
+
+
+def same_socket(transport: SocketTransport) -> socket.socket:
+    """Return the socket of a transport, by a descriptor of its own."""
+    return socket.socket(fileno=os.dup(transport.descriptor))
 
 
 class Debt(Owed):
@@ -172,7 +178,8 @@ async def test_owed_answers_are_sent_before_garbage_ends_the_connection(serve: A
 async def test_a_client_that_ends_its_side_still_gets_what_is_owed(serve: Any, handler: Handler) -> None:
     async with serve(handler) as (address, _), open_client(address) as client:
         await client.ask("a")
-        client.transport._socket.shutdown(socket.SHUT_WR)
+        with same_socket(client.transport) as connected:
+            connected.shutdown(socket.SHUT_WR)
         await handler.wait_until_handled(1)
         await wait_all_tasks_blocked()
         handler.debts[0].end()
@@ -184,7 +191,8 @@ async def test_owed_answers_of_a_broken_connection_are_given_up(serve: Any, hand
         await client.ask("a")
         await handler.wait_until_handled(1)
         linger_no_time = b"\1\0\0\0\0\0\0\0"
-        client.transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_no_time)
+        with same_socket(client.transport) as connected:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_no_time)
         client.transport.close()
         with trio.fail_after(DEADLINE_S):
             while server.statistics.open_connections:

@@ -11,7 +11,6 @@ import trio.testing
 
 from pipeline.broker.cluster.view import NO_BROKER
 from pipeline.broker.controller import reign
-from pipeline.broker.controller.controller_plan import ElectPreferred
 from pipeline.broker.controller.reassignment import TargetResult
 from pipeline.broker.controller.reign import Reign
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch, ControllerNode
@@ -147,11 +146,10 @@ async def test_the_writes_of_an_older_controller_are_refused(monkeypatch: pytest
         await make_topic(other, "t", [(2, 1)])
         await old.until(is_led("t", 1))
         await register(other, 2)
-        reigning = old.controller._reigning()
         found = await other.get(ControllerEpoch.PATH)
         await other.set(ControllerEpoch.PATH, b"2", found.version)  # another was elected
         with pytest.raises(KafkaError) as raised:
-            await reigning.reassign({TopicPartition("t", 0): (BrokerId(1),)}, may_change_factor=True)
+            await old.controller.reassign({TopicPartition("t", 0): (BrokerId(1),)}, timeout_s=DEADLINE_S)
         assert raised.value.code == ErrorCode.NOT_CONTROLLER
         before = await state_of(other, "t")
         changed = PartitionState(
@@ -161,7 +159,7 @@ async def test_the_writes_of_an_older_controller_are_refused(monkeypatch: pytest
         await other.set(before.path, changed.encode())
         await old.controller._elected.reign._states.read_all() if old.controller._elected else None
         with pytest.raises(KafkaError):
-            await reigning.elect(ElectPreferred())
+            await old.controller.elect(None, is_unclean=False, timeout_s=DEADLINE_S)
         assert await state_of(other, "t") == changed
 
 

@@ -51,7 +51,8 @@ def test_many_logs_are_made_at_once(tmp_path: Path, batches: Batches) -> None:
     assert {name: log.topic_id for name, log in directories.logs.items()} == {
         wanted.topic_partition: wanted.topic_id for wanted in new
     }
-    directories.opened[0]._take_offline(StorageError("one", "gone"))
+    with pytest.raises(StorageError, match="gone"), directories.opened[0].noticing_failure():
+        raise StorageError("one", "gone")
     names = [TopicPartition("b", number) for number in range(2)]
     made = directories.create_all(
         [NewLog(topic_partition=name, is_new=bool(name.partition)) for name in names], batches.now_ms

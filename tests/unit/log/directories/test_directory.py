@@ -52,7 +52,7 @@ def test_without_a_clean_shutdown_the_logs_are_checked(
     directory = open_directory()
     assert not marker.exists()
     assert directory.logs[name].log_end_offset == 3
-    directory._lock.release()
+    directory.release()
     path.write_bytes(path.read_bytes()[:-1])
     directory = open_directory()
     assert directory.logs[name].log_end_offset == 0

@@ -1,4 +1,4 @@
-"""The znodes of the controller and of changes that brokers tell each other, in Kafka's layout. Pure.
+"""The znodes of the controller and of notifications between brokers, in Kafka's layout. Pure.
 
 Source: Kafka's ZkData. As in `znodes`, `decode` raises nothing but `CoordinationError` with the path of the znode.
 """
@@ -48,7 +48,7 @@ class ControllerNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEpoch:
-    """How many controllers there were: `/controller_epoch`. A controller's writes demand the version it left here."""
+    """The number of controllers so far: `/controller_epoch`. A controller's writes require its own version."""
 
     PATH: ClassVar[str] = "/controller_epoch"
 
@@ -80,12 +80,12 @@ class _StateChangeJson(BaseModel):
 
 
 def encode_state_change(partitions: Sequence[TopicPartition]) -> bytes:
-    """Which partitions' states were changed, as JSON version 1: the data of a znode at `STATE_CHANGE_PREFIX`."""
+    """Encode the partitions whose states changed, for a znode at `STATE_CHANGE_PREFIX`: JSON version 1."""
     changed = [{"topic": changed.topic, "partition": changed.partition} for changed in partitions]
     return to_json({"version": 1, "partitions": changed})
 
 
 def decode_state_change(path: str, data: bytes) -> list[TopicPartition]:
-    """Decode what `encode_state_change` wrote. Raises CoordinationError."""
+    """Decode the partitions of a notification. Raises CoordinationError."""
     changed = from_json(path, data, _StateChangeJson).partitions
     return [TopicPartition(item.topic, item.partition) for item in changed]

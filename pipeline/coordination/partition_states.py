@@ -1,15 +1,15 @@
-"""Writes the states of many partitions: conditional, a few hundred by one transaction, and told to every broker.
+"""Writes the states of many partitions conditionally, a few hundred per transaction, and notifies every broker.
 
 Invariants:
 
-- A state is written only over the version that its writer has seen, or where there is none.
+- A state is written only over the version that its writer has read, or created if there was none.
 - A state is written only if the topic was not deleted: versions of a recreated topic begin at 0 again, so equal
-  versions prove nothing. The transaction demands that no record of the deletion of the topic id exists.
-- In the same transaction a sequential znode below `/isr_change_notification` names what was written: a follower of
-  that directory misses nothing. Each of them names what its transaction wrote, and nothing else.
-- A write whose answer was lost is read back: what it wrote counts, and is not written again.
-- Partitions that somebody else wrote meanwhile are left out; they do not stop the others.
-- Znodes are made below a topic's znode, never that itself: nothing is written of a topic that is gone.
+  versions prove nothing. The transaction requires that no record of the deletion of the topic id exists.
+- The same transaction creates a sequential znode below `/isr_change_notification`, which names exactly the partitions
+  that it wrote. So a broker that watches this directory misses no change.
+- If the answer to a write is lost, the states are read back. States that were written are not written again.
+- Partitions that another client wrote meanwhile are left out; they do not stop the others.
+- Znodes are created below a topic's znode, but never this znode itself: nothing is written for a deleted topic.
 """
 
 import uuid
@@ -59,12 +59,12 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """A state as it is to be, over that of this version. `version` None: there is none yet, and it is made. From 0 on
-    `topic_version` is the version that the topic's znode must have.
+    """A state to write over `version`; None creates the znode. From 0 on `topic_version` is the version that the
+    topic's znode must have.
     """
 
     topic_id: uuid.UUID
-    """The topic whose state this is. Nothing is written once that topic is deleted."""
+    """Id of the state's topic. Nothing is written once this topic is deleted."""
     state: PartitionState
     version: int | None
     topic_version: int = -1
@@ -87,10 +87,10 @@ class Written(NamedTuple):
 async def write_states(
     zookeeper: CoordinationClient, changes: Sequence[StateChange], checks: Sequence[CheckNode] = ()
 ) -> dict[TopicPartition, Written | None]:
-    """Write each state, None for one that had another version, or whose checks do not hold. Goes on until answered.
+    """Write the states; return None for each that had another version, or whose checks do not hold. Retries until done.
 
-    Raises BadVersionError or NoNodeError, with its path, for the first of `checks` that does not hold; then nothing of
-    the transaction that it was part of was written.
+    Raises BadVersionError or NoNodeError, with its path, for the first of `checks` that does not hold. The transaction
+    with this check then wrote nothing; earlier ones may have written theirs.
     """
     results: dict[TopicPartition, Written | None] = {}
     for start in range(0, len(changes), WRITTEN_AT_ONCE):
@@ -103,7 +103,7 @@ async def write_states(
 async def read_states(
     zookeeper: CoordinationClient, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Written]:
-    """The states that there are, and can be read. Raises CoordinationUnavailableError."""
+    """Return the states that exist and can be read. Raises CoordinationUnavailableError."""
     found, _ = await look_up_states(zookeeper, partitions)
     return found
 
@@ -111,7 +111,7 @@ async def read_states(
 async def look_up_states(
     zookeeper: CoordinationClient, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, Written], dict[TopicPartition, int]]:
-    """The states that can be read, and for the others the versions of their znodes, -1 where there is none.
+    """Return the readable states, and the znode versions of the others, -1 if there is no znode.
 
     Raises CoordinationUnavailableError.
     """
@@ -119,16 +119,16 @@ async def look_up_states(
     others: dict[TopicPartition, int] = {}
     for start in range(0, len(partitions), MAX_AT_ONCE):
         part = partitions[start : start + MAX_AT_ONCE]
-        values = await zookeeper.get_each([partition_state_path(name.topic, name.partition) for name in part])
-        for name, value in zip(part, values, strict=True):
+        values = await zookeeper.get_each([partition_state_path(*topic_partition) for topic_partition in part])
+        for topic_partition, value in zip(part, values, strict=True):
             if value is None:
-                others[name] = NO_ZNODE
+                others[topic_partition] = NO_ZNODE
                 continue
             try:
-                found[name] = Written(PartitionState.decode(name.topic, name.partition, value.data), value.version)
+                found[topic_partition] = Written(PartitionState.decode(*topic_partition, value.data), value.version)
             except CoordinationError as error:
                 logger.error("partition_state_unreadable", error=str(error))
-                others[name] = value.version
+                others[topic_partition] = value.version
     return found, others
 
 
@@ -145,7 +145,7 @@ class _Batch:
         self.results: dict[TopicPartition, Written | None] = {}
 
     async def write(self) -> None:
-        """Until each change is written or refused."""
+        """Write until each change is written or refused."""
         while self._pending:
             try:
                 await self._zookeeper.transaction(await self._operations())
@@ -179,8 +179,8 @@ class _Batch:
                 operations.append(CreateNode(path=path, data=data))
             else:
                 operations.append(SetNode(path=path, data=data, version=change.version))
-        told = encode_state_change([change.topic_partition for change in self._pending.values()])
-        return [*operations, CreateNode(path=STATE_CHANGE_PREFIX, data=told, sequential=True)]
+        notice = encode_state_change([change.topic_partition for change in self._pending.values()])
+        return [*operations, CreateNode(path=STATE_CHANGE_PREFIX, data=notice, sequential=True)]
 
     async def _missing_parents(self, states: Sequence[PartitionState]) -> list[str]:
         paths = list(dict.fromkeys(partitions_path(state.topic) for state in states))
@@ -193,11 +193,12 @@ class _Batch:
         return missing
 
     async def _resolve(self, error: CoordinationError) -> None:
-        """A transaction was refused: take out what is to blame."""
+        """Take out the changes because of which a transaction was refused, or create the directory that it missed."""
         if error.path == STATE_CHANGE_PREFIX:
             await self._make_directory()
             return
-        if isinstance(error, NoNodeError) and error.path in self._record_paths():
+        record_paths = {record_path(change.topic_id) for change in self._pending.values()}
+        if isinstance(error, NoNodeError) and error.path in record_paths:
             await self._make_records_directory()
             return
         gone = [
@@ -217,9 +218,6 @@ class _Batch:
         except (NodeExistsError, CoordinationLostError, CoordinationUnavailableError):
             await trio.lowlevel.checkpoint()
 
-    def _record_paths(self) -> set[str]:
-        return {record_path(change.topic_id) for change in self._pending.values()}
-
     async def _make_records_directory(self) -> None:
         try:
             await make_records_directory(self._zookeeper)
@@ -227,7 +225,7 @@ class _Batch:
             await trio.lowlevel.checkpoint()
 
     async def _read_back(self) -> None:
-        """Take out what is written, and what cannot be written any more."""
+        """Take out the changes that are written, and those that cannot be written any more."""
         try:
             found = await self._zookeeper.get_each(list(self._pending))
         except CoordinationUnavailableError:

@@ -1,10 +1,10 @@
 """The znodes of client quotas, in Kafka's layout. Pure.
 
-`/config/users/<user>`, `/config/users/<user>/clients/<client-id>` and `/config/clients/<client-id>`, each name
-`<default>` for everybody without one of their own.
+`/config/users/<user>`, `/config/users/<user>/clients/<client-id>` and `/config/clients/<client-id>`. The name
+`<default>` stands for all users or client ids without a znode of their own.
 
-Names are written as Kafka's Sanitizer does: percent-encoded, so that any name can be part of a path. A user's znode may
-hold other things than quotas (SCRAM credentials); whoever changes quotas keeps those.
+Names are percent-encoded as by Kafka's Sanitizer, so that any name can be part of a path. A user's znode may also hold
+other settings than quotas (SCRAM credentials); a change of quotas keeps them.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ DOTS = frozenset({".", ".."})
 
 
 class Default(Enum):
-    """The entity that stands for everybody who has none of their own."""
+    """The name that stands for all users or client ids without an entity of their own."""
 
     DEFAULT = "<default>"
 
@@ -25,7 +25,7 @@ class Default(Enum):
 DEFAULT = Default.DEFAULT
 
 EntityName = str | Default | None
-"""A name, the default, or (None) not part of the entity."""
+"""A name or the default; None if the entity has no name of this type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class QuotaEntity:
 
     @property
     def path(self) -> str:
-        """The znode that holds its quotas."""
+        """The znode that holds the quotas of the entity."""
         if self.user is None:
             return f"{CONFIG_CLIENTS}/{encode_name(self.client_id)}"
         if self.client_id is None:
@@ -46,12 +46,12 @@ class QuotaEntity:
 
 
 def clients_path(user: EntityName) -> str:
-    """The parent of the client ids of a user."""
+    """Return the parent znode of a user's client ids."""
     return f"{CONFIG_USERS}/{encode_name(user)}/clients"
 
 
 def encode_name(name: EntityName) -> str:
-    """Encode a name as part of a path, in which ZooKeeper takes no dots alone."""
+    """Encode a name as an element of a path; ZooKeeper refuses the elements `.` and `..`."""
     if name is DEFAULT:
         return DEFAULT.value
     if not isinstance(name, str) or not name:
@@ -61,5 +61,5 @@ def encode_name(name: EntityName) -> str:
 
 
 def decode_name(part: str) -> str | Default:
-    """From a part of a path."""
+    """Decode a quota entity name from a path element."""
     return DEFAULT if part == DEFAULT.value else unquote(part)

@@ -1,7 +1,7 @@
-"""The sessions of a client so far, and iterators over them and over znodes, for every kind of client.
+"""The sessions of a client so far, and iterators over session events and znode values, for every kind of client.
 
-Invariants: expiries are never forgotten, so that each reader sees each of them once and a client knows its own former
-sessions; all else is the newest state. A cancelled `__anext__` loses nothing: the next call yields what is owed.
+Invariants: expiries are never forgotten, so each reader sees each of them once, and a client knows its own former
+sessions; of all other events only the newest is kept. A cancelled `__anext__` loses nothing: the next call yields it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,78 +23,67 @@ class SessionHistory:
         self.current: SessionEvent | None = None
         self.connection_count = 0
         """Connections made so far."""
-        self._expired: list[SessionId] = []
-        self._changed = Signal()
+        self.expired_sessions: list[SessionId] = []
+        self.changed = Signal()
 
     @property
     def is_connected(self) -> bool:
         """True if requests can be sent."""
         return self.current is not None and self.current.state is SessionState.CONNECTED
 
-    @property
-    def expired_count(self) -> int:
-        """Sessions lost so far."""
-        return len(self._expired)
-
     def connected(self, session_id: SessionId) -> None:
-        """A new session, or the old one on a new connection."""
+        """Note a connection, of a new session or of the present one."""
         self.connection_count += not self.is_connected
         self._become(SessionEvent(SessionState.CONNECTED, session_id))
 
     def suspended(self) -> None:
-        """The connection broke."""
+        """Note that the connection broke."""
         if self.is_connected and self.current is not None:
             self._become(SessionEvent(SessionState.SUSPENDED, self.current.session_id))
 
     def expired(self) -> None:
-        """The session is lost; the next `connected` brings another."""
+        """Note that the session expired; the next `connected` brings another."""
         if self.current is not None and self.current.state is not SessionState.EXPIRED:
-            self._expired.append(self.current.session_id)
+            self.expired_sessions.append(self.current.session_id)
             self._become(SessionEvent(SessionState.EXPIRED, self.current.session_id))
 
     def owns(self, session_id: SessionId) -> bool:
         """True if this is the client's session, or a former one of the client."""
-        return session_id in self._expired or (self.current is not None and self.current.session_id == session_id)
+        is_current = self.current is not None and self.current.session_id == session_id
+        return is_current or session_id in self.expired_sessions
 
     async def wait_connected(self) -> None:
         """Return once requests can be sent."""
         while not self.is_connected:
-            await self._changed.wait()
+            await self.changed.wait()
 
     def events(self) -> AsyncIterator[SessionEvent]:
-        """From the state now on."""
+        """Iterate over the state now and all later events."""
         return _SessionEvents(self)
-
-    async def next_change(self) -> None:
-        """Return after the next event."""
-        await self._changed.wait()
-
-    def expired_session(self, index: int) -> SessionId:
-        """The n-th session that was lost."""
-        return self._expired[index]
 
     def _become(self, event: SessionEvent) -> None:
         self.current = event
-        self._changed.notify()
+        self.changed.notify()
 
 
 class _SessionEvents(AsyncIterator[SessionEvent]):
     def __init__(self, history: SessionHistory) -> None:
         self._history = history
-        self._expired_seen = history.expired_count
+        self._expired_seen = len(history.expired_sessions)
         self._last: tuple[SessionEvent, int] | None = None
 
     async def __anext__(self) -> SessionEvent:
         await trio.lowlevel.checkpoint()
         while (event := self._owed()) is None:
-            await self._history.next_change()
+            await self._history.changed.wait()
         self._last = event, self._history.connection_count
         return event
 
     def _owed(self) -> SessionEvent | None:
-        if self._expired_seen < self._history.expired_count:
+        expired = self._history.expired_sessions
+        if self._expired_seen < len(expired):
             self._expired_seen += 1
-            return SessionEvent(SessionState.EXPIRED, self._history.expired_session(self._expired_seen - 1))
+            return SessionEvent(SessionState.EXPIRED, expired[self._expired_seen - 1])
         current = self._history.current
         if current is None or current.state is SessionState.EXPIRED:
             return None
@@ -102,11 +91,11 @@ class _SessionEvents(AsyncIterator[SessionEvent]):
 
 
 class Watch(AsyncIterator[_Value], Generic[_Value]):
-    """Reads a znode, yields it if it differs from the last time, and waits to be woken.
+    """Reads a znode, yields its value if it differs from the last time, and waits to be woken.
 
-    `read` gives a mark that differs after every change of the znode, and the value; it leaves a watch behind whose
-    firing, or loss, calls `wake`. The mark of a missing znode is None: whenever the watch is woken, such a znode may
-    have been made and removed again, and is yielded once more.
+    `read` returns a mark that differs after every change of the znode, and the value. It leaves a watch that calls
+    `wake` when it fires or is lost. The mark of a missing znode is None. Such a znode is yielded after every wake: it
+    may have been created and removed again.
     """
 
     def __init__(self, read: Callable[[], Awaitable[tuple[object, _Value]]]) -> None:
@@ -115,7 +104,7 @@ class Watch(AsyncIterator[_Value], Generic[_Value]):
         self._woken = Wakeup(is_set=True)
 
     def wake(self) -> None:
-        """The znode may have changed. Called in the trio thread."""
+        """Have the znode read again: it may have changed. Call in the trio thread."""
         self._woken.set()
 
     async def __anext__(self) -> _Value:

@@ -1,10 +1,10 @@
-"""One znode changed by compare-and-set: read, decide, and write unless another client wrote meanwhile.
+"""Changes one znode by compare-and-set: read, decide, and write unless another client wrote meanwhile.
 
-A write that was refused, or whose answer was lost, is decided again on what is there then, at once and up to `ATTEMPTS`
-times. So `decide` may see a change of its own that was written all the same, and must take it for one that is there.
+A write that was refused, or whose answer was lost, is decided again at once on the new value, up to `ATTEMPTS` times.
+So `decide` may be called with its own change, if that was written although its answer was lost.
 
-Transactions over several znodes, and ephemeral znodes that have owners, are written by rules of their own, where they
-belong: `partition_states`, `deleted_topics`, `registration`, and changes of topics and elections of a broker.
+Transactions over several znodes and ephemeral znodes follow rules of their own: `partition_states`, `deleted_topics`,
+`registration`, and the broker's changes of topics and elections.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ FIRST_VERSION = 0
 async def update(
     client: CoordinationClient, path: str, decide: Callable[[NodeValue | None], bytes | None], owner: str | None = None
 ) -> NodeValue | None:
-    """Write what `decide` makes of the value (None: no such znode), and return what is there now, None for no znode.
+    """Write the data that `decide` returns for the present value (None: no znode), and return the value afterwards.
 
-    `decide` returns None for a znode that stays as it is. `owner`: a znode without which this one means nothing.
-    Raises NoNodeError if there is no owner, NodeContendedError, CoordinationUnavailableError, what `decide` raises.
+    If `decide` returns None, nothing is written. `owner` is a znode without which this one must not be created. Raises
+    NoNodeError if the owner is missing, NodeContendedError, CoordinationUnavailableError, and what `decide` raises.
     """
     for _ in range(ATTEMPTS):
         if owner is not None and await client.exists(owner) is None:

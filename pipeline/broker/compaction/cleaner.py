@@ -210,42 +210,40 @@ class LogCleaner:
         self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable, truncations: int
     ) -> bool:
         """Clean one log. Returns False if the process must not be used again."""
-        self._being_cleaned.add(partition.topic_partition)
-        try:
-            return await self._clean_chosen(number, child, partition, cleanable, truncations)
-        finally:
-            self._being_cleaned.discard(partition.topic_partition)
-
-    async def _clean_chosen(
-        self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable, truncations: int
-    ) -> bool:
         topic_partition, log = partition.topic_partition, partition.log
-        started_s = trio.current_time()
-        done = None
+        self._being_cleaned.add(topic_partition)
         try:
-            done = await self._follow(child, partition, self._job(partition, cleanable), truncations)
-        except PipelineError as error:
-            self._failed(topic_partition, log, str(error), is_full=isinstance(error, DiskFullError))
-        if done is None:  # the process may still write files of the job, so it goes first
-            await child.end()
-            await self._tidy(topic_partition, log)
-            return False
-        if isinstance(done, Failed):
-            if _has_first(log, cleanable):
-                self._failed(topic_partition, log, done.reason, is_full=done.is_full)
-            await self._tidy(topic_partition, log)
-            await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
+            started_s = trio.current_time()
+            done = None
+            try:
+                done = await self._follow(child, partition, self._job(partition, cleanable), truncations)
+            except PipelineError as error:
+                self._failed(topic_partition, log, str(error), is_full=isinstance(error, DiskFullError))
+            if done is None:  # the process may still write files of the job, so it goes first
+                await child.end()
+                await self._tidy(topic_partition, log)
+                return False
+            if isinstance(done, Failed):
+                if _has_first(log, cleanable):
+                    self._failed(topic_partition, log, done.reason, is_full=done.is_full)
+                await self._tidy(topic_partition, log)
+                await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
+                return True
+            self._trouble.pop(topic_partition, None)
+            self._failed_lately.clear()
+            self.statistics.cleanings += 1
+            self.statistics.recopy_ratio = done.written_bytes / max(1, cleanable.clean_bytes + cleanable.dirty_bytes)
+            self.statistics.map_fill = done.map_fill
+            self.statistics.clean_times_s[number] = trio.current_time() - started_s
+            logger.info(
+                "log_cleaned",
+                topic_partition=str(topic_partition),
+                up_to=done.end_offset,
+                written_bytes=done.written_bytes,
+            )
             return True
-        self._trouble.pop(topic_partition, None)
-        self._failed_lately.clear()
-        self.statistics.cleanings += 1
-        self.statistics.recopy_ratio = done.written_bytes / max(1, cleanable.clean_bytes + cleanable.dirty_bytes)
-        self.statistics.map_fill = done.map_fill
-        self.statistics.clean_times_s[number] = trio.current_time() - started_s
-        logger.info(
-            "log_cleaned", topic_partition=str(topic_partition), up_to=done.end_offset, written_bytes=done.written_bytes
-        )
-        return True
+        finally:
+            self._being_cleaned.discard(topic_partition)
 
     async def _follow(
         self, child: CleanerChild, partition: Partition, job: CleaningJob, truncations: int

@@ -178,9 +178,13 @@ class CoordinatorRuntime:
                 self.timers.set(entry, action)
             case Write(value=value, purpose=purpose):
                 since_ms = -1 if entry.since_ms is None else entry.since_ms
-                records = partial(_records_of, entry.group.id, replace(value, state_since_ms=since_ms))
+                group_id, value = entry.group.id, replace(value, state_since_ms=since_ms)
                 entry.has_records = True
-                self._submit(entry, Job(records, partial(self._end_write, entry, purpose)))
+                job = Job(
+                    lambda: [(encode_group_key(group_id), encode_group_value(value))],
+                    partial(self._end_write, entry, purpose),
+                )
+                self._submit(entry, job)
 
     async def _wait(self, waiter_id: WaiterId, waiter: _Waiter, kind: type[Response]) -> Response:
         try:
@@ -237,11 +241,6 @@ class CoordinatorRuntime:
         if error is not ErrorCode.NONE:
             logger.warning("group_not_written", group=entry.group.id, error=error.name)
         self.perform(entry, WRITTEN.react, WriteResult(purpose, error))
-
-
-def _records_of(group_id: str, value: GroupMetadataValue) -> Records:
-    """Raises ProtocolError if the journal has no room for a value."""
-    return [(encode_group_key(group_id), encode_group_value(value))]
 
 
 def _now_ms() -> int:

@@ -76,15 +76,14 @@ def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
 
 
 def member_of(value: MemberMetadataValue, protocol: str | None) -> Member:
-    """Return the member of a value in the journal. Old records have one timeout for both."""
-    rebalance_timeout_ms = value.rebalance_timeout_ms
+    """Return the member of a value in the journal."""
     return Member(
         id=value.member_id,
         group_instance_id=value.group_instance_id,
         client_id=value.client_id,
         client_host=value.client_host,
         session_timeout_ms=value.session_timeout_ms,
-        rebalance_timeout_ms=value.session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
         protocols=((protocol or "", value.subscription),),
         assignment=value.assignment,
         is_new=False,

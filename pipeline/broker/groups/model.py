@@ -35,7 +35,7 @@ class MemberMetadataValue:
     group_instance_id: str | None = None
     client_id: str
     client_host: str
-    rebalance_timeout_ms: int = -1
+    rebalance_timeout_ms: int
     session_timeout_ms: int
     subscription: bytes
     assignment: bytes

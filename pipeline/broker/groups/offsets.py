@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
-from pipeline.broker.groups.model import MemberId, OffsetAndMetadata
+from pipeline.broker.groups.model import OffsetAndMetadata
 from pipeline.broker.groups.records import encode_offset_key, encode_offset_value
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -53,12 +53,6 @@ class CoordinatedGroups(Protocol):
         """The ids of all groups."""
         ...
 
-    def check_commit(
-        self, group_id: str, member_id: MemberId, generation_id: int, group_instance_id: str | None
-    ) -> None:
-        """Raise KafkaError unless this member may commit for the group now. Extends its session."""
-        ...
-
     def standing(self, group_id: str) -> Standing | None:
         """Return the standing of a group; None if there is no such group."""
         ...
@@ -85,20 +79,17 @@ def commit_value(
     metadata = committed.metadata or ""
     if len(metadata) > max_metadata_bytes or utf16_units(metadata) > max_metadata_bytes:
         raise KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+    expire_timestamp_ms = None
+    if retention_time_ms != NO_RETENTION_TIME:
+        # Not before the commit, and not after the last time that the journal can hold.
+        expire_timestamp_ms = min(now_ms + max(retention_time_ms, 0), LAST_MOMENT_MS)
     return OffsetAndMetadata(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=metadata,
         commit_timestamp_ms=now_ms,
-        expire_timestamp_ms=_expire_timestamp(now_ms, retention_time_ms),
+        expire_timestamp_ms=expire_timestamp_ms,
     )
-
-
-def _expire_timestamp(now_ms: int, retention_time_ms: int) -> int | None:
-    """Return the expiry time, not before the commit and not after the last time that the journal can hold."""
-    if retention_time_ms == NO_RETENTION_TIME:
-        return None
-    return min(now_ms + max(retention_time_ms, 0), LAST_MOMENT_MS)
 
 
 def utf16_units(text: str) -> int:

@@ -44,24 +44,20 @@ class QuotaTable:
     broker_defaults: Mapping[QuotaKind, float | None]
     followed: int = 0
     """Entities whose znodes are followed, with quotas or without."""
-    _quotas: dict[QuotaEntity, Mapping[QuotaKind, float]] = field(default_factory=dict)
-
-    @property
-    def entities(self) -> Mapping[QuotaEntity, Mapping[QuotaKind, float]]:
-        """Quotas by entity."""
-        return self._quotas
+    entities: dict[QuotaEntity, Mapping[QuotaKind, float]] = field(default_factory=dict)
+    """Quotas by entity."""
 
     @property
     def is_empty(self) -> bool:
         """True if no client has a quota."""
-        return not self._quotas and not any(self.broker_defaults.values())
+        return not self.entities and not any(self.broker_defaults.values())
 
     def set(self, entity: QuotaEntity, quotas: Mapping[QuotaKind, float]) -> None:
         """Set the quotas of an entity; removes them if empty."""
         if quotas:
-            self._quotas[entity] = quotas
+            self.entities[entity] = quotas
         else:
-            self._quotas.pop(entity, None)
+            self.entities.pop(entity, None)
 
     def find(self, kind: QuotaKind, user: str, client_id: str) -> Quota | None:
         """Return the quota of a client; None if it has none."""
@@ -76,7 +72,7 @@ class QuotaTable:
             (QuotaEntity(client_id=client_id), client_alone),
             (QuotaEntity(client_id=DEFAULT), client_alone),
         ):
-            limit = self._quotas.get(entity, {}).get(kind)
+            limit = self.entities.get(entity, {}).get(kind)
             if limit is not None:
                 return Quota(limit, sharer)
         limit = self.broker_defaults.get(kind)

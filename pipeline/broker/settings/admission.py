@@ -177,9 +177,6 @@ class _SeenRecords:
         if self._untimely:
             raise InvalidTimestampError("records have a timestamp out of range", 0, self._faults)
         if self._keyless:
-            raise InvalidRecordError(_keyless(self._keyless), 0, self._faults)
-
-
-def _keyless(count: int) -> str:
-    least = "at least " if count == MAX_RECORDS_NAMED else ""
-    return f"{least}{count} records have no key, as the topic is compacted"
+            least = "at least " if self._keyless == MAX_RECORDS_NAMED else ""
+            reason = f"{least}{self._keyless} records have no key, as the topic is compacted"
+            raise InvalidRecordError(reason, 0, self._faults)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.audit.broker_counter import MAX_APPENDED
 from pipeline.audit.checkpoints import PartitionCheckpoints
 from pipeline.audit.ledger import Ledger
-from pipeline.audit.message import EpochClaim
+from pipeline.audit.message import AuditEvent, EpochClaim
 from pipeline.log.files import DiskFiles
 from pipeline.records.tally import Counts
 from tests.support.counted_logs import (
@@ -33,7 +33,7 @@ def checkpoints(tmp_path: Path) -> Any:
     return PartitionCheckpoints([tmp_path], DiskFiles())
 
 
-def test_appended_batches_are_told_by_window(checkpoints: Any) -> None:
+def test_appended_batches_are_told_by_window(checkpoints: PartitionCheckpoints) -> None:
     log, broker, ledger = Log(), counter(checkpoints), Ledger()
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 10, 7), (2, WINDOW_MS, 8)))
@@ -45,7 +45,7 @@ def test_appended_batches_are_told_by_window(checkpoints: Any) -> None:
     assert broker.take_events() == []
 
 
-def test_internal_topics_are_not_counted(checkpoints: Any) -> None:
+def test_internal_topics_are_not_counted(checkpoints: PartitionCheckpoints) -> None:
     broker = counter(checkpoints)
     log = Log(batches=[header(0)])
     log.topic_partition = INTERNAL
@@ -56,7 +56,7 @@ def test_internal_topics_are_not_counted(checkpoints: Any) -> None:
     assert broker.take_events() == []
 
 
-def test_counts_that_could_not_be_published_are_reported_again(checkpoints: Any) -> None:
+def test_counts_that_could_not_be_published_are_reported_again(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 10, 7)))
@@ -66,7 +66,7 @@ def test_counts_that_could_not_be_published_are_reported_again(checkpoints: Any)
     assert broker.take_events() == events
 
 
-def test_a_log_that_lost_its_end_is_counted_anew(checkpoints: Any) -> None:
+def test_a_log_that_lost_its_end_is_counted_anew(checkpoints: PartitionCheckpoints) -> None:
     log, broker, ledger = Log(), counter(checkpoints), Ledger()
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
@@ -81,7 +81,7 @@ def test_a_log_that_lost_its_end_is_counted_anew(checkpoints: Any) -> None:
     assert ledger_counts(ledger) == log.expected()
 
 
-def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints: Any) -> None:
+def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints: PartitionCheckpoints) -> None:
     log, broker, ledger = Log(), counter(checkpoints), Ledger()
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7)))
@@ -98,7 +98,7 @@ def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints: Any) -> None
     assert ledger_counts(ledger) == {}
 
 
-def test_a_log_that_lost_its_end_and_grew_again_is_not_taken_for_the_old_one(checkpoints: Any) -> None:
+def test_a_log_that_lost_its_end_and_grew_again_is_not_taken_for_the_old_one(checkpoints: PartitionCheckpoints) -> None:
     log, broker, ledger = Log(), counter(checkpoints), Ledger()
     load(broker, log)
     broker.appended(CLICKS, log.append((1, 0, 7)))
@@ -116,7 +116,7 @@ def test_a_log_that_lost_its_end_and_grew_again_is_not_taken_for_the_old_one(che
     assert ledger_counts(ledger) == log.expected()
 
 
-def test_a_topic_created_again_is_counted_by_itself(checkpoints: Any, tmp_path: Path) -> None:
+def test_a_topic_created_again_is_counted_by_itself(checkpoints: PartitionCheckpoints, tmp_path: Path) -> None:
     broker = counter(checkpoints, itertools.count().__next__)
     former, log, ledger = Log(), Log(uuid.UUID(int=2)), Ledger()
     load(broker, former)
@@ -131,7 +131,7 @@ def test_a_topic_created_again_is_counted_by_itself(checkpoints: Any, tmp_path: 
     assert ledger_counts(ledger) == log.expected()
 
 
-def test_a_damaged_checkpoint_only_costs_time(checkpoints: Any, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_only_costs_time(checkpoints: PartitionCheckpoints, tmp_path: Path) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7)))
@@ -142,8 +142,14 @@ def test_a_damaged_checkpoint_only_costs_time(checkpoints: Any, tmp_path: Path) 
     assert restarted.take_events()[0].windows == log.expected()
 
 
+def stored(checkpoints: PartitionCheckpoints) -> AuditEvent:
+    found = checkpoints.read(CLICKS)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
-def appending(checkpoints: Any, tmp_path: Path) -> Any:
+def appending(checkpoints: PartitionCheckpoints, tmp_path: Path) -> Any:
     """A broker that told of two batches: the second is appended to the checkpoint."""
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
@@ -154,9 +160,11 @@ def appending(checkpoints: Any, tmp_path: Path) -> Any:
     return log, broker
 
 
-def test_a_counter_appends_changed_windows_and_resumes_from_its_checkpoint(appending: Any, checkpoints: Any) -> None:
+def test_a_counter_appends_changed_windows_and_resumes_from_its_checkpoint(
+    appending: Any, checkpoints: PartitionCheckpoints
+) -> None:
     log, _ = appending
-    found = checkpoints.read(CLICKS)
+    found = stored(checkpoints)
     assert (found.revision, found.windows) == (log.log_end_offset, log.expected())
     restarted = counter(checkpoints)
     log.headers = lambda _offset: pytest.fail("was read")
@@ -166,19 +174,21 @@ def test_a_counter_appends_changed_windows_and_resumes_from_its_checkpoint(appen
     assert restarted.take_events() == []
 
 
-def test_a_line_that_was_not_appended_to_its_end_is_not_there(appending: Any, checkpoints: Any, tmp_path: Path) -> None:
+def test_a_line_that_was_not_appended_to_its_end_is_not_there(
+    appending: Any, checkpoints: PartitionCheckpoints, tmp_path: Path
+) -> None:
     log, _ = appending
     path = tmp_path / str(CLICKS) / "audit-checkpoint"
     path.write_bytes(path.read_bytes()[:-1])
-    assert checkpoints.read(CLICKS).revision == 3
+    assert stored(checkpoints).revision == 3
     restarted = counter(checkpoints)
     load(restarted, log)
     restarted.published(restarted.take_events())
-    assert checkpoints.read(CLICKS).windows == log.expected()
+    assert stored(checkpoints).windows == log.expected()
 
 
 def test_a_checkpoint_is_written_whole_again_before_it_grows_long(
-    appending: Any, checkpoints: Any, tmp_path: Path
+    appending: Any, checkpoints: PartitionCheckpoints, tmp_path: Path
 ) -> None:
     log, broker = appending
     path = tmp_path / str(CLICKS) / "audit-checkpoint"
@@ -187,18 +197,20 @@ def test_a_checkpoint_is_written_whole_again_before_it_grows_long(
         broker.appended(CLICKS, log.append((1, number % 3 * WINDOW_MS, number)))
         broker.published(broker.take_events())
         lines.append(path.read_bytes().count(b"\n"))
-        assert checkpoints.read(CLICKS).windows == log.expected()
+        assert stored(checkpoints).windows == log.expected()
     assert (min(lines), max(lines)) == (1, MAX_APPENDED + 1)
 
 
-def test_after_a_failure_the_whole_checkpoint_is_written(appending: Any, checkpoints: Any, tmp_path: Path) -> None:
+def test_after_a_failure_the_whole_checkpoint_is_written(
+    appending: Any, checkpoints: PartitionCheckpoints, tmp_path: Path
+) -> None:
     log, broker = appending
     path = tmp_path / str(CLICKS) / "audit-checkpoint"
     path.unlink()
     for shape in [(1, 0, 9), (1, 0, 10)]:
         broker.appended(CLICKS, log.append(shape))
         broker.published(broker.take_events())
-    assert checkpoints.read(CLICKS).windows == log.expected()
+    assert stored(checkpoints).windows == log.expected()
 
 
 steps = st.lists(

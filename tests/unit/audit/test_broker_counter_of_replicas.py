@@ -34,7 +34,7 @@ def told(*events: Any) -> Any:
     return ledger_counts(ledger)
 
 
-def test_only_committed_batches_are_reported(checkpoints: Any) -> None:
+def test_only_committed_batches_are_reported(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(committed=3), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
@@ -47,7 +47,7 @@ def test_only_committed_batches_are_reported(checkpoints: Any) -> None:
     assert told(event, *broker.take_events()) == log.expected()
 
 
-def test_batches_truncated_before_their_commit_never_count(checkpoints: Any) -> None:
+def test_batches_truncated_before_their_commit_never_count(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
@@ -62,7 +62,9 @@ def test_batches_truncated_before_their_commit_never_count(checkpoints: Any) -> 
     assert told(*broker.take_events()) == log.expected()
 
 
-def test_a_follower_that_begins_elsewhere_forgets_what_it_never_knew_to_be_committed(checkpoints: Any) -> None:
+def test_a_follower_that_begins_elsewhere_forgets_what_it_never_knew_to_be_committed(
+    checkpoints: PartitionCheckpoints,
+) -> None:
     log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7)))
@@ -74,7 +76,7 @@ def test_a_follower_that_begins_elsewhere_forgets_what_it_never_knew_to_be_commi
     assert told(*broker.take_events()) == log.expected()
 
 
-def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints: Any) -> None:
+def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints: PartitionCheckpoints) -> None:
     leader = Log()
     leader.append((3, 0, 7), (2, WINDOW_MS, 8))
     log, broker = replica_of(leader), counter(checkpoints)
@@ -90,7 +92,9 @@ def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints: Any) -> N
     assert broker.take_events() == [event]
 
 
-def test_reported_and_unreported_batches_of_a_dead_leader_count_once(checkpoints: Any, tmp_path: Path) -> None:
+def test_reported_and_unreported_batches_of_a_dead_leader_count_once(
+    checkpoints: PartitionCheckpoints, tmp_path: Path
+) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
     first.appended(CLICKS, leader.append((3, 0, 7)))
@@ -105,7 +109,7 @@ def test_reported_and_unreported_batches_of_a_dead_leader_count_once(checkpoints
     assert told(*before, *second.take_events(), *late, *before) == log.expected()
 
 
-def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints: Any) -> None:
+def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints: PartitionCheckpoints) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
     first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, WINDOW_MS, 9)))
@@ -123,7 +127,7 @@ def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints: Any
     assert told(*before, *after, *first.take_events()) == log.expected()
 
 
-def test_a_replica_without_the_beginning_takes_nothing_back(checkpoints: Any) -> None:
+def test_a_replica_without_the_beginning_takes_nothing_back(checkpoints: PartitionCheckpoints) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
     first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8)))

@@ -14,7 +14,7 @@ from pipeline.log.directories.shutdown import close_log
 from pipeline.log.expiry import take_expired
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.records.turns import to_end
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, Opener
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=1, retention_ms=7 * 24 * 3_600_000)
 DAY_MS = 24 * 3_600_000
@@ -33,7 +33,7 @@ class Reopened:
 
 
 @pytest.fixture(params=["clean", "killed"])
-def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Reopened:
+def reopen(request: Any, open_log: Opener, batches: Batches) -> Reopened:
     """A log of several closed segments, of a record a day; a call opens the log again, with what changed meanwhile."""
     log = open_log(CONFIG)
     for day in range(60):

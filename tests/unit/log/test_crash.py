@@ -3,10 +3,8 @@
 import errno
 import os
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ from pipeline.log.files import DiskFiles, Files
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.testing.faulty_files import Crash, FaultyFiles
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, Opener
 
 NAME = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)
@@ -134,7 +132,7 @@ def test_a_crash_at_every_step_loses_only_what_was_not_flushed(tmp_path: Path, b
     assert change > 100
 
 
-def test_a_failed_sync_takes_the_log_offline(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_a_failed_sync_takes_the_log_offline(open_log: Opener, batches: Batches) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     log = open_log(files=files)
     batches.append(log, batches.make(1))
@@ -153,7 +151,7 @@ def test_a_failed_sync_takes_the_log_offline(open_log: Callable[..., Any], batch
 
 
 def test_a_sync_that_finds_no_space_is_a_failed_sync(
-    open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+    open_log: Opener, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(files=DiskFiles())
     batches.append(log, batches.make(1))
@@ -170,7 +168,7 @@ def test_a_sync_that_finds_no_space_is_a_failed_sync(
 
 
 def test_a_directory_that_could_not_be_synced_for_want_of_descriptors_is_synced_by_the_next_flush(
-    open_log: Callable[..., Any], batches: Batches
+    open_log: Opener, batches: Batches
 ) -> None:
     class Files(DiskFiles):
         synced = 0
@@ -227,9 +225,7 @@ def test_a_failing_rename_of_the_checkpoint_takes_the_directory_offline_and_keep
     directory.close()
 
 
-def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_room(
-    open_log: Callable[..., Any], batches: Batches
-) -> None:
+def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_room(open_log: Opener, batches: Batches) -> None:
     for capacity in range(0, 4000, 193):
         files = FaultyFiles(DiskFiles(), random.Random(capacity))
         log = open_log(LogConfig(segment_bytes=700, index_interval_bytes=1), files=files)
@@ -253,9 +249,7 @@ def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_room(
         batches.check_indexes(log)
 
 
-def test_a_wide_gap_that_did_not_fit_on_the_disk_leaves_no_trace(
-    open_log: Callable[..., Any], batches: Batches
-) -> None:
+def test_a_wide_gap_that_did_not_fit_on_the_disk_leaves_no_trace(open_log: Opener, batches: Batches) -> None:
     for capacity in (0, 5, 30, 100):
         files = FaultyFiles(DiskFiles(), random.Random(capacity))
         log = open_log(files=files)

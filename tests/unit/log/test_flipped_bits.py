@@ -196,7 +196,7 @@ def test_a_sample_of_flipped_bits(image: Image, batches: Batches) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("share", range(SHARES))
-def test_a_flipped_bit_anywhere_is_noticed_or_harmless(image: Any, batches: Any, share: Any) -> None:
+def test_a_flipped_bit_anywhere_is_noticed_or_harmless(image: Any, batches: Batches, share: Any) -> None:
     for path, bit in image.bits()[share::SHARES]:
         flip_and_judge(image, path, bit, batches)
 

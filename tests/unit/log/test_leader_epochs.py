@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.log.directories.shutdown import close_log
 from pipeline.log.leader_epochs import LEADER_EPOCHS, EpochStart, LeaderEpochs
 from pipeline.model import LeaderEpoch, Offset
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, Opener
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=12)
 
@@ -65,9 +64,7 @@ def test_the_file_is_kafkas() -> None:
             LeaderEpochs.decode(damaged)
 
 
-def test_epochs_of_a_log_are_kept_and_found_again(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
-) -> None:
+def test_epochs_of_a_log_are_kept_and_found_again(open_log: Opener, batches: Batches, tmp_path: Path) -> None:
     log = open_log()
     batches.append(log, batches.make(3))
     log.begin_epoch(LeaderEpoch(7))
@@ -91,9 +88,7 @@ def test_epochs_of_a_log_are_kept_and_found_again(
     assert log.end_offset_for(LeaderEpoch(1)) == (1, 2) == (1, log.log_start_offset)
 
 
-def test_an_epoch_in_which_nothing_was_written_gives_way_to_an_older_one(
-    open_log: Callable[..., Any], batches: Batches
-) -> None:
+def test_an_epoch_in_which_nothing_was_written_gives_way_to_an_older_one(open_log: Opener, batches: Batches) -> None:
     """A leader of epoch 5 that wrote nothing is sent by the next one what that had of epoch 4 before."""
     log = open_log()
     batches.append_copied(log, batches.copied(3, epoch=4, base_offset=0))

@@ -25,12 +25,13 @@ from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import read_header, write_header
+from tests.unit.log.conftest import Batches, Opener
 
 FAILING, OTHER = TopicPartition("failing", 0), TopicPartition("other", 0)
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-def open_directory(tmp_path: Path, batches: Any) -> Any:
+def open_directory(tmp_path: Path, batches: Batches) -> Any:
     return open_log_directory(
         tmp_path / "logs",
         DiskFiles(),
@@ -43,7 +44,7 @@ def open_directory(tmp_path: Path, batches: Any) -> Any:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, batches: Any) -> Any:
+def directory(tmp_path: Path, batches: Batches) -> Any:
     directory = open_directory(tmp_path, batches)
     for name in (FAILING, OTHER):
         batches.append(directory.create(name, now_ms=batches.now_ms), batches.make(3))
@@ -54,7 +55,7 @@ def explode(*_: object, **__: object) -> None:
     raise struct.error("nobody foresaw this")
 
 
-def check_others_go_on(directory: Any, batches: Any, tmp_path: Path) -> None:
+def check_others_go_on(directory: Any, batches: Batches, tmp_path: Path) -> None:
     """And that all that was taken before is there after a restart."""
     log = directory.logs[FAILING]
     assert isinstance(log.failure, LogFailedError)
@@ -78,7 +79,7 @@ def check_others_go_on(directory: Any, batches: Any, tmp_path: Path) -> None:
     ("kind", "method"), [(Segment, "note"), (Segment, "would_span_more"), (UnifiedLog, "_append_info")]
 )
 def test_an_append_leaves_nothing_behind_the_end(
-    directory: Any, batches: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, method: Any
+    directory: Any, batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, method: Any
 ) -> None:
     log = directory.logs[FAILING]
     with monkeypatch.context() as patch:
@@ -93,7 +94,7 @@ def test_an_append_leaves_nothing_behind_the_end(
 
 
 def test_batches_beyond_the_reach_of_a_segment_that_pass_all_checks_leave_nothing(
-    directory: Any, batches: Any, tmp_path: Path
+    directory: Any, batches: Batches, tmp_path: Path
 ) -> None:
     log, lying = directory.logs[FAILING], batches.make(size=5000)
     write_header(lying, read_header(lying)._replace(record_count=2**31 - 1, last_offset_delta=2**31 - 2))
@@ -103,7 +104,9 @@ def test_batches_beyond_the_reach_of_a_segment_that_pass_all_checks_leave_nothin
     check_others_go_on(directory, batches, tmp_path)
 
 
-def test_retention_ends_one_log(directory: Any, batches: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_ends_one_log(
+    directory: Any, batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Index, "append", explode)
         with pytest.raises(LogFailedError):
@@ -111,7 +114,9 @@ def test_retention_ends_one_log(directory: Any, batches: Any, tmp_path: Path, mo
     check_others_go_on(directory, batches, tmp_path)
 
 
-def test_a_close_ends_one_log(directory: Any, batches: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_ends_one_log(
+    directory: Any, batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seal, failing = Segment.seal, directory.logs[FAILING].snapshot.segments[-1]
 
     def seal_others(segment: Any) -> Any:
@@ -125,7 +130,9 @@ def test_a_close_ends_one_log(directory: Any, batches: Any, tmp_path: Path, monk
     assert {name: log.log_end_offset for name, log in again.logs.items()} == {FAILING: 3, OTHER: 3}
 
 
-def test_a_tail_mark_that_the_disk_does_not_let_be_ends_one_log(directory: Any, batches: Any, tmp_path: Path) -> None:
+def test_a_tail_mark_that_the_disk_does_not_let_be_ends_one_log(
+    directory: Any, batches: Batches, tmp_path: Path
+) -> None:
     directory.close()
     (directory.path / str(FAILING) / TAIL_LOST).mkdir()
     again = open_directory(tmp_path, batches)
@@ -141,7 +148,7 @@ def test_a_tail_mark_that_the_disk_does_not_let_be_ends_one_log(directory: Any, 
 
 
 def test_an_epoch_noted_during_a_flush_keeps_its_mark(
-    open_log: Any, batches: Any, monkeypatch: pytest.MonkeyPatch
+    open_log: Opener, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log()
     batches.append_copied(log, batches.copied(epoch=1, base_offset=0))
@@ -160,7 +167,7 @@ def test_an_epoch_noted_during_a_flush_keeps_its_mark(
     assert (log.directory / "leader-epoch-checkpoint").read_text().split() == ["0", "2", "1", "0", "2", "1"]
 
 
-def test_a_pipe_in_the_place_of_a_log_file_fails_one_log(directory: Any, batches: Any, tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_a_log_file_fails_one_log(directory: Any, batches: Batches, tmp_path: Path) -> None:
     directory.close()
     path = directory.path / str(FAILING) / f"{0:020d}.log"
     path.unlink()
@@ -183,7 +190,7 @@ def default_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_log_that_failed_alone_is_told_of_once(
-    directory: Any, batches: Any, tmp_path: Path, default_logging: Any
+    directory: Any, batches: Batches, tmp_path: Path, default_logging: Any
 ) -> None:
     directory.close()
     (directory.path / str(FAILING) / TAIL_LOST).mkdir()
@@ -194,7 +201,7 @@ def test_a_log_that_failed_alone_is_told_of_once(
     assert [entry["event"] for entry in logs].count("log_failed") == 1
 
 
-def test_an_odd_entry_in_a_partition_that_runs_ends_one_log(directory: Any, batches: Any, tmp_path: Path) -> None:
+def test_an_odd_entry_in_a_partition_that_runs_ends_one_log(directory: Any, batches: Batches, tmp_path: Path) -> None:
     log = directory.logs[FAILING]
     odd = log.directory / "leader-epoch-checkpoint.tmp"
     odd.mkdir()
@@ -204,7 +211,7 @@ def test_an_odd_entry_in_a_partition_that_runs_ends_one_log(directory: Any, batc
     check_others_go_on(directory, batches, tmp_path)
 
 
-def test_an_odd_entry_in_a_log_dir_that_runs_ends_no_log(directory: Any, batches: Any, tmp_path: Path) -> None:
+def test_an_odd_entry_in_a_log_dir_that_runs_ends_no_log(directory: Any, batches: Batches, tmp_path: Path) -> None:
     odd = directory.path / f"{LOG_START_OFFSETS}.tmp"
     odd.mkdir()
     directory.logs[OTHER].delete_records(Offset(1))

@@ -1,9 +1,7 @@
 import random
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +29,7 @@ def filled(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_blocks_never_written(open_log: Callable[..., Any], batches: Batches, tmp_path: Path, clean: bool) -> None:
+def test_blocks_never_written(open_log: Opener, batches: Batches, tmp_path: Path, clean: bool) -> None:
     close_log(filled(open_log, batches))
     path = log_file(tmp_path)
     whole = path.read_bytes()
@@ -44,7 +42,7 @@ def test_blocks_never_written(open_log: Callable[..., Any], batches: Batches, tm
         batches.check_indexes(log)
 
 
-def test_blocks_without_meaning(open_log: Callable[..., Any], batches: Batches, tmp_path: Path) -> None:
+def test_blocks_without_meaning(open_log: Opener, batches: Batches, tmp_path: Path) -> None:
     close_log(filled(open_log, batches))
     path = log_file(tmp_path)
     whole = path.read_bytes()
@@ -67,7 +65,7 @@ def test_blocks_without_meaning(open_log: Callable[..., Any], batches: Batches, 
             assert log.log_end_offset == good * 2
 
 
-def test_zeros_behind_the_end(open_log: Callable[..., Any], batches: Batches, tmp_path: Path) -> None:
+def test_zeros_behind_the_end(open_log: Opener, batches: Batches, tmp_path: Path) -> None:
     close_log(filled(open_log, batches))
     path = log_file(tmp_path)
     whole = path.read_bytes()
@@ -77,7 +75,7 @@ def test_zeros_behind_the_end(open_log: Callable[..., Any], batches: Batches, tm
 
 
 def test_an_older_batch_behind_the_end_is_no_part_of_the_log(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_log: Opener, batches: Batches, tmp_path: Path
 ) -> None:
     close_log(filled(open_log, batches))
     path = log_file(tmp_path)
@@ -89,7 +87,7 @@ def test_an_older_batch_behind_the_end_is_no_part_of_the_log(
 
 @pytest.mark.parametrize("offset", range(0, 20, 3))
 def test_segments_behind_a_damaged_one_are_removed(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig, offset: int
+    open_log: Opener, batches: Batches, tmp_path: Path, small_segments: LogConfig, offset: int
 ) -> None:
     log = filled(open_log, batches, config=small_segments, size=200)
     segments = [segment.base_offset for segment in log.snapshot.segments]
@@ -106,7 +104,7 @@ def test_segments_behind_a_damaged_one_are_removed(
 
 
 def test_whole_batches_lost_at_the_end_of_a_segment_show(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig
+    open_log: Opener, batches: Batches, tmp_path: Path, small_segments: LogConfig
 ) -> None:
     log = filled(open_log, batches, config=small_segments, size=200)
     first = log.snapshot.segments[0]
@@ -117,7 +115,7 @@ def test_whole_batches_lost_at_the_end_of_a_segment_show(
 
 
 def test_segments_before_the_recovery_point_are_not_read(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig
+    open_log: Opener, batches: Batches, tmp_path: Path, small_segments: LogConfig
 ) -> None:
     log = filled(open_log, batches, config=small_segments, size=200)
     log.flush()
@@ -132,7 +130,7 @@ def test_segments_before_the_recovery_point_are_not_read(
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty", "zeros", "ones", "wrong", "stale"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_damaged_indexes_are_made_anew(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, suffix: str, damage: str, clean: bool
+    open_log: Opener, batches: Batches, tmp_path: Path, suffix: str, damage: str, clean: bool
 ) -> None:
     config = LogConfig(segment_bytes=3000, index_interval_bytes=1)
     log = filled(open_log, batches, 60, config)
@@ -168,7 +166,7 @@ def test_damaged_indexes_are_made_anew(
 
 
 def test_a_middle_entry_that_lies_is_noticed_when_it_is_used(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_log: Opener, batches: Batches, tmp_path: Path
 ) -> None:
     config = LogConfig(segment_bytes=3000, index_interval_bytes=1)
     close_log(filled(open_log, batches, 60, config))
@@ -183,7 +181,7 @@ def test_a_middle_entry_that_lies_is_noticed_when_it_is_used(
 
 
 def test_batches_larger_than_the_buffer(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_log: Opener, batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "_CHUNK_BYTES", 1000)
     log = open_log()
@@ -198,9 +196,7 @@ def test_batches_larger_than_the_buffer(
     assert open_log().log_end_offset == 6
 
 
-def test_files_that_belong_to_no_segment_are_removed(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
-) -> None:
+def test_files_that_belong_to_no_segment_are_removed(open_log: Opener, batches: Batches, tmp_path: Path) -> None:
     close_log(filled(open_log, batches))
     directory = tmp_path / "events-0"
     for name in ("00000000000000000777.index", "00000000000000000777.timeindex", "00000000000000000777.snapshot"):
@@ -210,7 +206,7 @@ def test_files_that_belong_to_no_segment_are_removed(
 
 
 def test_gaps_within_and_between_segments_survive(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
+    open_log: Opener, batches: Batches, small_segments: LogConfig
 ) -> None:
     log = open_log(small_segments)
     for base_offset in (5, 100, 2000, 30_000, 10**11, 10**11 + 5, 10**13):
@@ -223,7 +219,7 @@ def test_gaps_within_and_between_segments_survive(
 
 
 def test_opening_twice_changes_nothing(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig
+    open_log: Opener, batches: Batches, tmp_path: Path, small_segments: LogConfig
 ) -> None:
     close_log(filled(open_log, batches, config=small_segments, size=200))
     before = {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
@@ -245,7 +241,7 @@ def old_message(
 @pytest.mark.parametrize("good", [0, 3])
 @pytest.mark.parametrize(("message_format", "value", "codec"), [(0, b"", 0), (1, b"x" * 20, 0), (1, b"y" * 9000, 1)])
 def test_messages_of_an_older_format_are_refused_and_kept(
-    open_log: Callable[..., Any],
+    open_log: Opener,
     batches: Batches,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -266,7 +262,7 @@ def test_messages_of_an_older_format_are_refused_and_kept(
 
 
 def test_bytes_that_merely_look_like_an_older_message_are_damage(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_log: Opener, batches: Batches, tmp_path: Path
 ) -> None:
     close_log(filled(open_log, batches, 3))
     whole = log_file(tmp_path).read_bytes()

@@ -3,7 +3,7 @@
 import random
 import struct
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 from tests.support.bombs import bomb
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, Opener
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 ABORT, COMMIT = 0, 1
@@ -73,7 +73,7 @@ CONFIGS = [LogConfig(), LogConfig(segment_bytes=300)]
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_stable_offsets_and_aborted_transactions_follow_from_the_markers(
-    open_log: Callable[..., Any], batches: Batches, config: LogConfig, tmp_path: Path
+    open_log: Opener, batches: Batches, config: LogConfig, tmp_path: Path
 ) -> None:
     log = open_log(config)
     steps, aborted = history(batches)
@@ -96,9 +96,7 @@ def test_stable_offsets_and_aborted_transactions_follow_from_the_markers(
     assert log.last_stable_offset == 18
 
 
-def test_the_index_is_kafkas_and_goes_with_its_segment(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
-) -> None:
+def test_the_index_is_kafkas_and_goes_with_its_segment(open_log: Opener, batches: Batches, tmp_path: Path) -> None:
     log = open_log(LogConfig(retention_ms=0))
     for batch, _ in history(batches)[0][:4]:
         batches.append_keeping(log, batch)
@@ -128,7 +126,7 @@ def test_producers_with_an_open_transaction_are_kept_and_snapshots_tell_of_it(ba
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crash_at_every_step_leaves_what_the_batches_tell(
-    tmp_path: Path, open_log: Callable[..., Any], batches: Batches, seed: int
+    tmp_path: Path, open_log: Opener, batches: Batches, seed: int
 ) -> None:
     change, finished = 1, False
     while not finished:
@@ -159,9 +157,7 @@ def test_a_crash_at_every_step_leaves_what_the_batches_tell(
     assert change > 15
 
 
-def test_an_abort_whose_marker_a_crash_took_is_forgotten(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
-) -> None:
+def test_an_abort_whose_marker_a_crash_took_is_forgotten(open_log: Opener, batches: Batches, tmp_path: Path) -> None:
     log = open_log(LogConfig(segment_bytes=1))
     batches.append_keeping(log, data(batches, 0, 1))
     batches.append_keeping(log, marker(2, 1, ABORT, batches.now_ms))

@@ -1,6 +1,5 @@
 import random
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import BatchHeader, read_header
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.unit.log.conftest import Batches, content_of
+from tests.unit.log.conftest import Batches, Opener, content_of
 
 EPOCHS = [3, 3, 4, 4, 4, 6, 6, 7]
 
@@ -33,7 +32,7 @@ def fill(log: UnifiedLog, batches: Batches, count: int = 8, size: int = 200) -> 
     return headers
 
 
-def test_a_copied_batch_keeps_its_offset_and_its_epoch(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_a_copied_batch_keeps_its_offset_and_its_epoch(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     headers = fill(log, batches)
     batch = batches.copied(2, base_offset=100, epoch=9)
@@ -46,7 +45,7 @@ def test_a_copied_batch_keeps_its_offset_and_its_epoch(open_log: Callable[..., A
             batches.append_copied(log, batches.copied(1, base_offset=base_offset, epoch=9))
 
 
-def test_a_log_without_records_has_no_last_epoch(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_a_log_without_records_has_no_last_epoch(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     log.begin_epoch(LeaderEpoch(4))
     assert log.last_epoch == -1
@@ -60,7 +59,7 @@ def test_a_log_without_records_has_no_last_epoch(open_log: Callable[..., Any], b
 @pytest.mark.parametrize("segment_bytes", [1, 1000, 1 << 20])
 @pytest.mark.parametrize("flushed", [False, True])
 def test_truncation_leaves_the_batches_before(
-    open_log: Callable[..., Any], batches: Batches, segment_bytes: int, flushed: bool
+    open_log: Opener, batches: Batches, segment_bytes: int, flushed: bool
 ) -> None:
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
     for offset in (0, 1, 2, 7, 10, 15, 16):
@@ -87,7 +86,7 @@ def test_truncation_leaves_the_batches_before(
         assert not truncate_to(log, log.log_end_offset)
 
 
-def test_a_log_starts_again_anywhere(open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig) -> None:
+def test_a_log_starts_again_anywhere(open_log: Opener, batches: Batches, small_segments: LogConfig) -> None:
     for offset in (0, 7, 8, 1000, 2**40):
         log = open_log(small_segments)
         restart_at(log, Offset(0))
@@ -106,7 +105,7 @@ def test_a_log_starts_again_anywhere(open_log: Callable[..., Any], batches: Batc
 
 
 def test_a_truncation_before_the_log_start_offset_empties_the_log(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
+    open_log: Opener, batches: Batches, small_segments: LogConfig
 ) -> None:
     for offset, start in ((0, 0), (3, 3), (4, 4), (5, 5), (6, 5), (7, 5)):
         log = open_log(small_segments)
@@ -118,7 +117,7 @@ def test_a_truncation_before_the_log_start_offset_empties_the_log(
         assert (log.log_start_offset, log.log_end_offset, log.snapshot.size_bytes) == (start, start, 0)
 
 
-def test_gaps_are_cut_where_the_batches_end(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_gaps_are_cut_where_the_batches_end(open_log: Opener, batches: Batches) -> None:
     bases = [0, 10, 11, 50, 2**33, 2**33 + 5, 2**40]
     rng = random.Random(1)
     for _ in range(20):
@@ -141,7 +140,7 @@ def test_gaps_are_cut_where_the_batches_end(open_log: Callable[..., Any], batche
         assert batches.read_all(open_log(log.config)) == headers
 
 
-def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log: Opener, batches: Batches) -> None:
     log = open_log(LogConfig(index_interval_bytes=1))
     fill(log, batches)
     regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
@@ -153,7 +152,7 @@ def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log: Callable[..
 
 
 def test_appends_are_refused_where_a_truncated_log_had_no_room_for_a_new_segment(
-    open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+    open_log: Opener, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(LogConfig(index_interval_bytes=1))
     headers = fill(log, batches)
@@ -178,7 +177,7 @@ def test_appends_are_refused_where_a_truncated_log_had_no_room_for_a_new_segment
 
 
 def test_a_disk_that_fails_while_truncating_takes_the_log_offline(
-    open_log: Callable[..., Any], batches: Batches, faulty: FaultyFiles
+    open_log: Opener, batches: Batches, faulty: FaultyFiles
 ) -> None:
     for number in range(1, 4):
         log = open_log(files=faulty)
@@ -191,7 +190,7 @@ def test_a_disk_that_fails_while_truncating_takes_the_log_offline(
             batches.append_copied(log, batches.copied(1, base_offset=100, epoch=9))
 
 
-def test_segments_do_not_expire_while_their_log_is_truncated(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_segments_do_not_expire_while_their_log_is_truncated(open_log: Opener, batches: Batches) -> None:
     log = open_log(LogConfig(segment_bytes=1, retention_ms=0))
     fill(log, batches)
     found = []
@@ -208,7 +207,7 @@ def test_segments_do_not_expire_while_their_log_is_truncated(open_log: Callable[
 
 
 def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(
-    open_log: Callable[..., Any], batches: Batches, faulty: FaultyFiles
+    open_log: Opener, batches: Batches, faulty: FaultyFiles
 ) -> None:
     config = LogConfig(index_interval_bytes=1)
     for capacity in (0, 10, 100, 150):
@@ -231,9 +230,7 @@ def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(
         faulty = FaultyFiles(DiskFiles(), random.Random(capacity))
 
 
-def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(
-    open_log: Callable[..., Any], batches: Batches
-) -> None:
+def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(open_log: Opener, batches: Batches) -> None:
     threads: list[Any] = []
     noted: list[Any] = []
 
@@ -264,7 +261,7 @@ def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(
 
 
 def test_a_lack_of_open_files_half_way_ends_this_log_alone(
-    open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+    open_log: Opener, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
     log = open_log(LogConfig(segment_bytes=1))
@@ -280,9 +277,7 @@ def test_a_lack_of_open_files_half_way_ends_this_log_alone(
     assert batches.read_all(open_log()) == []
 
 
-def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(
-    open_log: Callable[..., Any], batches: Batches
-) -> None:
+def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(open_log: Opener, batches: Batches) -> None:
     class FewOpenFiles(DiskFiles):
         left: int | None = None
 

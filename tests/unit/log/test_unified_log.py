@@ -1,8 +1,6 @@
 import os
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,10 +23,10 @@ from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES
 from pipeline.records.turns import to_end
 from tests.support.bombs import bomb
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, Opener
 
 
-def test_append_assigns_dense_offsets_and_the_epoch(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_append_assigns_dense_offsets_and_the_epoch(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     first = batches.append(log, batches.make(3))
     second = batches.append(log, batches.make(2) + batches.make(4))
@@ -43,7 +41,7 @@ def test_append_assigns_dense_offsets_and_the_epoch(open_log: Callable[..., Any]
 
 
 def test_the_file_has_kafkas_name_and_holds_the_batches_end_to_end(
-    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_log: Opener, batches: Batches, tmp_path: Path
 ) -> None:
     log = open_log()
     batches.append(log, batches.make(3))
@@ -52,7 +50,7 @@ def test_the_file_has_kafkas_name_and_holds_the_batches_end_to_end(
     assert [header.base_offset for _, header in iterate_headers(content)] == [0, 3]
 
 
-def test_a_read_gives_one_whole_batch_even_if_longer_than_asked(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_a_read_gives_one_whole_batch_even_if_longer_than_asked(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     batches.append(log, batches.make(1, size=5000))
     batches.append(log, batches.make(1))
@@ -72,7 +70,7 @@ def damage_length(log: UnifiedLog, position: int, longer_by: int) -> None:
 
 @pytest.mark.parametrize("batches_over", [20, 100, 1000])
 def test_batches_behind_a_wrong_length_are_not_passed_over(
-    open_log: Callable[..., Any], batches: Batches, batches_over: int
+    open_log: Opener, batches: Batches, batches_over: int
 ) -> None:
     log = open_log(LogConfig(index_interval_bytes=1000))
     size_bytes = len(batches.make())
@@ -90,7 +88,7 @@ def test_batches_behind_a_wrong_length_are_not_passed_over(
     assert batches.read(log, 199)[0].base_offset == 199
 
 
-def test_a_read_within_a_batch_gives_that_batch(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_a_read_within_a_batch_gives_that_batch(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     batches.append(log, batches.make(10))
     batches.append(log, batches.make(10))
@@ -99,7 +97,7 @@ def test_a_read_within_a_batch_gives_that_batch(open_log: Callable[..., Any], ba
 
 
 def test_a_read_is_bounded_by_max_bytes_and_by_the_offset_up_to(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
+    open_log: Opener, batches: Batches, small_segments: LogConfig
 ) -> None:
     for config in (LogConfig(), small_segments):
         log = open_log(config)
@@ -122,7 +120,7 @@ def _emptied(offset: int) -> bytearray:
 
 
 def test_a_read_passes_over_so_many_batches_without_records_and_is_continued_behind_them(
-    open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+    open_log: Opener, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_snapshot, "MAX_SKIPPED", 10)
     log = open_log()
@@ -135,7 +133,7 @@ def test_a_read_passes_over_so_many_batches_without_records_and_is_continued_beh
 
 
 def test_reads_of_a_request_share_a_bound_on_skipped_batches(
-    open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+    open_log: Opener, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_snapshot, "MAX_SKIPPED", 10)
     log, skips = open_log(), log_snapshot.SkipBudget()
@@ -143,15 +141,13 @@ def test_reads_of_a_request_share_a_bound_on_skipped_batches(
     assert [log.read(Offset(0), 1, log.log_end_offset, skips).base_offset for _ in range(3)] == [9, 0, 0]
 
 
-def test_a_batch_that_is_not_wholly_before_the_bound_is_not_read(
-    open_log: Callable[..., Any], batches: Batches
-) -> None:
+def test_a_batch_that_is_not_wholly_before_the_bound_is_not_read(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     batches.append(log, batches.make(10))
     assert log.read(Offset(0), 1000, Offset(5)).region.size == 0
 
 
-def test_a_read_outside_of_the_log_is_refused(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_a_read_outside_of_the_log_is_refused(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     batches.append(log, batches.make(3))
     assert log.read(Offset(3), 100, Offset(3)).region.size == 0
@@ -162,7 +158,7 @@ def test_a_read_outside_of_the_log_is_refused(open_log: Callable[..., Any], batc
 
 
 def test_segments_roll_by_size_and_reads_go_on_in_the_next(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig, tmp_path: Path
+    open_log: Opener, batches: Batches, small_segments: LogConfig, tmp_path: Path
 ) -> None:
     log = open_log(small_segments)
     for _ in range(50):
@@ -176,7 +172,7 @@ def test_segments_roll_by_size_and_reads_go_on_in_the_next(
 
 
 def test_a_batch_larger_than_a_segment_gets_one_of_its_own(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
+    open_log: Opener, batches: Batches, small_segments: LogConfig
 ) -> None:
     log = open_log(small_segments)
     for size in (5000, 10, 5000, 5000):
@@ -185,7 +181,7 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own(
     assert len(batches.read_all(log)) == 4
 
 
-def test_segments_roll_by_the_age_of_records_not_by_the_clock(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_segments_roll_by_the_age_of_records_not_by_the_clock(open_log: Opener, batches: Batches) -> None:
     log = open_log(LogConfig(segment_ms=1000))
     old = batches.now_ms - 10**9
     batches.append(log, batches.make(1, timestamp=old))
@@ -195,7 +191,7 @@ def test_segments_roll_by_the_age_of_records_not_by_the_clock(open_log: Callable
     assert len(log.snapshot.segments) == 2
 
 
-def test_segments_roll_by_the_clock_where_records_have_no_time(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_segments_roll_by_the_clock_where_records_have_no_time(open_log: Opener, batches: Batches) -> None:
     log = open_log(LogConfig(segment_ms=1000))
     batches.append(log, batches.make(1, timestamp=-1))
     batches.append(log, batches.make(1, timestamp=-1), now_ms=batches.now_ms + 1000)
@@ -205,7 +201,7 @@ def test_segments_roll_by_the_clock_where_records_have_no_time(open_log: Callabl
 
 
 def test_kept_offsets_may_leave_gaps_and_a_read_in_a_gap_gives_the_next_batch(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
+    open_log: Opener, batches: Batches, small_segments: LogConfig
 ) -> None:
     for config in (LogConfig(), small_segments):
         log = open_log(config)
@@ -218,7 +214,7 @@ def test_kept_offsets_may_leave_gaps_and_a_read_in_a_gap_gives_the_next_batch(
             assert batches.read(log, start + offset)[0].base_offset == start + expected
 
 
-def test_kept_offsets_must_not_overlap(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_kept_offsets_must_not_overlap(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     batches.append_keeping(log, batches.make(5, base_offset=10))
     for base_offset in (0, 10, 14):
@@ -229,7 +225,7 @@ def test_kept_offsets_must_not_overlap(open_log: Callable[..., Any], batches: Ba
     assert len(batches.read_all(log)) == 1
 
 
-def test_gaps_wider_than_an_index_reaches(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_gaps_wider_than_an_index_reaches(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     wide = 5 * 2**31
     batches.append_keeping(
@@ -241,14 +237,14 @@ def test_gaps_wider_than_an_index_reaches(open_log: Callable[..., Any], batches:
     assert [header.base_offset for header in batches.read_all(again)] == [0, wide, 2**60]
 
 
-def test_an_empty_log_may_start_far_away(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_an_empty_log_may_start_far_away(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     batches.append_keeping(log, batches.make(2, base_offset=10**12))
     assert batches.read(log, 0)[0].base_offset == 10**12
     assert open_log().log_end_offset == 10**12 + 2
 
 
-def test_an_idempotent_batch_sent_again_is_not_appended_again(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_an_idempotent_batch_sent_again_is_not_appended_again(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     sent = [batches.make(2, producer_id=7, epoch=0, sequence=2 * number) for number in range(7)]
     for batch in sent:
@@ -270,7 +266,7 @@ def test_an_idempotent_batch_sent_again_is_not_appended_again(open_log: Callable
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_duplicates_are_known_after_a_restart(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig, clean: bool
+    open_log: Opener, batches: Batches, small_segments: LogConfig, clean: bool
 ) -> None:
     log = open_log(small_segments)
     sent = [batches.make(2, size=200, producer_id=7, epoch=0, sequence=2 * number) for number in range(10)]
@@ -285,7 +281,7 @@ def test_duplicates_are_known_after_a_restart(
     batches.append(again, batches.make(1, producer_id=7, epoch=0, sequence=20))
 
 
-def test_offsets_by_time_are_exact(open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig) -> None:
+def test_offsets_by_time_are_exact(open_log: Opener, batches: Batches, small_segments: LogConfig) -> None:
     for config in (LogConfig(index_interval_bytes=100), small_segments):
         log = open_log(config)
         start = log.log_end_offset
@@ -299,9 +295,7 @@ def test_offsets_by_time_are_exact(open_log: Callable[..., Any], batches: Batche
         assert log.snapshot.max_timestamp == 1000 + 19 * 100 + 90
 
 
-def test_offsets_by_time_where_time_goes_back(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
-) -> None:
+def test_offsets_by_time_where_time_goes_back(open_log: Opener, batches: Batches, small_segments: LogConfig) -> None:
     log = open_log(small_segments)
     times = [(number * 7919) % 500 for number in range(200)]
     for time in times:
@@ -313,7 +307,7 @@ def test_offsets_by_time_where_time_goes_back(
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 def test_a_search_by_time_takes_little_memory_of_what_a_batch_holds(
-    open_log: Callable[..., Any], batches: Batches, codec: Codec
+    open_log: Opener, batches: Batches, codec: Codec
 ) -> None:
     log = open_log(LogConfig())
     batches.append(log, bomb(codec, 48 << 20, 1000))
@@ -331,9 +325,7 @@ def test_a_search_by_time_takes_little_memory_of_what_a_batch_holds(
     assert used < 16 << 20
 
 
-def test_a_batch_that_cannot_be_opened_is_found_by_time_at_its_base_offset(
-    open_log: Callable[..., Any], batches: Batches
-) -> None:
+def test_a_batch_that_cannot_be_opened_is_found_by_time_at_its_base_offset(open_log: Opener, batches: Batches) -> None:
     log = open_log(LogConfig())
     batches.append(log, batches.make(2, timestamp=1000, step_ms=10))
     garbage = bomb(Codec.GZIP, 1 << 20, 2000)
@@ -345,7 +337,7 @@ def test_a_batch_that_cannot_be_opened_is_found_by_time_at_its_base_offset(
     assert to_end(log.offset_for_timestamp(2500)) == (3000, 3)
 
 
-def test_flush_by_number_of_messages(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_flush_by_number_of_messages(open_log: Opener, batches: Batches) -> None:
     log = open_log(LogConfig(flush_messages=10))
     batches.append(log, batches.make(9))
     assert log.recovery_point == 0
@@ -355,9 +347,7 @@ def test_flush_by_number_of_messages(open_log: Callable[..., Any], batches: Batc
     assert log.recovery_point == 10
 
 
-def test_flush_by_time_and_of_closed_segments(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
-) -> None:
+def test_flush_by_time_and_of_closed_segments(open_log: Opener, batches: Batches, small_segments: LogConfig) -> None:
     log = open_log(LogConfig(flush_ms=100))
     assert not log.is_flush_due(batches.now_ms + 1000)
     batches.append(log, batches.make(1))
@@ -374,7 +364,7 @@ def test_flush_by_time_and_of_closed_segments(
     assert not log.is_flush_due(batches.now_ms)
 
 
-def test_a_region_outlives_the_log(open_log: Callable[..., Any], batches: Batches, tmp_path: Path) -> None:
+def test_a_region_outlives_the_log(open_log: Opener, batches: Batches, tmp_path: Path) -> None:
     log = open_log()
     batch = batches.make(3)
     batches.append(log, batch)
@@ -385,7 +375,7 @@ def test_a_region_outlives_the_log(open_log: Callable[..., Any], batches: Batche
     assert os.pread(region.file.fileno(), region.size, region.position)[16:] == batch[16:]
 
 
-def test_a_closed_log_refuses(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_a_closed_log_refuses(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     close_log(log)
     with pytest.raises(StorageError, match="closed"):
@@ -394,7 +384,7 @@ def test_a_closed_log_refuses(open_log: Callable[..., Any], batches: Batches) ->
         log.read(Offset(0), 1, Offset(0))
 
 
-def test_memory_of_an_index_is_bounded(open_log: Callable[..., Any], batches: Batches) -> None:
+def test_memory_of_an_index_is_bounded(open_log: Opener, batches: Batches) -> None:
     log = open_log(LogConfig(index_interval_bytes=1))
     for _ in range(3000):
         batches.append(log, batches.make(1))
@@ -405,9 +395,7 @@ def test_memory_of_an_index_is_bounded(open_log: Callable[..., Any], batches: Ba
         assert batches.read(log, offset)[0].base_offset == offset
 
 
-def test_a_log_whose_offsets_are_used_up_refuses_appends_and_can_be_read(
-    open_log: Callable[..., Any], batches: Batches
-) -> None:
+def test_a_log_whose_offsets_are_used_up_refuses_appends_and_can_be_read(open_log: Opener, batches: Batches) -> None:
     log = open_log()
     last = 2**63 - 3
     batches.append_keeping(log, batches.make(1, base_offset=last))

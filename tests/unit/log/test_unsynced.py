@@ -1,7 +1,5 @@
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,12 +8,12 @@ from pipeline.log.checkpoint import SYNC_FAILED
 from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, Opener
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_records_flushed_after_a_failed_sync_and_a_restart_survive_a_loss_of_power(
-    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig, tmp_path: Path, seed: int
+    open_log: Opener, batches: Batches, small_segments: LogConfig, tmp_path: Path, seed: int
 ) -> None:
     faulty = FaultyFiles(DiskFiles(), random.Random(seed))
     log = open_log(small_segments, files=faulty)

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from tests.support.brokers import serving_cluster
 from tests.support.scripted_broker import ScriptedCluster
+from tests.unit.client.conftest import OpenCluster
 
 T0 = TopicPartition("t", 0)
 BOUND_S = 25
@@ -71,7 +72,7 @@ async def test_registrations_of_all_versions_are_read() -> None:
         await from_zookeeper(Znodes({"1": b"[]"}))()
 
 
-async def test_no_broker_answers(scripted: ScriptedCluster, connect: Callable[..., Any]) -> None:
+async def test_no_broker_answers(scripted: ScriptedCluster, connect: OpenCluster) -> None:
     async with scripted.broker(1):
         pass
     async with connect(default_api_timeout_ms=1500) as cluster:
@@ -79,7 +80,7 @@ async def test_no_broker_answers(scripted: ScriptedCluster, connect: Callable[..
             await cluster.refresh()
 
 
-async def test_refreshes_are_shared(scripted: ScriptedCluster, connect: Callable[..., Any]) -> None:
+async def test_refreshes_are_shared(scripted: ScriptedCluster, connect: OpenCluster) -> None:
     async with scripted.broker(1), connect() as cluster:
         async with trio.open_nursery() as nursery:
             for _ in range(10):
@@ -87,7 +88,7 @@ async def test_refreshes_are_shared(scripted: ScriptedCluster, connect: Callable
         assert scripted.requests["MetadataRequest"] <= 2
 
 
-async def test_offsets_are_listed_by_time(scripted: ScriptedCluster, connect: Callable[..., Any]) -> None:
+async def test_offsets_are_listed_by_time(scripted: ScriptedCluster, connect: OpenCluster) -> None:
     scripted.partition(T0).append_values([b"a", b"b"])
     async with scripted.broker(1), connect() as cluster:
         assert (await list_offsets(cluster, {T0: EARLIEST}, timeout_s=60))[T0].offset == 0
@@ -100,7 +101,7 @@ async def test_offsets_are_listed_by_time(scripted: ScriptedCluster, connect: Ca
 
 
 async def test_brokers_that_tell_no_metadata_are_not_taken_for_a_partition_without_leader(
-    scripted: ScriptedCluster, connect: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster
 ) -> None:
     async with scripted.broker(1), connect() as cluster:
         await cluster.refresh()
@@ -109,7 +110,7 @@ async def test_brokers_that_tell_no_metadata_are_not_taken_for_a_partition_witho
             await list_offsets(cluster, {T0: LATEST}, timeout_s=0.1)
 
 
-async def test_topics_are_created_and_described(scripted: ScriptedCluster, connect: Callable[..., Any]) -> None:
+async def test_topics_are_created_and_described(scripted: ScriptedCluster, connect: OpenCluster) -> None:
     async with scripted.broker(1), connect() as cluster:
         await create_topics(cluster, [NewTopic(name="new", partitions=3)])
         assert set(await list_topics(cluster)) == {"t", "new"}
@@ -132,7 +133,7 @@ async def test_a_missing_topic_is_created_only_for_programs_that_allow_it(tmp_pa
 
 @pytest.mark.parametrize("name", ["x" * 40_000, "\ud800"])
 async def test_a_topic_that_no_request_can_name_is_refused_at_once_and_keeps_no_other_from_being_found(
-    scripted: ScriptedCluster, connect: Callable[..., Any], name: str
+    scripted: ScriptedCluster, connect: OpenCluster, name: str
 ) -> None:
     async with scripted.broker(1), connect() as cluster:
         with trio.fail_after(BOUND_S), pytest.raises(KafkaError, match="can be the name of no topic") as raised:
@@ -143,7 +144,7 @@ async def test_a_topic_that_no_request_can_name_is_refused_at_once_and_keeps_no_
 
 
 async def test_a_request_that_cannot_be_encoded_is_refused_at_once(
-    scripted: ScriptedCluster, connect: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster
 ) -> None:
     async with scripted.broker(1), connect() as cluster:
         with trio.fail_after(BOUND_S), pytest.raises(KafkaError, match="longer than 32767 bytes") as raised:
@@ -152,7 +153,7 @@ async def test_a_request_that_cannot_be_encoded_is_refused_at_once(
 
 
 async def test_a_refresh_waits_for_another_one_no_longer_than_it_may(
-    connect: Callable[..., Any], scripted: ScriptedCluster
+    connect: OpenCluster, scripted: ScriptedCluster
 ) -> None:
     async with trio.open_nursery() as nursery:
         scripted.addresses[BrokerId(1)] = await _hung_broker(nursery)
@@ -191,7 +192,7 @@ async def _hung_broker(nursery: trio.Nursery) -> Any:
 
 
 async def test_brokers_that_say_nothing_use_up_no_more_than_a_call_each(
-    connect: Callable[..., Any], scripted: ScriptedCluster
+    connect: OpenCluster, scripted: ScriptedCluster
 ) -> None:
     async with scripted.broker(1), connect() as cluster, trio.open_nursery() as nursery:
         silent = {BrokerId(number): await _hung_broker(nursery) for number in (7, 8)}
@@ -215,7 +216,7 @@ async def _refresh_in_vain(cluster: Cluster) -> None:
 
 
 async def test_a_deadline_that_is_no_number_ends_at_the_first_failure(
-    scripted: ScriptedCluster, connect: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster
 ) -> None:
     async with scripted.broker(1), connect() as cluster:
         await cluster.topic("t")
@@ -224,7 +225,7 @@ async def test_a_deadline_that_is_no_number_ends_at_the_first_failure(
 
 
 async def test_a_cluster_whose_block_has_ended_says_so_and_opens_no_connection(
-    scripted: ScriptedCluster, connect: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster
 ) -> None:
     async with scripted.broker(1):
         async with connect() as cluster:

@@ -1,6 +1,5 @@
 """A client whose brokers know only older leader epochs than it, because ZooKeeper was restored while all were down."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from tests.support.scripted_broker import Partition, ScriptedCluster
 from tests.unit.client.cluster.conftest import T0, response
+from tests.unit.client.conftest import OpenCluster, OpenConsumer
 
 FIRST, SECOND = HostPort("h", 9001), HostPort("h", 9002)
 DEADLINE_S = 60
@@ -50,7 +50,7 @@ def test_a_leader_epoch_known_to_have_fallen_is_taken_from_the_response() -> Non
 
 
 async def test_a_consumer_goes_on_in_an_epoch_that_fell(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fallen_epochs, "FALLEN_AFTER_S", 0.1)
     scripted.partition(T0).epoch = 9
@@ -69,7 +69,7 @@ async def test_a_consumer_goes_on_in_an_epoch_that_fell(
 
 @pytest.mark.parametrize("had_failed", [False, True])
 async def test_a_broker_that_lags_for_ever_is_not_the_only_one_that_is_asked(
-    scripted: ScriptedCluster, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, had_failed: bool
+    scripted: ScriptedCluster, connect: OpenCluster, monkeypatch: pytest.MonkeyPatch, had_failed: bool
 ) -> None:
     """Broker 1 does not reach ZooKeeper; what it takes for the leader is dead. Broker 2 has been away once."""
     monkeypatch.setattr(cluster_module, "ASKED_AGAIN_AFTER_S", 0.1)

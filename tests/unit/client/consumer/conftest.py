@@ -18,7 +18,7 @@ DEADLINE_S = 60
 
 
 @pytest.fixture
-def fill(scripted: ScriptedCluster) -> Callable[..., Any]:
+def fill(scripted: ScriptedCluster) -> Callable[..., None]:
     """Appends batches of ten records with the values 0, 1, 2 ... to a partition."""
 
     def fill(batches: int, topic_partition: TopicPartition = T0) -> None:

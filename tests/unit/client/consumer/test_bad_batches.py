@@ -17,6 +17,7 @@ from pipeline.records.compression import Codec
 from pipeline.records.memory import OPENED_BATCHES
 from tests.support.bombs import bomb
 from tests.support.scripted_broker import ScriptedCluster
+from tests.unit.client.conftest import OpenCluster, OpenConsumer
 from tests.unit.client.consumer.conftest import DEADLINE_S, T0, numbers, put, read, read_records
 
 LAST_OFFSET_DELTA = slice(23, 27)
@@ -47,7 +48,7 @@ async def rejection(consumer: Consumer) -> Any:
 
 
 async def test_batches_before_a_damaged_one_are_handed_out_before_its_error(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(4)
     damage(scripted, 2)
@@ -66,7 +67,7 @@ async def test_batches_before_a_damaged_one_are_handed_out_before_its_error(
 
 
 async def test_a_batch_that_cannot_be_opened_stops_its_own_partition_alone(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     scripted.add_topic("u", [1])
     other = TopicPartition("u", 0)
@@ -87,7 +88,7 @@ async def test_a_batch_that_cannot_be_opened_stops_its_own_partition_alone(
 
 
 async def test_a_bad_batch_is_refused_again_when_it_is_sought(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(3)
     garble(scripted, 0)
@@ -104,7 +105,7 @@ async def test_a_bad_batch_is_refused_again_when_it_is_sought(
 
 
 async def test_only_a_reported_bad_batch_is_skipped(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(2)
     damage(scripted, 1)
@@ -127,7 +128,7 @@ async def test_only_a_reported_bad_batch_is_skipped(
 
 
 async def test_a_header_that_lies_about_its_end_loses_nothing_behind_it(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(3)
     header, data = scripted.partition(T0).batches[1]
@@ -147,9 +148,9 @@ async def test_a_header_that_lies_about_its_end_loses_nothing_behind_it(
 @pytest.mark.parametrize("behind", [0, 3])
 async def test_a_batch_longer_than_the_answer_is_an_error_and_no_silence(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    consume: Callable[..., Any],
-    fill: Callable[..., Any],
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
     behind: int,
 ) -> None:
     """A flipped bit in a batch's length on the broker's disk: no answer from there on holds a whole batch."""
@@ -171,7 +172,7 @@ async def test_a_batch_longer_than_the_answer_is_an_error_and_no_silence(
 
 
 async def test_bytes_without_a_batch_that_reaches_the_position_are_an_error(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(1)
     header, data = scripted.partition(T0).batches[0]
@@ -185,7 +186,7 @@ async def test_bytes_without_a_batch_that_reaches_the_position_are_an_error(
 
 
 async def test_a_batch_that_the_broker_finds_damaged_is_an_error(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(2)
     scripted.fetch_script.append(ErrorCode.CORRUPT_MESSAGE)
@@ -200,9 +201,9 @@ async def test_a_batch_that_the_broker_finds_damaged_is_an_error(
 @pytest.mark.parametrize("wrong", [0, 50])
 async def test_a_batch_with_a_wrong_offset_takes_none_of_its_neighbours_along(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    consume: Callable[..., Any],
-    fill: Callable[..., Any],
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
     wrong: int,
 ) -> None:
     """No checksum covers the base offset of a batch."""
@@ -224,9 +225,9 @@ async def test_a_batch_with_a_wrong_offset_takes_none_of_its_neighbours_along(
 @pytest.mark.parametrize("count", [1, 4])
 async def test_the_last_batch_of_an_answer_with_a_wrong_offset_is_not_taken_for_one_behind_a_gap(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    consume: Callable[..., Any],
-    fill: Callable[..., Any],
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
     count: int,
 ) -> None:
     fill(count)
@@ -247,9 +248,9 @@ async def test_the_last_batch_of_an_answer_with_a_wrong_offset_is_not_taken_for_
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 async def test_a_batch_that_holds_too_much_stops_its_partition_and_says_what_to_raise(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    consume: Callable[..., Any],
-    fill: Callable[..., Any],
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
     codec: Codec,
 ) -> None:
     fill(1)

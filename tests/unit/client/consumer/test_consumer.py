@@ -13,15 +13,16 @@ from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import iterate_headers
 from tests.support.scripted_broker import Partition, ScriptedCluster
+from tests.unit.client.conftest import OpenCluster, OpenConsumer
 from tests.unit.client.consumer.conftest import DEADLINE_S, T0, numbers, read
 
 
 @pytest.mark.parametrize("start", [0, 7, 10, 55, 99])
 async def test_reads_from_any_offset_to_the_end_and_then_what_comes(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    consume: Callable[..., Any],
-    fill: Callable[..., Any],
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
     start: int,
 ) -> None:
     fill(10)
@@ -35,7 +36,7 @@ async def test_reads_from_any_offset_to_the_end_and_then_what_comes(
 
 
 async def test_whole_batches_come_as_views_without_those_before_the_offset(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(3)
     scripted.trailing_bytes = 30
@@ -49,7 +50,7 @@ async def test_whole_batches_come_as_views_without_those_before_the_offset(
 
 
 async def test_several_brokers_are_read_at_once(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     scripted.add_topic("wide", [1, 2, 1, 2])
     partitions = [TopicPartition("wide", number) for number in range(4)]
@@ -61,7 +62,7 @@ async def test_several_brokers_are_read_at_once(
 
 
 async def test_survives_restarts_moves_and_errors_without_gap_or_repetition(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(30)
     scripted.fetch_limit_batches = 1
@@ -82,7 +83,7 @@ async def test_survives_restarts_moves_and_errors_without_gap_or_repetition(
 
 
 async def test_batches_fetched_ahead_are_bounded(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(100)
     scripted.fetch_limit_batches = 1
@@ -98,7 +99,7 @@ async def test_batches_fetched_ahead_are_bounded(
 
 
 async def test_seek_add_and_remove_void_what_was_fetched(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     scripted.add_topic("u", [1])
     other = TopicPartition("u", 0)
@@ -141,9 +142,9 @@ async def test_seek_add_and_remove_void_what_was_fetched(
 )
 async def test_partitions_and_offsets_that_no_request_can_hold_are_refused(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    consume: Callable[..., Any],
-    fill: Callable[..., Any],
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
     bad: Any,
 ) -> None:
     scripted.add_topic("u", [1])
@@ -162,7 +163,7 @@ async def test_partitions_and_offsets_that_no_request_can_hold_are_refused(
 
 
 async def test_a_topic_made_anew_is_not_mixed_with_the_old_one(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(1)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -177,7 +178,7 @@ async def test_a_topic_made_anew_is_not_mixed_with_the_old_one(
 
 
 async def test_a_topic_that_stays_away_is_an_error(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer
 ) -> None:
     async with scripted.broker(1), connect(default_api_timeout_ms=2000) as cluster, consume(cluster) as consumer:
         consumer.assign({TopicPartition("nowhere", 0): 0})
@@ -188,7 +189,7 @@ async def test_a_topic_that_stays_away_is_an_error(
 
 
 async def test_a_refusal_that_stays_is_an_error(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(1)
     scripted.fetch_script.append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -202,7 +203,7 @@ async def test_a_refusal_that_stays_is_an_error(
 
 
 async def test_records_are_iterated_from_the_position_on(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(3)
     found = []
@@ -220,9 +221,9 @@ async def test_records_are_iterated_from_the_position_on(
 @pytest.mark.parametrize("fetch_version", [4, 11, 12, 13, 18])
 async def test_old_and_new_brokers_are_spoken_to(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    consume: Callable[..., Any],
-    fill: Callable[..., Any],
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
     fetch_version: int,
 ) -> None:
     fill(1)
@@ -236,7 +237,7 @@ async def test_old_and_new_brokers_are_spoken_to(
 
 
 async def test_a_broker_too_old_to_be_fetched_from_is_an_error(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(1)
     async with scripted.broker(1, versions={1: 3}), connect() as cluster, consume(cluster) as consumer:
@@ -246,7 +247,7 @@ async def test_a_broker_too_old_to_be_fetched_from_is_an_error(
 
 
 async def test_an_error_in_the_block_is_caught_as_itself_also_while_all_is_cancelled(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(1)
     async with scripted.broker(1), connect() as cluster:
@@ -262,7 +263,7 @@ async def test_an_error_in_the_block_is_caught_as_itself_also_while_all_is_cance
 
 
 async def test_a_consumer_whose_block_has_ended_says_so(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(1)
     async with scripted.broker(1), connect() as cluster:

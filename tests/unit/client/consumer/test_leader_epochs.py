@@ -1,6 +1,5 @@
 """A client names the leader epoch that it knows, so that no leader answers in an epoch that is over (KIP-320)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from pipeline.protocol.messages.fetch import FetchRequest
 from pipeline.protocol.messages.list_offsets import LATEST, ListOffsetsRequest, ListOffsetsResponse
 from pipeline.protocol.messages.metadata import MetadataRequest
 from tests.support.scripted_broker import Partition, ScriptedCluster
+from tests.unit.client.conftest import OpenCluster, OpenConsumer
 
 T0 = TopicPartition("t", 0)
 FORMER = BrokerId(1)
@@ -56,7 +56,7 @@ async def wait_for_requests(scripted: ScriptedCluster, message: type[Any], count
 
 @pytest.mark.parametrize("reset", list(OffsetReset))
 async def test_a_leader_of_an_epoch_that_is_over_sends_no_consumer_to_another_offset(
-    deposed: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], reset: OffsetReset
+    deposed: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, reset: OffsetReset
 ) -> None:
     async with (
         deposed.broker(2),
@@ -74,7 +74,7 @@ async def test_a_leader_of_an_epoch_that_is_over_sends_no_consumer_to_another_of
 
 
 async def test_a_leader_of_an_epoch_that_is_over_tells_no_end_of_its_log(
-    deposed: ScriptedCluster, connect: Callable[..., Any]
+    deposed: ScriptedCluster, connect: OpenCluster
 ) -> None:
     found = {}
 
@@ -93,7 +93,7 @@ async def test_a_leader_of_an_epoch_that_is_over_tells_no_end_of_its_log(
 
 
 async def test_a_client_that_knows_an_older_epoch_learns_the_new_one(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer
 ) -> None:
     fill(scripted, 0, 10)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -108,9 +108,7 @@ async def test_a_client_that_knows_an_older_epoch_learns_the_new_one(
         assert cluster.view.leader_epoch_of(T0) == 2
 
 
-async def test_the_epochs_of_a_recreated_topic_start_anew(
-    deposed: ScriptedCluster, connect: Callable[..., Any]
-) -> None:
+async def test_the_epochs_of_a_recreated_topic_start_anew(deposed: ScriptedCluster, connect: OpenCluster) -> None:
     deposed.lagging.clear()
     async with deposed.broker(1), connect() as cluster:
         assert (await list_offsets(cluster, {T0: LATEST}, timeout_s=DEADLINE_S))[T0].offset == 50
@@ -127,7 +125,7 @@ async def test_the_epochs_of_a_recreated_topic_start_anew(
     ],
 )
 async def test_old_brokers_are_sent_no_epoch(
-    deposed: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], versions: dict[int, int]
+    deposed: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, versions: dict[int, int]
 ) -> None:
     async with (
         deposed.broker(2, versions=versions),
@@ -141,7 +139,7 @@ async def test_old_brokers_are_sent_no_epoch(
 
 
 async def test_an_answer_that_leaves_a_partition_out_is_no_answer(
-    scripted: ScriptedCluster, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    scripted: ScriptedCluster, connect: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(scripted, 0, 3)
     monkeypatch.setattr(scripted, "_list_offsets", lambda _broker, _request: ListOffsetsResponse())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import trio
@@ -14,11 +13,12 @@ from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tests.support.scripted_broker import ScriptedCluster
+from tests.unit.client.conftest import OpenCluster, OpenConsumer
 from tests.unit.client.consumer.conftest import DEADLINE_S, T0, numbers, read
 
 
 async def test_out_of_range_is_raised_once_with_the_bounds_and_others_go_on(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     scripted.add_topic("u", [1])
     other = TopicPartition("u", 0)
@@ -43,9 +43,9 @@ async def test_out_of_range_is_raised_once_with_the_bounds_and_others_go_on(
 @pytest.mark.parametrize(("reset", "expected"), [(OffsetReset.EARLIEST, (10, 30)), (OffsetReset.LATEST, (20, 30))])
 async def test_out_of_range_is_reset_where_the_policy_says_so(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    consume: Callable[..., Any],
-    fill: Callable[..., Any],
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
     reset: OffsetReset,
     expected: tuple[int, ...],
 ) -> None:
@@ -63,7 +63,7 @@ async def test_out_of_range_is_reset_where_the_policy_says_so(
 
 
 async def test_a_reset_moves_the_position_past_nothing_that_was_not_handed_out(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(1)
     async with (
@@ -85,7 +85,7 @@ async def test_a_reset_moves_the_position_past_nothing_that_was_not_handed_out(
 
 
 async def test_a_partition_out_of_range_holds_up_no_other(
-    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     scripted.add_topic("t", [1, 1])
     other = TopicPartition("t", 1)

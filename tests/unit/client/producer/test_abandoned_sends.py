@@ -1,6 +1,5 @@
 """Sends that are cancelled, refused or given up, and the end of a producer's block."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +11,12 @@ from pipeline.client.producer.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode
 from tests.support.scripted_broker import ScriptedCluster
+from tests.unit.client.conftest import OpenCluster, OpenProducer
 from tests.unit.client.producer.conftest import DEADLINE_S, T0, values
 
 
 async def test_an_aborted_block_gives_up_what_was_not_sent(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster:
         scripted.hold_produce = trio.Event()
@@ -31,7 +31,7 @@ async def test_an_aborted_block_gives_up_what_was_not_sent(
 
 
 async def test_a_send_that_was_cancelled_sends_nothing_and_one_that_returned_sends(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     taken, repeated = [], []
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200) as producer:
@@ -54,7 +54,7 @@ async def test_a_send_that_was_cancelled_sends_nothing_and_one_that_returned_sen
     "bad", [{"value": "text"}, {"timestamp_ms": 1.5}, {"timestamp_ms": 2**63}, {"headers": [("a", "text")]}]
 )
 async def test_a_send_that_is_refused_sends_nothing_and_harms_no_other(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], bad: Any
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, bad: Any
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, linger_ms=60_000) as producer:
         for number in range(3):
@@ -68,7 +68,7 @@ async def test_a_send_that_is_refused_sends_nothing_and_harms_no_other(
 
 
 async def test_a_send_that_was_cancelled_while_memory_was_full_sends_nothing(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with (
         scripted.broker(1),
@@ -88,7 +88,7 @@ async def test_a_send_that_was_cancelled_while_memory_was_full_sends_nothing(
 
 @pytest.mark.parametrize("answer", ["taken", "close"])
 async def test_close_gives_up_what_is_on_its_way(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], answer: str
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, answer: str
 ) -> None:
     with pytest.raises(DeliveryError, match="the producer was closed"):
         async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
@@ -113,7 +113,7 @@ async def test_close_gives_up_what_is_on_its_way(
 
 @pytest.mark.parametrize("answer", ["taken", "close"])
 async def test_a_callback_may_close_the_producer(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], answer: str
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, answer: str
 ) -> None:
     scripted.add_topic("many", [1] * 400)
     heard = []
@@ -124,7 +124,7 @@ async def test_a_callback_may_close_the_producer(
             produce(cluster, linger_ms=60_000, delivery_timeout_ms=60_000) as producer,
         ):
 
-            def close(metadata: RecordMetadata | None, error: DeliveryError | None) -> None:
+            def close(metadata: RecordMetadata | None, error: Exception | None) -> None:
                 heard.append(metadata or error)
                 producer.close()
 
@@ -139,7 +139,7 @@ async def test_a_callback_may_close_the_producer(
 
 
 async def test_a_flush_raises_the_failure_of_its_records_beside_other_flushes(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     scripted.add_topic("u", [2])
     outcomes = {}
@@ -170,7 +170,7 @@ async def test_a_flush_raises_the_failure_of_its_records_beside_other_flushes(
 
 
 async def test_a_send_that_waits_when_the_block_ends_sends_nothing(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     raised = []
 

@@ -1,6 +1,5 @@
 """A producer to a scripted cluster."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -17,11 +16,12 @@ from pipeline.protocol.messages.produce import PartitionProduceData, PartitionPr
 from pipeline.records.batch import iterate_headers
 from pipeline.records.compression import Codec
 from tests.support.scripted_broker import ScriptedCluster
+from tests.unit.client.conftest import OpenCluster, OpenProducer
 from tests.unit.client.producer.conftest import DEADLINE_S, T0, values
 
 
 async def test_records_arrive_in_order_and_deliveries_tell_where(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=300) as producer:
         deliveries = [await producer.send("t", b"%d" % number, timestamp_ms=5) for number in range(100)]
@@ -34,7 +34,7 @@ async def test_records_arrive_in_order_and_deliveries_tell_where(
 
 @pytest.mark.parametrize("codec", list(Codec))
 async def test_keys_headers_and_timestamps_are_kept_by_each_codec(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], codec: Codec
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, codec: Codec
 ) -> None:
     extra = (("audit.host", b"h"),)
     async with (
@@ -54,7 +54,7 @@ async def test_keys_headers_and_timestamps_are_kept_by_each_codec(
 
 @pytest.mark.parametrize("fault", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
 async def test_a_leader_that_gets_no_followers_is_looked_up_again(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], fault: ErrorCode
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, fault: ErrorCode
 ) -> None:
     """It may be one that does not reach ZooKeeper and has been replaced."""
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
@@ -73,7 +73,7 @@ async def test_a_leader_that_gets_no_followers_is_looked_up_again(
 
 @pytest.mark.parametrize("fault", ["close", "close after", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
 async def test_a_produce_that_fails_once_is_retried_and_written_once(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], fault: ErrorCode | str
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, fault: ErrorCode | str
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200) as producer:
         await producer.send("t", b"first")
@@ -86,7 +86,7 @@ async def test_a_produce_that_fails_once_is_retried_and_written_once(
 
 
 async def test_a_refused_producer_id_is_replaced(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"one")
@@ -99,9 +99,7 @@ async def test_a_refused_producer_id_is_replaced(
     assert ids == [1000, 1001]
 
 
-async def test_the_leader_moves(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
-) -> None:
+async def test_the_leader_moves(scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer) -> None:
     async with scripted.broker(1), scripted.broker(2), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"one")
         await producer.flush()
@@ -113,7 +111,7 @@ async def test_the_leader_moves(
 
 
 async def test_a_leader_that_has_moved_away_may_have_written_it(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with (
         scripted.broker(1),
@@ -134,7 +132,7 @@ async def test_a_leader_that_has_moved_away_may_have_written_it(
 
 
 async def test_a_broker_comes_back_within_the_delivery_timeout(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1):
         pass
@@ -148,7 +146,7 @@ async def test_a_broker_comes_back_within_the_delivery_timeout(
 
 
 async def test_a_delivery_that_fails_says_what_how_old_and_why(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1):
         pass
@@ -168,7 +166,7 @@ async def test_a_delivery_that_fails_says_what_how_old_and_why(
 
 
 async def test_a_fatal_refusal_fails_the_batch_at_once_and_the_next_goes_through(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         told = []
@@ -185,7 +183,7 @@ async def test_a_fatal_refusal_fails_the_batch_at_once_and_the_next_goes_through
 
 
 async def test_memory_is_bounded_and_send_waits_for_it(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with (
         scripted.broker(1),
@@ -206,7 +204,7 @@ async def test_memory_is_bounded_and_send_waits_for_it(
 
 
 async def test_senders_get_memory_in_turn(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster:
         async with produce(cluster, batch_size=500, buffer_memory=1000) as producer, trio.open_nursery() as nursery:
@@ -223,7 +221,7 @@ async def test_senders_get_memory_in_turn(
 
 
 async def test_a_record_that_can_never_fit_is_refused(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, max_request_size=2000) as producer:
         with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE") as caught:
@@ -232,7 +230,7 @@ async def test_a_record_that_can_never_fit_is_refused(
 
 
 async def test_an_unknown_topic_or_partition_is_said_within_max_block(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, max_block_ms=100) as producer:
         with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION: topic nowhere"):
@@ -242,7 +240,7 @@ async def test_an_unknown_topic_or_partition_is_said_within_max_block(
 
 
 async def test_keys_choose_partitions_and_records_without_key_change_with_the_batch(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     scripted.add_topic("wide", [1] * 4)
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=500) as producer:
@@ -262,7 +260,7 @@ async def test_keys_choose_partitions_and_records_without_key_change_with_the_ba
 
 
 async def test_partitions_that_were_added_are_found(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"x", partition=0)
@@ -273,7 +271,7 @@ async def test_partitions_that_were_added_are_found(
 
 
 async def test_a_topic_recreated_with_fewer_partitions_takes_what_is_sent_next(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     scripted.add_topic("wide", [-1] * 7 + [1])
     settings = {"linger_ms": 1500, "delivery_timeout_ms": 2000}
@@ -291,7 +289,7 @@ async def test_a_topic_recreated_with_fewer_partitions_takes_what_is_sent_next(
 
 @pytest.mark.parametrize("key", [None, b"key"])
 async def test_a_topic_without_partitions_is_waited_for(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], key: bytes | None
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, key: bytes | None
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer, trio.open_nursery() as nursery:
         await (await producer.send("t", b"one", key=key)).wait()
@@ -308,7 +306,7 @@ async def test_a_topic_without_partitions_is_waited_for(
 
 @pytest.mark.parametrize("key", [None, b"key"])
 async def test_partition_numbers_with_gaps_are_no_fault_of_the_program(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], key: bytes | None
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, key: bytes | None
 ) -> None:
     async with scripted.broker(1), connect() as cluster:
         scripted.topics["t"] = {3: scripted.partition(T0)}
@@ -319,7 +317,7 @@ async def test_partition_numbers_with_gaps_are_no_fault_of_the_program(
 
 @pytest.mark.parametrize("acks", [Acks.NONE, Acks.LEADER])
 async def test_records_with_weaker_acks_are_sent_without_a_producer_id(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], acks: Acks
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, acks: Acks
 ) -> None:
     async with (
         scripted.broker(1),
@@ -336,7 +334,7 @@ async def test_records_with_weaker_acks_are_sent_without_a_producer_id(
 
 
 async def test_windows_bound_batches_and_listeners_hear_of_each(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     heard: list[DeliveredBatch] = []
     async with (
@@ -353,9 +351,9 @@ async def test_windows_bound_batches_and_listeners_hear_of_each(
 
 
 async def test_faulty_callbacks_and_listeners_stop_nothing(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
-    def fail(*_: DeliveredBatch | RecordMetadata | None) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("mine")
 
     async with scripted.broker(1), connect() as cluster, produce(cluster, on_delivered=fail) as producer:
@@ -365,7 +363,7 @@ async def test_faulty_callbacks_and_listeners_stop_nothing(
 
 
 async def test_many_partitions_share_a_request_and_old_brokers_are_spoken_to(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     scripted.add_topic("wide", [1] * 20)
     async with (
@@ -382,9 +380,7 @@ async def test_many_partitions_share_a_request_and_old_brokers_are_spoken_to(
     assert sum(len(part.records()) for part in scripted.topics["wide"].values()) == 21
 
 
-async def test_sequences_are_gapless(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
-) -> None:
+async def test_sequences_are_gapless(scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200, linger_ms=0) as producer:
         scripted.produce_script.extend(["close after", ErrorCode.NONE, "close", ErrorCode.NONE] * 3)
         for number in range(200):
@@ -397,7 +393,7 @@ async def test_sequences_are_gapless(
 
 
 async def test_other_tasks_run_between_sends_that_never_wait(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"first")
@@ -419,8 +415,8 @@ async def test_other_tasks_run_between_sends_that_never_wait(
 
 async def test_acks_0_follow_a_leader_that_moves(
     scripted: ScriptedCluster,
-    connect: Callable[..., Any],
-    produce: Callable[..., Any],
+    connect: OpenCluster,
+    produce: OpenProducer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {"acks": Acks.NONE, "idempotence": False, "linger_ms": 0}

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import trio
 
@@ -12,6 +9,7 @@ from pipeline.records.batch import set_base_offset
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from tests.support.scripted_broker import ScriptedCluster
+from tests.unit.client.conftest import OpenCluster
 
 T0 = TopicPartition("t", 0)
 U0 = TopicPartition("u", 0)
@@ -33,7 +31,7 @@ def two_topics(scripted: ScriptedCluster) -> ScriptedCluster:
 
 
 async def test_many_batches_of_many_partitions_keep_their_offsets(
-    two_topics: ScriptedCluster, connect: Callable[..., Any]
+    two_topics: ScriptedCluster, connect: OpenCluster
 ) -> None:
     async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
         await cluster.topic("t")
@@ -44,7 +42,7 @@ async def test_many_batches_of_many_partitions_keep_their_offsets(
         assert [record.offset for record in two_topics.partition(T0).records()] == [5, 6, 9, 10]
 
 
-async def test_an_overlap_says_where_to_go_on(two_topics: ScriptedCluster, connect: Callable[..., Any]) -> None:
+async def test_an_overlap_says_where_to_go_on(two_topics: ScriptedCluster, connect: OpenCluster) -> None:
     async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
         await cluster.topic("t")
         await raw_produce(cluster, {T0: batch(5)}, keep_offsets=True, timeout_s=60)
@@ -53,9 +51,7 @@ async def test_an_overlap_says_where_to_go_on(two_topics: ScriptedCluster, conne
         assert result.log_end_offset == 7
 
 
-async def test_a_log_that_ends_elsewhere_takes_nothing(
-    two_topics: ScriptedCluster, connect: Callable[..., Any]
-) -> None:
+async def test_a_log_that_ends_elsewhere_takes_nothing(two_topics: ScriptedCluster, connect: OpenCluster) -> None:
     async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
         await cluster.topic("t")
         for base_offset, end, taken in ((5, 3, False), (5, 0, True), (7, 0, False), (7, 7, True)):
@@ -67,7 +63,7 @@ async def test_a_log_that_ends_elsewhere_takes_nothing(
 
 @pytest.mark.parametrize(("keep", "batches"), [(True, 1), (False, 1)])
 async def test_a_lost_answer_is_tried_again_only_where_that_cannot_double(
-    scripted: ScriptedCluster, connect: Callable[..., Any], keep: bool, batches: int
+    scripted: ScriptedCluster, connect: OpenCluster, keep: bool, batches: int
 ) -> None:
     async with scripted.broker(1), connect() as cluster:
         await cluster.topic("t")
@@ -78,7 +74,7 @@ async def test_a_lost_answer_is_tried_again_only_where_that_cannot_double(
         assert result.log_end_offset == 2 if keep else isinstance(result.error, NetworkError)
 
 
-async def test_the_leader_moves(two_topics: ScriptedCluster, connect: Callable[..., Any]) -> None:
+async def test_the_leader_moves(two_topics: ScriptedCluster, connect: OpenCluster) -> None:
     async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
         await cluster.topic("t")
         two_topics.partition(T0).leader = BrokerId(2)
@@ -88,7 +84,7 @@ async def test_the_leader_moves(two_topics: ScriptedCluster, connect: Callable[.
 
 
 async def test_partitions_have_their_own_results_when_time_is_over(
-    two_topics: ScriptedCluster, connect: Callable[..., Any]
+    two_topics: ScriptedCluster, connect: OpenCluster
 ) -> None:
     async with two_topics.broker(1), connect() as cluster:
         await cluster.topic("t")

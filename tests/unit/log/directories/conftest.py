@@ -14,6 +14,8 @@ from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId
 from tests.unit.log.conftest import Batches
 
+OpenDirectory = Callable[..., LogDirectory]
+
 
 class CountingFiles(DiskFiles):
     """Counts the files that were opened."""
@@ -26,7 +28,7 @@ class CountingFiles(DiskFiles):
 
 
 @pytest.fixture
-def open_directory(tmp_path: Path, batches: Batches) -> Callable[..., Any]:
+def open_directory(tmp_path: Path, batches: Batches) -> OpenDirectory:
     def open_it(
         config: LogConfig | None = None, *, broker_id: int = 1, cluster_id: str = "c", files: Any = None
     ) -> LogDirectory:

@@ -2,9 +2,7 @@
 
 import random
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +20,7 @@ from pipeline.model import BrokerId, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.support.descriptors import no_descriptor_left
 from tests.unit.log.conftest import Batches
+from tests.unit.log.directories.conftest import OpenDirectory
 
 
 def test_many_logs_are_made_at_once(tmp_path: Path, batches: Batches) -> None:
@@ -90,7 +89,7 @@ def test_a_creation_that_a_crash_cut_off_is_undone_or_done(tmp_path: Path, batch
 
 
 def test_the_rest_of_a_creation_that_was_cut_off_is_made_anew(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()
@@ -109,7 +108,7 @@ def test_the_rest_of_a_creation_that_was_cut_off_is_made_anew(
 
 @pytest.mark.parametrize("free_bytes", [0, 10, 70])
 def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path, free_bytes: int
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path, free_bytes: int
 ) -> None:
     faulty = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(files=faulty)
@@ -126,7 +125,7 @@ def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(
 
 @pytest.mark.parametrize("left", range(8))
 def test_logs_that_there_were_no_descriptors_to_make_are_made_later(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path, left: int
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path, left: int
 ) -> None:
     directory = open_directory()
     new = [NewLog(topic_partition=TopicPartition("a", number), topic_id=uuid.uuid4()) for number in range(3)]
@@ -150,7 +149,7 @@ def test_logs_that_there_were_no_descriptors_to_make_are_made_later(
 
 
 def test_new_logs_are_created_as_far_as_there_is_room(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     faulty = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(files=faulty)
@@ -167,7 +166,7 @@ def test_new_logs_are_created_as_far_as_there_is_room(
 
 @pytest.mark.parametrize("ends_cleanly", [False, True])
 def test_a_topic_id_that_the_process_before_did_not_flush_outlives_the_power(
-    open_directory: Callable[..., Any], batches: Batches, ends_cleanly: bool
+    open_directory: OpenDirectory, batches: Batches, ends_cleanly: bool
 ) -> None:
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()
     for seed in range(6):
@@ -192,7 +191,7 @@ def test_a_topic_id_that_the_process_before_did_not_flush_outlives_the_power(
 
 
 def test_a_topic_id_that_was_lost_before_the_first_flush_is_assigned_again(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()

@@ -2,9 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +16,11 @@ from pipeline.log.held_files import hold_end_open, release_files
 from pipeline.log.partition_files import is_deleted, parse_directory_name
 from pipeline.model import Offset, TopicPartition
 from tests.unit.log.conftest import Batches
-from tests.unit.log.directories.conftest import open_below
+from tests.unit.log.directories.conftest import OpenDirectory, open_below
 
 
 def test_a_deleted_log_is_gone_and_its_regions_stay(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()
     name = TopicPartition("a", 0)
@@ -45,7 +43,7 @@ def test_a_deleted_log_is_gone_and_its_regions_stay(
 
 
 def test_a_deletion_that_was_cut_off_is_finished(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()
     directory.create(TopicPartition("a", 0), now_ms=batches.now_ms)
@@ -58,7 +56,7 @@ def test_a_deletion_that_was_cut_off_is_finished(
 
 
 def test_a_clock_that_was_set_back_keeps_nothing_from_the_disk_and_no_deleted_file(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory(LogConfig(flush_ms=10))
     name, deleted = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -74,7 +72,7 @@ def test_a_clock_that_was_set_back_keeps_nothing_from_the_disk_and_no_deleted_fi
 
 
 def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_comes_back(
-    open_directory: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+    open_directory: OpenDirectory, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, topic_id = open_directory(), uuid.uuid4()
     name = LogName(TopicPartition("a", 0), topic_id)
@@ -101,7 +99,7 @@ def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_c
 
 
 def test_a_log_that_is_deleted_holds_no_files_open(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory, name = open_directory(), TopicPartition("a", 0)
     log = directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
@@ -117,7 +115,7 @@ def test_a_log_that_is_deleted_holds_no_files_open(
 
 @pytest.mark.parametrize("length", [213, 214, 249])
 def test_a_topic_with_a_long_name_is_deleted(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path, length: int
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path, length: int
 ) -> None:
     directory, name = open_directory(), TopicPartition("n" * length, 4999)
     log = directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)

@@ -2,7 +2,6 @@
 
 import random
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from pipeline.log.partition_files import parse_directory_name
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.unit.log.conftest import Batches
-from tests.unit.log.directories.conftest import CountingFiles
+from tests.unit.log.directories.conftest import CountingFiles, OpenDirectory
 
 
-def test_logs_come_back_with_their_topic_ids(open_directory: Callable[..., Any], batches: Batches) -> None:
+def test_logs_come_back_with_their_topic_ids(open_directory: OpenDirectory, batches: Batches) -> None:
     directory = open_directory()
     topic_id = uuid.uuid4()
     names = [TopicPartition("a-b.c", 0), TopicPartition("a-b.c", 11)]
@@ -39,7 +38,7 @@ def test_logs_come_back_with_their_topic_ids(open_directory: Callable[..., Any],
 
 
 def test_without_a_clean_shutdown_the_logs_are_checked(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()
     name = TopicPartition("a", 0)
@@ -60,7 +59,7 @@ def test_without_a_clean_shutdown_the_logs_are_checked(
 
 
 def test_a_mark_of_zeros_vouches_for_nothing_and_keeps_nothing_closed(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()
     name = TopicPartition("a", 0)
@@ -74,7 +73,7 @@ def test_a_mark_of_zeros_vouches_for_nothing_and_keeps_nothing_closed(
     directory.close()
 
 
-def test_a_second_opener_is_refused(open_directory: Callable[..., Any]) -> None:
+def test_a_second_opener_is_refused(open_directory: OpenDirectory) -> None:
     directory = open_directory()
     with pytest.raises(ConfigurationError, match="another process"):
         open_directory()
@@ -83,7 +82,7 @@ def test_a_second_opener_is_refused(open_directory: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("other", [{"broker_id": 2}, {"cluster_id": "d"}])
-def test_the_directory_of_another_broker_is_refused(open_directory: Callable[..., Any], other: Any) -> None:
+def test_the_directory_of_another_broker_is_refused(open_directory: OpenDirectory, other: Any) -> None:
     open_directory().close()
     with pytest.raises(ConfigurationError, match="belongs to"):
         open_directory(**other)
@@ -92,7 +91,7 @@ def test_the_directory_of_another_broker_is_refused(open_directory: Callable[...
 
 @pytest.mark.parametrize("content", ["", "version=0\n", "broker.ie=1\ncluster.id=c\n"])
 def test_a_directory_that_names_no_broker_is_refused_with_what_to_do(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path, content: str
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path, content: str
 ) -> None:
     directory = open_directory()
     batches.append(directory.create(TopicPartition("a", 0), now_ms=batches.now_ms), batches.make(2))
@@ -105,7 +104,7 @@ def test_a_directory_that_names_no_broker_is_refused_with_what_to_do(
 
 
 def test_an_unreadable_partition_leaves_the_others_alone(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()
     for number in range(2):
@@ -121,7 +120,7 @@ def test_an_unreadable_partition_leaves_the_others_alone(
     directory.close()
 
 
-def test_a_directory_has_an_id_for_life(open_directory: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_directory_has_an_id_for_life(open_directory: OpenDirectory, tmp_path: Path) -> None:
     directory = open_directory()
     directory.close()
     again = open_directory()
@@ -148,7 +147,7 @@ def test_names_of_directories() -> None:
 
 
 def test_many_logs_are_closed_at_once_and_only_those_with_anything_to_bring_to_disk(
-    open_directory: Callable[..., Any], batches: Batches
+    open_directory: OpenDirectory, batches: Batches
 ) -> None:
     files = CountingFiles()
     names = [TopicPartition("many", number) for number in range(4 * LOGS_PER_CLOSING_THREAD)]
@@ -169,7 +168,7 @@ def test_many_logs_are_closed_at_once_and_only_those_with_anything_to_bring_to_d
 
 
 def test_a_log_that_cannot_be_closed_leaves_no_mark_of_a_clean_shutdown(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(0))
     directory = open_directory(files=files)
@@ -182,7 +181,7 @@ def test_a_log_that_cannot_be_closed_leaves_no_mark_of_a_clean_shutdown(
 
 
 def test_a_log_that_there_was_no_room_to_repair_is_opened_once_there_is(
-    open_directory: Callable[..., Any], batches: Batches
+    open_directory: OpenDirectory, batches: Batches
 ) -> None:
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()
     faulty = FaultyFiles(DiskFiles(), random.Random(1))

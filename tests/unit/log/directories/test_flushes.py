@@ -4,7 +4,6 @@ import gc
 import os
 import threading
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from tests.support.descriptors import no_descriptor_left
 from tests.unit.log.conftest import Batches
+from tests.unit.log.directories.conftest import OpenDirectory
 
 
-def test_flush_due_flushes_and_checkpoints(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
-) -> None:
+def test_flush_due_flushes_and_checkpoints(open_directory: OpenDirectory, batches: Batches, tmp_path: Path) -> None:
     directory = open_directory(LogConfig(flush_ms=10))
     name = TopicPartition("a", 0)
     log = directory.create(name, now_ms=batches.now_ms)
@@ -39,9 +37,7 @@ def test_flush_due_flushes_and_checkpoints(
     directory.close()
 
 
-def test_logs_may_come_while_a_thread_looks_at_all_of_them(
-    open_directory: Callable[..., Any], batches: Batches
-) -> None:
+def test_logs_may_come_while_a_thread_looks_at_all_of_them(open_directory: OpenDirectory, batches: Batches) -> None:
     """A garbage collection, which any new object may cause, lets other threads go on wherever it happens."""
     directory = open_directory()
     names = [TopicPartition("a", number) for number in range(100)]
@@ -73,7 +69,7 @@ def test_logs_may_come_while_a_thread_looks_at_all_of_them(
 
 
 def test_files_are_open_only_while_they_are_needed(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     def open_files() -> int:
         paths = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
@@ -99,7 +95,7 @@ def test_files_are_open_only_while_they_are_needed(
     directory.close()
 
 
-def test_a_file_that_is_just_written_to_is_not_let_go(open_directory: Callable[..., Any], batches: Batches) -> None:
+def test_a_file_that_is_just_written_to_is_not_let_go(open_directory: OpenDirectory, batches: Batches) -> None:
     threads = []
 
     class LettingGo(DiskFiles):
@@ -129,7 +125,7 @@ def test_a_file_that_is_just_written_to_is_not_let_go(open_directory: Callable[.
 
 
 def test_a_flush_under_way_writes_nothing_into_a_log_made_anew_under_the_name(
-    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+    open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     place = tmp_path / "logs" / "a-0"
     syncing, may_sync = threading.Event(), threading.Event()
@@ -166,7 +162,7 @@ def test_a_flush_under_way_writes_nothing_into_a_log_made_anew_under_the_name(
 
 
 def test_a_log_that_there_was_no_descriptor_to_flush_is_flushed_later_and_not_called_offline(
-    open_directory: Callable[..., Any], batches: Batches
+    open_directory: OpenDirectory, batches: Batches
 ) -> None:
     directory = open_directory(LogConfig(flush_ms=1000, segment_bytes=1024))
     log = directory.create(TopicPartition("a", 0), topic_id=uuid.uuid4(), now_ms=batches.now_ms)

@@ -1,19 +1,18 @@
 """Decisions of the controller: leaders, replicas in sync, ends of reassignments. Pure.
 
-`plan(state, event)` looks at whole partitions, never at how they became so: planned again after it was carried out, it
-gives nothing. Partitions that get another leader come first. Rules, in the order in which a partition is judged:
+`plan(state, event)` depends on the present partitions, not on their past: planned again after it was carried out, the
+plan is empty. Partitions that get another leader come first. Rules, in the order in which a partition is judged:
 
-1. A partition without a state gets its first live replica as leader, all live ones as ISR, epoch 0. Here, too, those
-   that want to stop are taken only if there are no others.
-2. Whoever is in the ISR but no replica any more leaves it. So do brokers that are dead or want to stop, as long as
-   somebody is left; the leader itself is the last to go.
-3. A leader that is dead, wants to stop, or is no replica any more is followed by the first of the replicas that is
-   alive and in sync; one that wants to stop is taken only if there is no other.
-   So is one whose replica was lost to a disk, or may be.
-4. Without any such replica nobody leads, and the ISR stays as it is: one of them has to come back, or its disk: what
-   cannot be read now may be whole, and dead ones may have what was lost. Where unclean
-   elections are allowed, the first live replica whose log dir did not fail leads, alone in sync; one that a
-   reassignment brings comes last.
+1. A partition without a state gets its first live replica as leader, all live ones as ISR, epoch 0. Replicas that are
+   shutting down are taken only if there are no others.
+2. A broker that is in the ISR but no replica any more leaves the ISR. So do brokers that are dead or shutting down, as
+   long as some member is left; the leader itself is the last to go.
+3. A leader that is dead, is shutting down, is no replica any more, or whose replica was lost to a disk (or may be) is
+   succeeded by the first replica that is alive and in sync, if possible one that is not shutting down.
+4. Without any such replica the partition has no leader, and the ISR stays as it is, until a member or its disk returns:
+   a log that cannot be read now may be whole, and a dead replica may have what was lost. Where unclean elections are
+   allowed, the first live replica whose log dir did not fail leads, alone in sync; a replica that a reassignment adds
+   comes last.
    A partition of replication factor 1 whose ISR is empty is led by that replica, alone in sync: no other can have more.
 5. A reassignment whose target replicas are all in sync ends: a leader that is not among them hands over, and then the
    topic's znode names the target alone.
@@ -48,26 +47,26 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Something has changed: set right what is not as it should be."""
+    """Correct all partitions that break a rule: something has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectPreferred:
-    """Let the preferred replica of each of these lead (by hand); None stands for all."""
+    """Elect the preferred replica of each of these (by hand); None stands for all."""
 
     partitions: Sequence[TopicPartition] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ElectUnclean:
-    """Let any live replica of each of these lead if nobody does (by hand); None stands for all."""
+    """Elect any live replica of each of these that has no leader (by hand); None stands for all."""
 
     partitions: Sequence[TopicPartition] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Let preferred replicas lead where more than so many percent of a broker's partitions are led by others."""
+    """Elect preferred replicas of brokers if others lead more than so many percent of their partitions."""
 
     allowed_percentage: int
 
@@ -79,7 +78,7 @@ Event = Look | ElectPreferred | ElectUnclean | Rebalance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The state of a partition as it is to be. `before` is what it was decided on."""
+    """The state of a partition as it is to be. `before` is the state that was judged."""
 
     topic_partition: TopicPartition
     before: PartitionView
@@ -89,12 +88,12 @@ class Decision:
 
     @property
     def is_election(self) -> bool:
-        """Somebody else leads than before."""
+        """True if another broker leads than before."""
         return self.leader not in {self.before.leader, NO_BROKER}
 
     @property
     def is_unclean(self) -> bool:
-        """The new leader was not in sync: what it lacks is lost."""
+        """True if the new leader was not in sync: records that it lacks are lost."""
         return self.is_election and self.before.has_state and self.leader not in self.before.isr
 
 
@@ -102,7 +101,7 @@ class Decision:
 class ControllerPlan:
     """Decisions that are to be written. `over`: replicas of the partitions whose reassignment ends.
 
-    `results` answer an election by hand, for each partition that was asked for.
+    `results` answer an election by hand, for each requested partition.
     """
 
     decisions: Sequence[Decision] = ()
@@ -111,7 +110,7 @@ class ControllerPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is to be written."""
+        """True if nothing is to be written."""
         return not self.decisions and not self.over
 
 
@@ -129,34 +128,24 @@ def plan(state: ClusterState, event: Event) -> ControllerPlan:
 
 
 def target_replicas(partition: PartitionView) -> tuple[BrokerId, ...]:
-    """The replicas without those that a reassignment takes away; the first is the preferred leader."""
+    """Return the replicas without those that a reassignment removes; the first is the preferred leader."""
     return tuple(replica for replica in partition.replicas if replica not in partition.removing)
 
 
 def judge(
-    partition: PartitionView,
-    live: Collection[BrokerId],
-    shutting_down: Collection[BrokerId],
-    *,
-    without_disk: Collection[BrokerId] = (),
-    allow_unclean: bool,
+    topic_partition: TopicPartition, partition: PartitionView, state: ClusterState, *, allow_unclean: bool
 ) -> PartitionView:
-    """The partition as it should be by rules 1 to 6, but for the end of a reassignment."""
-    judged = _judge(partition, live, shutting_down, without_disk=without_disk, allow_unclean=allow_unclean)
+    """Return the partition as it should be by rules 1 to 6, but for the end of a reassignment."""
+    judged = _judge(partition, state, state.without_disk(topic_partition), allow_unclean=allow_unclean)
     return replace(judged, leader_epoch=partition.next_epoch) if judged.is_spent else judged
 
 
 def _judge(
-    partition: PartitionView,
-    live: Collection[BrokerId],
-    shutting_down: Collection[BrokerId],
-    *,
-    without_disk: Collection[BrokerId],
-    allow_unclean: bool,
+    partition: PartitionView, state: ClusterState, without_disk: Collection[BrokerId], *, allow_unclean: bool
 ) -> PartitionView:
     replicas = partition.replicas
-    alive = [replica for replica in replicas if replica in live]
-    staying = [replica for replica in alive if replica not in shutting_down and replica not in without_disk]
+    alive = [replica for replica in replicas if replica in state.live]
+    staying = [replica for replica in alive if replica not in state.shutting_down and replica not in without_disk]
     if not partition.has_state:
         first = staying or alive
         return _with(partition, first[0], first, epoch=partition.next_epoch) if first else partition
@@ -180,13 +169,13 @@ def _judge(
 
 
 def elect_uncleanly(partition: PartitionView, alive: Sequence[BrokerId]) -> PartitionView:
-    """The first live replica leads, alone in sync; one that a reassignment brings only if there is no other."""
+    """Return the partition led by its first live replica, alone in sync; one that is being added comes last."""
     first = next((replica for replica in alive if replica not in partition.adding), alive[0])
     return _with(partition, first, [first])
 
 
 def _is_handing_over(partition: PartitionView, leader: BrokerId, isr: Collection[BrokerId]) -> bool:
-    """True if a reassignment takes the leader away, and all replicas that stay are in sync."""
+    """True if a reassignment removes the leader, and all replicas that stay are in sync."""
     return leader in partition.removing and all(replica in isr for replica in target_replicas(partition))
 
 
@@ -195,7 +184,7 @@ def _with(
 ) -> PartitionView:
     members = tuple(isr)
     if epoch is None and leader == partition.leader:
-        # most are as they should be, and a copy of each costs the controller more than all the rest
+        # Most partitions are as they should be: a copy of each would cost the controller more than all the rest.
         return partition if members == partition.isr else replace(partition, isr=members)
     epoch = partition.next_epoch if epoch is None else epoch
     return replace(partition, leader=leader, leader_epoch=epoch, isr=members)
@@ -208,18 +197,12 @@ def _look(state: ClusterState) -> ControllerPlan:
         allow_unclean = topic.settings.unclean_leader_election
         for index, partition in topic.partitions.items():
             topic_partition = TopicPartition(topic.name, index)
-            judged = judge(
-                partition,
-                state.live,
-                state.shutting_down,
-                without_disk=state.without_disk(topic_partition),
-                allow_unclean=allow_unclean,
-            )
+            judged = judge(topic_partition, partition, state, allow_unclean=allow_unclean)
             if judged is not partition and judged != partition:
                 decisions.append(_decision(topic_partition, partition, judged))
             elif is_reassigned(partition):
                 over[topic_partition] = target_replicas(partition)
-    # Clients wait for leaders, and for nobody who merely leaves an ISR: of many states those go into the first writes.
+    # Clients wait for new leaders, not for members that leave an ISR: elections go into the first of many writes.
     return ControllerPlan(decisions=sorted(decisions, key=lambda decision: not decision.is_election), over=over)
 
 
@@ -263,7 +246,7 @@ def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, cho
 
 
 def prefer(topic_partition: TopicPartition, partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
-    """The partition led by its preferred replica, or why that cannot be."""
+    """Return the partition led by its preferred replica, or why that is impossible."""
     preferred = target_replicas(partition)[0]
     if partition.leader == preferred:
         return ErrorCode.ELECTION_NOT_NEEDED
@@ -276,17 +259,15 @@ def prefer(topic_partition: TopicPartition, partition: PartitionView, state: Clu
 def elect_any(
     topic_partition: TopicPartition, partition: PartitionView, state: ClusterState
 ) -> PartitionView | ErrorCode:
-    """The partition led by a live replica, in sync or not, or why that cannot be."""
+    """Return the partition led by a live replica, in sync or not, or why that is impossible."""
     if partition.leader in state.live and partition.leader not in state.without_disk(topic_partition):
         return ErrorCode.ELECTION_NOT_NEEDED
-    judged = judge(
-        partition, state.live, state.shutting_down, without_disk=state.without_disk(topic_partition), allow_unclean=True
-    )
+    judged = judge(topic_partition, partition, state, allow_unclean=True)
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if judged.leader == NO_BROKER else judged
 
 
 def is_catching_up(state: ClusterState) -> bool:
-    """True if a live preferred replica is not in sync, and may be soon: leaders are not spread as they could be yet."""
+    """True if a live preferred replica is not in sync, but may be soon: then leaders can be spread better later."""
     for topic in state.topics:
         for index, partition in topic.partitions.items():
             preferred = target_replicas(partition)[0]

@@ -356,7 +356,7 @@ class Reign:
                 return decided.results
             checks = [
                 CheckNode(path=partition_state_path(name, index), version=topic.partitions[index].state_version)
-                for index in decided.letting_go
+                for index in decided.losing_replicas
                 if topic.partitions[index].state_version >= 0
             ]
             write = SetNode(path=decided.assignment.path, data=decided.assignment.encode(), version=value.version)
@@ -367,7 +367,7 @@ class Reign:
             if is_written:
                 logger.info("reassignment_begun", topic=name, partitions=sorted(targets))
                 return decided.results
-            await self._states.read([TopicPartition(name, index) for index in decided.letting_go])
+            await self._states.read([TopicPartition(name, index) for index in decided.losing_replicas])
 
     async def _end_reassignments(self, over: Iterable[TopicPartition]) -> None:
         by_topic: dict[str, list[int]] = {}

@@ -142,10 +142,11 @@ def _ignoring(error_kind: type[Exception]) -> Callable[[Any], Any]:
 
 
 def _electing_any_live_one(judge: Any) -> Any:
-    def broken(partition: PartitionView, live: Collection[BrokerId], *args: Any, **options: Any) -> PartitionView:
-        if partition.leader not in live:
-            partition = replace(partition, isr=tuple(replica for replica in partition.replicas if replica in live))
-        judged: PartitionView = judge(partition, live, *args, **options)
+    def broken(name: TopicPartition, partition: PartitionView, state: Any, **options: Any) -> PartitionView:
+        if partition.leader not in state.live:
+            alive = tuple(replica for replica in partition.replicas if replica in state.live)
+            partition = replace(partition, isr=alive)
+        judged: PartitionView = judge(name, partition, state, **options)
         return judged
 
     return broken

@@ -15,7 +15,7 @@ import trio.testing
 from pipeline.broker.cluster.spent_epochs import SpentEpochs, raise_after_s, raise_spent_epochs, spent_epoch
 from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
 from pipeline.broker.controller import reign
-from pipeline.broker.controller.controller_plan import judge
+from pipeline.broker.controller.controller_plan import ClusterState, judge
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import topic_settings
 from pipeline.client.admin.topics import NewTopic, create_topics
@@ -116,11 +116,11 @@ def test_the_controller_restores_a_lost_state_with_the_live_replicas(tmp_path: P
         state_version=-1,
         spent_epoch=LeaderEpoch(7),
     )
-    whole = judge(lost, {ONE, TWO, THREE}, (), allow_unclean=False)
+    whole = judge(T, lost, ClusterState(topics=(), live=frozenset({ONE, TWO, THREE})), allow_unclean=False)
     assert (whole.leader, whole.leader_epoch, whole.isr) == (TWO, 8, (TWO, THREE))
-    led = judge(lost, {ONE, THREE}, (), allow_unclean=False)
+    led = judge(T, lost, ClusterState(topics=(), live=frozenset({ONE, THREE})), allow_unclean=False)
     assert (led.leader, led.leader_epoch, led.isr) == (THREE, 8, (THREE,))
-    offline = judge(lost, {ONE}, (), allow_unclean=False)
+    offline = judge(T, lost, ClusterState(topics=(), live=frozenset({ONE})), allow_unclean=False)
     assert (offline.leader, offline.leader_epoch, offline.isr) == (-1, 8, (TWO, THREE))
 
 

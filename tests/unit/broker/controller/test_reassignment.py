@@ -36,7 +36,7 @@ def known(isr: str) -> dict[int, PartitionView]:
 
 
 @pytest.mark.parametrize(
-    ("before", "target", "after", "letting_go"),
+    ("before", "target", "after", "loses_replicas"),
     [
         pytest.param(assignment("123"), "345", assignment("34512", "45", "12"), False, id="moved"),
         pytest.param(assignment("123"), "321", assignment("321"), False, id="another order"),
@@ -47,13 +47,13 @@ def known(isr: str) -> dict[int, PartitionView]:
     ],
 )
 def test_replicas_that_come_and_go(
-    before: TopicAssignment, target: str | None, after: TopicAssignment, letting_go: bool
+    before: TopicAssignment, target: str | None, after: TopicAssignment, loses_replicas: bool
 ) -> None:
     wanted: Target = None if target is None else brokers(target)
     decided = reassign(before, known("123"), {0: wanted}, LIVE, may_change_factor=True)
     assert decided.results[0].code == ErrorCode.NONE
     assert decided.assignment == after
-    assert decided.letting_go == ((0,) if letting_go else ())
+    assert decided.losing_replicas == ((0,) if loses_replicas else ())
     if wanted is not None:
         assert ended(after, {0: wanted}) == assignment(target or "")
 

@@ -42,15 +42,12 @@ class CheckpointStore(Protocol):
 
     def read(self, partition: TopicPartition) -> AuditEvent | None:
         """Return the checkpoint with all that was appended to it; None if there is no whole one."""
-        ...
 
     def write(self, checkpoint: AuditEvent) -> bool:
         """Replace the checkpoint of the event's partition."""
-        ...
 
     def append(self, event: AuditEvent) -> bool:
         """Add the event's windows and revision to the checkpoint of its partition."""
-        ...
 
 
 @dataclass(slots=True)

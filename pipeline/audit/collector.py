@@ -93,7 +93,8 @@ class Collector:
                     while True:
                         await self._poll(cluster, consumer, state)
             except PipelineError as error:
-                if state.position == 0 and _is_topic_missing(error):
+                is_unknown = isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if state.position == 0 and is_unknown:  # the topic is created with the first event
                     state.ends_at(0)
                 else:
                     state.fail(str(error))
@@ -117,8 +118,3 @@ class Collector:
         except AuditMessageError as error:
             state.unreadable += 1
             logger.warning("audit_record_skipped", offset=record.offset, error=str(error))
-
-
-def _is_topic_missing(error: PipelineError) -> bool:
-    """True if the cluster has no audit topic yet: the topic is created with the first event."""
-    return isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

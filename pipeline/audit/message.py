@@ -6,10 +6,10 @@ A. The counts of an event are cumulative: all batches of the window up to `revis
 B. Of two events with the same source and window the one with the higher revision holds. All replicas of a partition
    are one source, since their counts up to an offset are equal, unless a replica never had the beginning of the log.
    So of two events of brokers the one with more records holds.
-C. A broker reports committed batches alone. If committed records were lost all the same (the end of the only replica,
-   an unclean election), the next leader's `claims` tell it: in its epoch the log goes on from that offset, and reports
-   of lower epochs beyond it are void.
-D. A topic that was created again is another source: `instance` is the topic's id. The source that reported last holds.
+C. A broker reports only committed batches. If committed records were lost nevertheless (the end of the only replica,
+   an unclean election), the next leader claims its epoch: the log goes on from the offset of the claim, and reports of
+   lower epochs beyond that offset are void.
+D. A recreated topic is another source: `instance` is the topic's id. The source that reported last holds.
 """
 
 import json
@@ -66,7 +66,7 @@ class EpochClaim(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """One monitoring event. `leader_epoch` is the epoch of the last batch that a broker counted; 0 for other tiers."""
+    """A monitoring event. `leader_epoch` is the epoch of the last batch that a broker counted; 0 for other tiers."""
 
     source: AuditSource
     revision: int

@@ -37,15 +37,12 @@ class Counter(Protocol):
 
     def take_events(self) -> list[AuditEvent]:
         """Return events for the windows that changed since the last call."""
-        ...
 
     def published(self, events: Sequence[AuditEvent]) -> None:
         """Take note that these events are in the audit topic."""
-        ...
 
     def put_back(self, events: Sequence[AuditEvent]) -> None:
         """Take these events again next time: they could not be published."""
-        ...
 
 
 async def ensure_audit_topic(cluster: Cluster) -> None:
@@ -145,11 +142,7 @@ async def publish_load(
         for partition, windows in counts.items():
             source = AuditSource(tier=Tier.LOAD, cluster=datacenter, partition=partition)
             event = AuditEvent(
-                source=source,
-                revision=up_to[partition],
-                created_ms=clock(),
-                window_ms=window_ms,
-                windows=windows,
+                source=source, revision=up_to[partition], created_ms=clock(), window_ms=window_ms, windows=windows
             )
             for portion in portions(event):
                 await producer.send(AUDIT_TOPIC, encode_audit_event(portion), key=encode_key(source))

@@ -1,12 +1,12 @@
 """Compares the counts of all tiers, by partition and hour, and judges the differences. Pure.
 
 A partition's way is a chain of tiers: producers and broker of its live cluster, the replica's broker, the load.
-Mirrored partitions keep their offsets, so records under way can be told from lost ones: a tier has lost records if it
-has counted past the last change of a window in the tier before it, and has fewer; otherwise they are under way.
-A tier may be ahead of the one before it for `grace_ms`, the time which that one takes to report; then it has too many.
-Between producers and broker there are no offsets to compare; there both get `grace_ms`.
-A replica that should catch up, but has reported nothing new for `pending_max_ms`, is taken for stopped: records that it
-lacks, and that have been live for as long, are missing. (A source topic that was created again is such a case.)
+Mirrored partitions keep their offsets, which distinguish lost records from records under way. A tier has lost records
+if it has counted past the last change of a window in the previous tier, and has fewer; otherwise they are under way.
+A tier may be ahead of the previous tier for `grace_ms`, the time that a report takes; afterwards it has too many.
+Between producers and broker there are no offsets to compare; there both tiers get `grace_ms`.
+A replica that should catch up, but has reported nothing new for `pending_max_ms`, counts as stopped: records that it
+lacks, and that have been live for as long, are missing (a recreated source topic, for example).
 Loads have no such bound: records that no load has reached stay under way.
 """
 

@@ -53,7 +53,6 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
 
-
 _DECODE_ERRORS = (
     ValueError,
     TypeError,

@@ -53,7 +53,6 @@ class Appendable(Protocol):
 
     def write(self, data: bytes, /) -> object:
         """Append all of `data`."""
-        ...
 
 
 class ContainerWriter:

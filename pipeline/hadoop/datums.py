@@ -23,7 +23,7 @@ from pipeline.hadoop.avro_kernels import (
     find_faults,
     write_envelopes,
 )
-from pipeline.hadoop.avro_schema import SchemaTable, envelope_schema, parse, schema_table
+from pipeline.hadoop.avro_schema import SchemaTable, parse, schema_table
 
 SchemaLookup = Callable[[int], str]
 """Picklable function that returns a schema's text, references inlined. Raises SchemaError for an unknown id."""
@@ -161,8 +161,3 @@ def encode_envelopes(rows: pa.RecordBatch, *, is_datum: bool) -> Envelopes:
         ends,
     )
     return Envelopes(encoded, ends)
-
-
-def file_schema(schema: DatumSchema | None) -> str:
-    """Return the schema of an Avro file of these values; `schema` None stands for plain bytes."""
-    return envelope_schema(None if schema is None else schema.text)

@@ -51,11 +51,9 @@ class FileSink(Protocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append all of `data`."""
-        ...
 
     def close(self) -> None:
         """Make the file whole and durable."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -69,23 +67,18 @@ class FileSystem(Protocol):
 
     def create(self, path: str) -> FileSink:
         """Create a file and the directories above it. Raises PathExistsError."""
-        ...
 
     def read(self, path: str) -> bytes:
         """Return the whole content. Raises PathNotFoundError."""
-        ...
 
     def rename_exclusive(self, source: str, target: str) -> None:
         """Move a file to an unused name in one step. Raises PathExistsError, PathNotFoundError."""
-        ...
 
     def list_files(self, directory: str, *, recursive: bool = False) -> list[FileInfo]:
         """Return the files below a directory; none if it is missing."""
-        ...
 
     def delete(self, path: str) -> bool:
         """Delete a file. Return False if there was none."""
-        ...
 
 
 def open_filesystem(url: str) -> tuple[FileSystem, str]:

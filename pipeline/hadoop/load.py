@@ -21,15 +21,7 @@ from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.cluster_offsets import TopicState, offsets_at, topic_state
-from pipeline.hadoop.commit import (
-    CommitOutcomeUnknownError,
-    Head,
-    clean_up,
-    commit,
-    end_run,
-    mark_run,
-    read_head,
-)
+from pipeline.hadoop.commit import CommitOutcomeUnknownError, Head, clean_up, commit, end_run, mark_run, read_head
 from pipeline.hadoop.filesystem import FileSystem, open_filesystem
 from pipeline.hadoop.layout import TopicLayout, check_run_id, topic_layout
 from pipeline.hadoop.manifest import Manifest, OffsetRange, next_offsets
@@ -260,11 +252,7 @@ async def _plan(config: LoadConfig, head: Head) -> tuple[TopicState, LoadPlan]:
         if config.start_timestamp_ms is not None:
             first_start = await offsets_at(cluster, state, config.start_timestamp_ms)
     plan = plan_load(
-        config.topic,
-        head.offsets,
-        state.bounds,
-        first_start=first_start,
-        fail_on_data_loss=config.fail_on_data_loss,
+        config.topic, head.offsets, state.bounds, first_start=first_start, fail_on_data_loss=config.fail_on_data_loss
     )
     return state, plan
 
@@ -311,13 +299,9 @@ def _run_tasks(
             spark, LoadJob(client=client, spec=spec, tasks=tasks, max_opened_bytes=config.max_opened_bytes)
         )
     except (PySparkException, Py4JError) as error:
-        raise LoadError(config.topic, _worker_reason(str(error))) from error
-
-
-def _worker_reason(text: str) -> str:
-    """Return the error that a worker raised, without the traces that Spark puts around it."""
-    found = _WORKER_ERROR.findall(text)
-    return found[-1] if found else text.strip().split("\n", 1)[0]
+        # The error that a worker raised, without the traces that Spark puts around it.
+        found = _WORKER_ERROR.findall(str(error)) or [str(error).strip().split("\n", 1)[0]]
+        raise LoadError(config.topic, found[-1]) from error
 
 
 def _end_quietly(files: FileSystem, layout: TopicLayout, run_id: str, has_leftovers: bool) -> None:

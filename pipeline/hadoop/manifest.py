@@ -18,7 +18,6 @@ from pipeline.errors import PipelineError
 from pipeline.records.tally import NOTHING, Counts
 
 VERSION = 1
-FIRST_SEQUENCE = 1
 
 WindowKey = tuple[int, int]
 """Partition, and start of the window in ms."""
@@ -120,7 +119,8 @@ class Manifest:
             if document.get("version") != VERSION:
                 raise ManifestError(name, f"has version {document.get('version')}, expected {VERSION}")
             document["offsets"] = {int(key): int(value) for key, value in document["offsets"].items()}
-            for key, kind in _NESTED.items():
+            nested = {"ranges": OffsetRange, "skipped": OffsetRange, "files": DataFile}
+            for key, kind in nested.items():
                 document[key] = tuple(kind(**item) for item in document[key])
             document["counts"] = {
                 (count.pop("partition"), count.pop("window_start_ms")): Counts(**count) for count in document["counts"]
@@ -128,13 +128,6 @@ class Manifest:
             return cls(**document)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ManifestError(name, f"is damaged: {error}") from error
-
-
-_NESTED: Mapping[str, type[OffsetRange | DataFile]] = {
-    "ranges": OffsetRange,
-    "skipped": OffsetRange,
-    "files": DataFile,
-}
 
 
 def sha256_of(encoded: bytes) -> str:
@@ -150,7 +143,7 @@ def next_offsets(previous: Mapping[int, int], ranges: Iterable[OffsetRange]) -> 
 def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256: str | None) -> None:
     """Raise ManifestError unless `manifest` is the lawful successor of `previous` (invariants A to C)."""
     name = str(manifest.sequence)
-    expected = FIRST_SEQUENCE if previous is None else previous.sequence + 1
+    expected = 1 if previous is None else previous.sequence + 1
     if manifest.sequence != expected:
         raise ManifestError(name, f"expected {expected} here: a manifest is missing")
     if manifest.previous_sha256 != previous_sha256:

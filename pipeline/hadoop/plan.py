@@ -55,9 +55,8 @@ def plan_load(
     """
     for partition, offset in sorted(committed.items()):
         if partition not in bounds:
-            raise DataLossError(
-                topic, OffsetRange(partition=partition, start=offset, end=offset), "the partition is gone"
-            )
+            missing = OffsetRange(partition=partition, start=offset, end=offset)
+            raise DataLossError(topic, missing, "the partition is gone")
     ranges, skipped = [], []
     for partition, bound in sorted(bounds.items()):
         known = committed.get(partition)
@@ -72,20 +71,14 @@ def plan_load(
         if start < bound.log_start_offset:
             missing = OffsetRange(partition=partition, start=start, end=bound.log_start_offset)
             if fail_on_data_loss:
-                raise DataLossError(
-                    topic,
-                    missing,
-                    "these offsets were deleted before they were loaded (fail.on.data.loss=false goes on)",
-                )
+                reason = "these offsets were deleted before they were loaded (fail.on.data.loss=false goes on)"
+                raise DataLossError(topic, missing, reason)
             skipped.append(missing)
             start = bound.log_start_offset
         if start < bound.high_watermark:
             ranges.append(OffsetRange(partition=partition, start=start, end=bound.high_watermark))
-    return LoadPlan(ranges=tuple(ranges), skipped=tuple(gap for gap in skipped if _is_loaded(gap, ranges)))
-
-
-def _is_loaded(gap: OffsetRange, ranges: Sequence[OffsetRange]) -> bool:
-    return any(loaded.partition == gap.partition for loaded in ranges)
+    loaded = {planned.partition for planned in ranges}
+    return LoadPlan(ranges=tuple(ranges), skipped=tuple(gap for gap in skipped if gap.partition in loaded))
 
 
 def split_ranges(ranges: Sequence[OffsetRange], max_offsets_per_task: int) -> tuple[OffsetRange, ...]:

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from pipeline.hadoop.avro_columns import PLAIN_SCHEMA, DatumColumns, plain_columns
 from pipeline.hadoop.avro_container import ContainerWriter
-from pipeline.hadoop.datums import DatumSchema, encode_envelopes, file_schema
+from pipeline.hadoop.avro_schema import envelope_schema
+from pipeline.hadoop.datums import DatumSchema, encode_envelopes
 from pipeline.hadoop.filesystem import FileSink
 
 AVRO_BLOCK_BYTES: Final = 512 * 1024
@@ -58,15 +59,12 @@ class RowFile(Protocol):
 
     def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
         """Add rows; `decoded` holds their values if the file has columns for them."""
-        ...
 
     def flush(self) -> None:
         """Write the rows that wait in memory."""
-        ...
 
     def finish(self) -> None:
         """Write the rows that wait, and the end of the file. The sink stays open."""
-        ...
 
 
 class AvroFile:
@@ -74,7 +72,8 @@ class AvroFile:
 
     def __init__(self, sink: SummingSink, schema: DatumSchema | None, codec: str, unique_name: str) -> None:
         self._is_datum = schema is not None
-        self._container = ContainerWriter(sink, file_schema(schema), codec, unique_name)
+        header = envelope_schema(None if schema is None else schema.text)
+        self._container = ContainerWriter(sink, header, codec, unique_name)
         self._pending: list[memoryview] = []
         self._pending_rows = 0
         self.pending_bytes = 0

@@ -208,7 +208,8 @@ class TaskWriter:
     def _split(self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded) -> None:
         """Write rows to the files of their partition, hour and schema."""
         timestamps = rows.column("timestamp_ms").to_numpy()
-        file_ids = ids if self._spec.format == "avro" else np.full_like(ids, self._reader_id)
+        reader_id = NO_SCHEMA if self._columns is None else self._columns.reader_id
+        file_ids = ids if self._spec.format == "avro" else np.full_like(ids, reader_id)
         parts = (rows.column("partition").to_numpy(), timestamps - timestamps % HOUR_MS, file_ids)
         partition, hour, schema_id = (int(part[0]) for part in parts)
         if all((part == part[0]).all() for part in parts):
@@ -222,17 +223,12 @@ class TaskWriter:
             share = [decoded[row] for row in at.tolist()] if decoded else []
             self._write((partition, hour, schema_id), rows.filter(pa.array(mask)), share)
 
-    @property
-    def _reader_id(self) -> int:
-        return NO_SCHEMA if self._columns is None else self._columns.reader_id
-
     def _write(self, key: FileKey, rows: pa.RecordBatch, decoded: Decoded) -> None:
         file = self._open.get(key)
         if file is None:
             while len(self._open) >= MAX_OPEN_FILES:
                 self._close(min(self._open, key=lambda other: self._open[other].used))
-            file = self._create(key, _first(rows))
-            self._open[key] = file
+            file = self._open[key] = self._create(key, int(rows.column("offset").to_numpy()[0]))
         self._clock += 1
         file.used = self._clock
         file.rows.add(rows, decoded)
@@ -288,10 +284,6 @@ def _group_numbers(parts: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
         values, at = np.unique(part, return_inverse=True)
         _, numbers = np.unique(numbers * len(values) + at, return_inverse=True)
     return numbers
-
-
-def _first(rows: pa.RecordBatch) -> int:
-    return int(rows.column("offset").to_numpy()[0])
 
 
 def write_task(

@@ -1,5 +1,7 @@
 """Metrics of a mirror."""
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.mirror.table import SourcePartition
@@ -11,20 +13,13 @@ class MirrorMetrics:
     """Counters and gauges by source partition, and a gauge for each source."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._bytes = Counter(
-            "mirror_copied_bytes", "Bytes of batches appended to replicas.", LABELS, registry=registry
-        )
-        self._offsets = Counter(
-            "mirror_copied_offsets", "Offsets by which replicas moved on.", LABELS, registry=registry
-        )
-        self._failures = Counter("mirror_failures", "Times copying a partition failed.", LABELS, registry=registry)
-        self._lag = Gauge(
-            "mirror_lag_offsets", "Offsets by which the replica is behind its source.", LABELS, registry=registry
-        )
-
-        self._up = Gauge(
-            "mirror_source_up", "1 if the source answered when it was last asked.", LABELS[:1], registry=registry
-        )
+        counter = partial(Counter, labelnames=LABELS, registry=registry)
+        self._bytes = counter("mirror_copied_bytes", "Bytes of batches appended to replicas.")
+        self._offsets = counter("mirror_copied_offsets", "Offsets by which replicas moved on.")
+        self._failures = counter("mirror_failures", "Times copying a partition failed.")
+        gauge = partial(Gauge, registry=registry)
+        self._lag = gauge("mirror_lag_offsets", "Offsets by which the replica is behind its source.", LABELS)
+        self._up = gauge("mirror_source_up", "1 if the source answered when it was last asked.", LABELS[:1])
 
     def set_up(self, source: str, is_up: bool) -> None:
         """Note whether the source cluster answered."""

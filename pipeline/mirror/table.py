@@ -29,7 +29,7 @@ class PartitionTableError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePartition:
-    """A partition of a live cluster; `topic_id` tells a topic from a recreated one of the same name."""
+    """A partition of a live cluster; `topic_id` distinguishes recreated topics of one name."""
 
     cluster: str
     partition: TopicPartition

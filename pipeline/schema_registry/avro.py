@@ -165,10 +165,9 @@ class _Scope:
     depth: int
 
     def inner(self, part: str, namespace: str | None = None) -> "_Scope":
-        path = part if not self.path or part.startswith("[") else f"{self.path}.{part}"
-        if self.path and part.startswith("["):
-            path = f"{self.path}{part}"
-        return _Scope(path=path, namespace=self.namespace if namespace is None else namespace, depth=self.depth + 1)
+        dot = "." if self.path and not part.startswith("[") else ""
+        namespace = self.namespace if namespace is None else namespace
+        return _Scope(path=f"{self.path}{dot}{part}", namespace=namespace, depth=self.depth + 1)
 
     def fault(self, reason: str) -> InvalidSchemaError:
         return InvalidSchemaError(self.path, reason)

@@ -187,7 +187,7 @@ class _Resolver:
         lacking = Incompatibility(
             Mismatch.MISSING_UNION_BRANCH,
             (),
-            f"no branch of the reader's union {describe(reader)} reads the writer's {describe(writer)}",
+            f"no branch of the reader's union {_describe(reader)} reads the writer's {_describe(writer)}",
         )
         return (lacking, *nearest)
 
@@ -265,7 +265,7 @@ def _compare_symbols(reader: Enum, writer: Enum) -> Reasons:
 
 
 def _mismatch(reader: AvroType, writer: AvroType) -> Reasons:
-    message = f"the reader has {describe(reader)}, the writer {describe(writer)}"
+    message = f"the reader has {_describe(reader)}, the writer {_describe(writer)}"
     return (Incompatibility(Mismatch.TYPE_MISMATCH, (), message),)
 
 
@@ -273,17 +273,17 @@ def _below(part: str, reasons: Reasons) -> Reasons:
     return tuple(reason.below(part) for reason in reasons)
 
 
-def describe(type_: AvroType) -> str:
+def _describe(type_: AvroType) -> str:
     """Describe a type in few words: `long`, `record Event`, `[null, string]`."""
     match type_:
         case Primitive(kind=kind):
             return kind
         case Union(branches=branches):
-            return f"[{', '.join(describe(branch) for branch in branches)}]"
+            return f"[{', '.join(_describe(branch) for branch in branches)}]"
         case Array(items=items):
-            return f"array of {describe(items)}"
+            return f"array of {_describe(items)}"
         case Map(values=values):
-            return f"map of {describe(values)}"
+            return f"map of {_describe(values)}"
         case Reference(name=name):
             return name
         case _:

@@ -39,15 +39,12 @@ class SchemaJournal(Protocol):
 
         After an error some or all records may be in the log, or may still be appended later.
         """
-        ...
 
     async def end_offset(self) -> int:
         """Return the log end offset."""
-        ...
 
     async def read(self, offset: int) -> JournalPage:
         """Return records from `offset` on. Waits briefly for the first one; the page is empty if none came.
 
         Raises JournalLostError if there can be no record at `offset`.
         """
-        ...

@@ -107,10 +107,7 @@ async def open_kafka_journal(
 ) -> AsyncIterator[KafkaJournal]:
     """Open a journal over an existing topic, until the block ends. `timeout_ms` bounds each append."""
     settings = ProducerConfig(
-        linger_ms=0,
-        max_block_ms=timeout_ms,
-        request_timeout_ms=timeout_ms,
-        delivery_timeout_ms=timeout_ms,
+        linger_ms=0, max_block_ms=timeout_ms, request_timeout_ms=timeout_ms, delivery_timeout_ms=timeout_ms
     )
     async with (
         open_producer(cluster, settings, clock=clock, rng=rng) as producer,

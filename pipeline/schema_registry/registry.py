@@ -14,14 +14,7 @@ from typing import Generic, TypeVar
 from pipeline.schema_registry.avro import AvroSchema, InvalidSchemaError, parse_schema
 from pipeline.schema_registry.compatibility import CompatibilityLevel, why_incompatible
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found, version_not_found
-from pipeline.schema_registry.events import (
-    AVRO,
-    IdsReserved,
-    LevelSet,
-    SchemaRemoved,
-    SchemaWritten,
-    SubjectDeleted,
-)
+from pipeline.schema_registry.events import AVRO, IdsReserved, LevelSet, SchemaRemoved, SchemaWritten, SubjectDeleted
 from pipeline.schema_registry.state import RegistryState, Version, written
 
 MAX_SUBJECT_LENGTH = 249 + len("-value")
@@ -158,7 +151,7 @@ def delete_version(state: RegistryState, subject: str, number: int | None, *, pe
     if not version.deleted:
         reason = f"Subject '{subject}' Version {number} was not deleted first before being permanently deleted"
         raise RegistryError(Code.VERSION_NOT_SOFT_DELETED, reason)
-    return WritePlan(number, (_keep_ids(state), SchemaRemoved(subject=subject, version=number)))
+    return WritePlan(number, (IdsReserved(highest_id=state.highest_id), SchemaRemoved(subject=subject, version=number)))
 
 
 def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> WritePlan[list[int]]:
@@ -173,7 +166,7 @@ def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> Wr
             raise RegistryError(Code.SUBJECT_NOT_SOFT_DELETED, reason)
         numbers = [version.number for version in versions]
         removed = [SchemaRemoved(subject=subject, version=number) for number in numbers]
-        return WritePlan(numbers, (_keep_ids(state), *removed))
+        return WritePlan(numbers, (IdsReserved(highest_id=state.highest_id), *removed))
     if not live:
         reason = f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently"
         raise RegistryError(Code.SUBJECT_SOFT_DELETED, reason)
@@ -242,7 +235,3 @@ def _reasons_against(level: CompatibilityLevel, schema: AvroSchema, versions: Se
     ]
     earlier = [(version.number, version.schema.parsed) for version in relevant if version.schema.parsed is not None]
     return [*unknown, *why_incompatible(level, schema, earlier)]
-
-
-def _keep_ids(state: RegistryState) -> IdsReserved:
-    return IdsReserved(highest_id=state.highest_id)

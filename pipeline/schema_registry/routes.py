@@ -280,7 +280,5 @@ async def _read_schema(request: Request) -> SchemaRequest:
         if isinstance(wanted, int) and wanted > 0 and request.url.path.startswith("/subjects"):
             raise RegistryError(Code.NOT_PERMITTED, f"The registry gives the {name} itself: leave '{name}' out")
     return SchemaRequest(
-        text=text,
-        schema_type=str(content.get("schemaType") or AVRO),
-        has_references=bool(content.get("references")),
+        text=text, schema_type=str(content.get("schemaType") or AVRO), has_references=bool(content.get("references"))
     )

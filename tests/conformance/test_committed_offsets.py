@@ -82,7 +82,9 @@ def answers(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("server", SERVERS)
-def test_clients_are_told_what_kafka_tells(answers: dict[str, dict[str, Any]], server: str, client: str) -> None:
+def test_clients_get_the_answers_that_apache_kafka_gives(
+    answers: dict[str, dict[str, Any]], server: str, client: str
+) -> None:
     assert answers[server][client] == EXPECTED[client]
 
 

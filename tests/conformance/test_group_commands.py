@@ -122,7 +122,7 @@ def test_a_reset_group_goes_on_at_its_new_offsets(
     assert [committed for _, committed, _ in lags(server, group)] == expected
 
 
-def test_a_group_goes(server: str, topic: str) -> None:
+def test_a_deleted_group_is_gone(server: str, topic: str) -> None:
     commit(server, "goes", topic, 4, 6)
     assert described(server, "goes")["state"] == "Empty"
     assert pipeline("group", "delete", "goes", "-b", server).stdout == "Deleted group goes.\n"

@@ -175,5 +175,5 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_groups_share_what_there_is(outcomes: dict[str, Any], scenario: str) -> None:
+def test_clients_of_every_kind_pass_the_group_scenarios(outcomes: dict[str, Any], scenario: str) -> None:
     outcomes[scenario].result(540)

@@ -66,7 +66,9 @@ def _of_peer(record: Any) -> Record:
 
 
 @pytest.mark.parametrize(("builder_class", "batch_class", "records_class", "codec"), PEERS)
-def test_batches_agree(builder_class: Any, batch_class: Any, records_class: Any, codec: Codec) -> None:
+def test_our_batches_equal_those_of_other_clients(
+    builder_class: Any, batch_class: Any, records_class: Any, codec: Codec
+) -> None:
     @settings(max_examples=40)
     @given(_field_lists)
     def check(fields: Any) -> None:
@@ -94,7 +96,7 @@ def test_batches_agree(builder_class: Any, batch_class: Any, records_class: Any,
 
 
 @pytest.mark.parametrize(("builder_class", "batch_class", "records_class", "codec"), PEERS)
-def test_patched_batches_are_read_by_them(
+def test_patched_batches_are_read_by_other_clients(
     builder_class: Any, batch_class: Any, records_class: Any, codec: Codec
 ) -> None:
     first = _ours([(b"a", b"1" * 1000, [("h", b"x")], 5), (None, None, [], 9)], codec)

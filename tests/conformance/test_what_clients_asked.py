@@ -56,7 +56,7 @@ def in_words(versions: Versions) -> list[str]:
     return [f"{key}: {letter}{','.join(map(str, sorted(found)))}" for (key, letter), found in sorted(versions.items())]
 
 
-def test_the_table_is_what_was_seen(request: pytest.FixtureRequest, recorder: Recorder) -> None:
+def test_the_table_lists_the_requests_that_clients_sent(request: pytest.FixtureRequest, recorder: Recorder) -> None:
     table, found = told(), seen(recorder)
     for asked, versions in found.items():
         assert versions <= table.get(asked, set()), in_words({asked: versions})

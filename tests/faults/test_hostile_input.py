@@ -124,7 +124,7 @@ def fetched(client: BlockingClient, topic: str) -> bytes:
 @pytest.mark.parametrize(
     "count", [CASES, pytest.param(MANY_CASES, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
-def test_hostile_requests_harm_nobody(
+def test_hostile_requests_harm_no_other_client(
     tmp_path: Path, zookeeper: str, record_property: Callable[[str, object], None], count: int
 ) -> None:
     port = free_port()

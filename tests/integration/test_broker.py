@@ -130,7 +130,7 @@ def test_a_stop_is_clean_and_a_restart_keeps_the_data(alone: BrokerProcess) -> N
     assert consume(alone, "t", 2000) == values + values
 
 
-def test_a_killed_broker_takes_up_where_it_was(alone: BrokerProcess) -> None:
+def test_a_killed_broker_resumes_with_its_logs(alone: BrokerProcess) -> None:
     values = [b"%d" % number for number in range(1000)]
     produce(alone, "t", values, **{"enable.idempotence": True})
     alone.kill()

@@ -241,7 +241,7 @@ def test_a_broker_is_well_though_another_is_gone(cluster: LocalCluster) -> None:
         asked_over_http(cluster, broker, "readyz")
 
 
-def test_metrics_tell_what_is_wrong(cluster: LocalCluster) -> None:
+def test_metrics_report_troubles_of_the_cluster(cluster: LocalCluster) -> None:
     def total(name: str) -> float:
         pages = [asked_over_http(cluster, broker, "metrics") for broker in (1, 2)]
         return sum(float(value) for page in pages for value in re.findall(rf"^{name} (\S+)", page, re.MULTILINE))

@@ -145,7 +145,7 @@ def test_services_have_their_usual_ports_unless_these_are_taken(monkeypatch: pyt
         plan(local.LocalOptions(brokers=2, port=65535))
 
 
-def test_with_an_audit_brokers_count_by_themselves() -> None:
+def test_brokers_of_a_local_cluster_with_an_audit_count_by_themselves() -> None:
     alone = plan(local.LocalOptions(brokers=1, port=0))
     assert "datacenter" not in settings_of(alone, "broker-1")
     audited = plan(local.LocalOptions(brokers=1, port=0, audit=True))
@@ -167,7 +167,7 @@ def test_internal_topics_of_a_local_cluster_are_replicated() -> None:
 
 
 @pytest.mark.parametrize("written", [[], ["broker.toml"], ["broker.toml", "broker.log"]])
-def test_after_a_failure_the_logs_that_it_names_are_there(written: list[str]) -> None:
+def test_a_temporary_directory_is_kept_while_its_logs_explain_a_failure(written: list[str]) -> None:
     with pytest.raises(PipelineError), local._temporary_directory() as directory:
         for name in written:
             (directory / name).touch()

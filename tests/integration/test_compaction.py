@@ -142,7 +142,7 @@ def test_the_broker_and_the_other_topics_live_when_the_cleaner_is_killed_or_hang
     check(consume(broker, "table"), 4000)
 
 
-def test_with_both_policies_old_segments_go_and_the_rest_is_compacted(broker: BrokerProcess) -> None:
+def test_old_segments_are_deleted_and_the_rest_compacted_with_both_policies(broker: BrokerProcess) -> None:
     create(broker, "table", cleanup_policy="compact,delete", retention_ms="3600000")
     produce(broker, "table", 0, 1000, age_ms=7_200_000)
     client = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})

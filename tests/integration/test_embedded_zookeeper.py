@@ -16,7 +16,7 @@ def put_java(directory: Path, script: str) -> None:
     java.chmod(java.stat().st_mode | stat.S_IXUSR)
 
 
-def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"none in PATH.*install Java 17"):

@@ -197,7 +197,7 @@ def test_a_process_that_dies_is_restarted_on_its_old_port(tmp_path: Path) -> Non
         assert read(cluster.bootstrap, "topic", 2) == [b"before", b"after"]
 
 
-def test_with_zero_what_dies_stays_dead() -> None:
+def test_a_process_that_dies_stays_dead_with_restart_after_0() -> None:
     with LocalCluster(restart_after_s=0) as cluster:
         cluster.kill("broker-1")
         with pytest.raises(DeadlineExceededError, match="broker-1 was not started again"):
@@ -210,7 +210,7 @@ def test_with_zero_what_dies_stays_dead() -> None:
         assert cluster.stop() == 0
 
 
-def test_why_it_did_not_start_is_said() -> None:
+def test_a_cluster_that_did_not_start_says_why() -> None:
     cluster = LocalCluster(settings={"num.partition": 2})
     with pytest.raises(ProcessEndedError, match=r"num\.partition: is not a setting .* did you mean num\.partitions"):
         cluster.start()

@@ -144,7 +144,7 @@ async def enter_all(members: list[Member]) -> None:
             nursery.start_soon(stay, member)
 
 
-async def test_many_groups_hold(tmp_path: Path) -> None:
+async def test_many_groups_stay_stable(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings={"group.initial.rebalance.delay.ms": 1000}) as cluster:
         address, groups = parse_address(cluster.bootstrap), [f"group-{number}" for number in range(GROUPS)]
         members: list[Member] = []

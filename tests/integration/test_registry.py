@@ -72,7 +72,7 @@ async def test_registered_schemas_survive_a_restart(local: Any) -> None:
         assert await registry.register("other-value", '"int"') == 2
 
 
-async def test_two_registries_of_one_topic(local: Any) -> None:
+async def test_two_registries_share_one_topic(local: Any) -> None:
     async with (
         registry_over(local.bootstrap, "_two") as one_url,
         registry_over(local.bootstrap, "_two") as other_url,

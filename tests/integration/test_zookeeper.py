@@ -180,7 +180,7 @@ async def test_a_late_write_changes_nothing_of_a_recreated_topic_whose_state_has
         assert (await soon(write_states(client, [change(recreated, 4, 0)])))[name] is not None
 
 
-async def test_many_are_read_at_once(service: Service) -> None:
+async def test_many_znodes_are_read_at_once(service: Service) -> None:
     async with service.open() as client:
         assert await client.get_each([]) == []
         paths = [f"/many/{'n' * 249}-{number}" for number in range(MAX_AT_ONCE)]

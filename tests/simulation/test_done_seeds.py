@@ -33,7 +33,7 @@ def test_a_line_cut_off_by_an_interruption_is_no_seed(tmp_path: Path) -> None:
     assert DoneSeeds(path, "this code").seeds == {3}
 
 
-def test_without_a_file_no_seed_is_left_out() -> None:
+def test_every_seed_is_run_without_a_file_of_done_seeds() -> None:
     done = DoneSeeds(None, "this code")
     done.add(3)
     assert done.seeds == frozenset()

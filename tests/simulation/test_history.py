@@ -40,7 +40,7 @@ def test_a_history_that_is_as_promised() -> None:
         (history_of((b"a", 0)), [b"a", b"x"], "nobody sent"),
     ],
 )
-def test_logs_that_break_it(history: History, log: list[bytes], expected: str) -> None:
+def test_logs_that_contradict_the_history_are_found(history: History, log: list[bytes], expected: str) -> None:
     assert any(expected in problem for problem in problems(history, *log))
 
 

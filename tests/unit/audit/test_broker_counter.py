@@ -201,7 +201,7 @@ def test_a_checkpoint_is_written_whole_again_before_it_grows_long(
     assert (min(lines), max(lines)) == (1, MAX_APPENDED + 1)
 
 
-def test_after_a_failure_the_whole_checkpoint_is_written(
+def test_the_whole_checkpoint_is_written_after_a_failure(
     appending: Any, checkpoints: PartitionCheckpoints, tmp_path: Path
 ) -> None:
     log, broker = appending

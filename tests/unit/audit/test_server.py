@@ -93,7 +93,7 @@ async def test_the_audit_reports_no_topic_exact_while_a_cluster_was_not_read(
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-async def test_without_the_hub_the_last_known_routes_hold_and_the_error_is_shown(
+async def test_the_last_known_routes_hold_while_the_hub_is_away(
     service: AuditService, collector: Collector, routes: Routes, is_silent: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     told(collector)

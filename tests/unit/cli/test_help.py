@@ -54,7 +54,7 @@ def test_a_number_that_no_request_holds_is_wrong_usage_at_once(arguments: str) -
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "pipeline")
-def test_help_is_there(path: tuple[str, ...]) -> None:
+def test_every_command_has_help(path: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*path, "--help"])
     assert shown.exit_code == 0
     assert shown.output.startswith("Usage: ")

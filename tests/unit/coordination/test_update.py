@@ -23,7 +23,7 @@ async def test_a_znode_is_made_changed_and_left_as_it_is() -> None:
         assert await client.get(PATH) == NodeValue(b"aa", 1)
 
 
-async def test_without_its_owner_a_znode_is_not_changed() -> None:
+async def test_a_znode_without_its_owner_is_not_changed() -> None:
     async with MemoryZooKeeper().open() as client:
         with pytest.raises(NoNodeError) as caught:
             await update(client, PATH, append_a, OWNER)

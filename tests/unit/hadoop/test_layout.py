@@ -49,12 +49,12 @@ def test_manifests_among_other_files() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "..", "a/b", "a b"])
-def test_no_topic_names(topic: str) -> None:
+def test_invalid_topic_names_are_refused(topic: str) -> None:
     with pytest.raises(ConfigurationError, match="topic"):
         topic_layout("/data", topic)
 
 
 @pytest.mark.parametrize("run_id", ["", "A", "a-b", "a/b", "a" * 41])
-def test_no_run_ids(run_id: str) -> None:
+def test_invalid_run_ids_are_refused(run_id: str) -> None:
     with pytest.raises(ConfigurationError, match="run_id"):
         check_run_id(run_id)

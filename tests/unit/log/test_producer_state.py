@@ -143,7 +143,7 @@ def test_producers_of_a_clock_that_was_ahead_keep_no_others_from_being_forgotten
     assert not again.ids
 
 
-def test_at_the_bound_new_producers_are_refused_and_none_is_forgotten() -> None:
+def test_new_producers_are_refused_at_the_bound_and_none_is_forgotten() -> None:
     known = KnownProducers(3)
     logs = [states(known), states(known)]
     append(logs[0], header(0, producer_id=1))

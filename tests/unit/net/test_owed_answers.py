@@ -146,7 +146,7 @@ async def test_other_answers_wait_for_those_that_are_owed(serve: Any, handler: H
         assert await client.hear() == "c"
 
 
-async def test_at_its_deadline_an_owed_answer_is_given_as_things_stand(serve: Any, handler: Handler) -> None:
+async def test_an_owed_answer_is_given_at_its_deadline_as_things_stand(serve: Any, handler: Handler) -> None:
     handler.timeout_s = 0.02
     async with serve(handler) as (address, _), open_client(address) as client:
         await client.ask("a", "b")

@@ -72,7 +72,7 @@ async def test_the_first_end_of_an_outcome_counts() -> None:
         await outcome.wait()
 
 
-async def test_many_wait_for_an_outcome() -> None:
+async def test_many_tasks_wait_for_an_outcome() -> None:
     outcome = Outcome()
     async with trio.open_nursery() as nursery:
         for _ in range(3):

@@ -300,7 +300,7 @@ def test_produce_without_acknowledgement_expects_no_response() -> None:
 
 
 @pytest.mark.parametrize("data", [struct.pack(">ii", 4, 0), struct.pack(">i", 0)])
-def test_a_response_nobody_asked_for(data: bytes) -> None:
+def test_an_unrequested_response_is_refused(data: bytes) -> None:
     client = ClientConnection("c")
     feed(client, data)
     with pytest.raises(ProtocolError):

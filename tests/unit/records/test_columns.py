@@ -130,7 +130,7 @@ def test_compacted_batches_keep_their_gaps(build_batch: Build, some_fields: Any)
     assert len(open_batches(emptied)) == 0 == len(list(iterate_records(emptied)))
 
 
-def test_between_takes_rows_with_their_headers(
+def test_rows_between_two_offsets_keep_their_headers(
     build_batch: Build, some_fields: Any, records_of_columns: FromColumns
 ) -> None:
     first, second = build_batch(some_fields), build_batch(some_fields, Codec.ZSTD)
@@ -216,7 +216,7 @@ _EMPTY = read_header(struct.pack(">qiibIhiqqqhii", 0, 49, -1, 2, 0, 0, 9, 0, 0, 
         bytes([30, 0]) + encode_varint(2**63 - 1) + bytes([0, 1, 1, 0]),
     ],
 )
-def test_broken_records(record: bytes) -> None:
+def test_broken_records_are_refused(record: bytes) -> None:
     batch = bytearray(HEADER_SIZE)
     write_header(batch, _EMPTY._replace(record_count=1, base_timestamp=10))
     for payload in (record, record + b"\x00" * 10):

@@ -70,7 +70,9 @@ async def test_register_and_get_in_every_way(http: Any) -> None:
         ("PATCH", "/subjects", 405, 405),
     ],
 )
-async def test_refusals(http: Any, method: str, path: str, status: int, code: int) -> None:
+async def test_invalid_requests_are_refused_with_their_code(
+    http: Any, method: str, path: str, status: int, code: int
+) -> None:
     await register(http, "there", RECORD)
     is_error(await http.request(method, path), status, code)
 
@@ -110,7 +112,7 @@ async def test_attributes_and_parameters_we_do_not_know_are_ignored(http: Any) -
 
 
 @pytest.mark.parametrize("content_type", [V1, "application/vnd.schemaregistry+json", "application/json"])
-async def test_content_types(http: Any, content_type: str) -> None:
+async def test_responses_bear_the_content_type_of_the_registry(http: Any, content_type: str) -> None:
     headers = {"content-type": content_type, "accept": f"{content_type}; q=0.9, text/html"}
     response = await http.post("/subjects/s/versions", content=b'{"schema":"\\"int\\""}', headers=headers)
     assert response.json() == {"id": 1}
@@ -161,7 +163,7 @@ async def test_routes_delete_versions_and_subjects(http: Any) -> None:
     assert (await register(http, "s", '"int"')).json() == {"id": 3}
 
 
-async def test_many_at_once_get_one_id(http: Any) -> None:
+async def test_many_registrations_at_once_get_one_id(http: Any) -> None:
     ids = []
 
     async def one() -> None:
@@ -188,7 +190,7 @@ async def test_reads_work_and_writes_fail_without_the_log(
                 await trio.lowlevel.checkpoint()
 
 
-async def test_metrics(http: Any) -> None:
+async def test_metrics_are_served(http: Any) -> None:
     await register(http, "s", RECORD)
     text = (await http.get("/metrics")).text
     assert "registry_schemas 1.0" in text

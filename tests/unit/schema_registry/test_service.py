@@ -97,7 +97,7 @@ async def test_two_registries_that_write_one_subject_at_once_survive_compaction(
     }
 
 
-async def test_without_the_log_reads_go_on_and_writes_fail_and_recover(
+async def test_reads_go_on_and_writes_fail_without_the_log(
     journal: MemoryJournal, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     service = new_service(journal)
@@ -137,7 +137,9 @@ async def test_a_write_that_does_not_come_back_fails_in_time(
     assert trio.current_time() - started == pytest.approx(3.0)
 
 
-async def test_strange_records_do_not_keep_it_from_starting(journal: MemoryJournal, nursery: trio.Nursery) -> None:
+async def test_strange_records_do_not_keep_the_registry_from_starting(
+    journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
     for record in [(None, None), (b"x", b"y"), (b'{"keytype":"NOOP","magic":0}', None)]:
         journal.put(*record)
     service = new_service(journal)
@@ -155,7 +157,7 @@ async def test_a_log_that_was_made_anew_ends_the_service() -> None:
         await new_service(LostJournal()).run()
 
 
-async def test_a_log_that_cannot_be_read_in_time_keeps_it_from_starting(journal: MemoryJournal) -> None:
+async def test_a_log_that_cannot_be_read_in_time_keeps_the_registry_from_starting(journal: MemoryJournal) -> None:
     journal.reachable = False
     with pytest.raises(DeadlineExceededError, match=r"kafkastore\.init\.timeout\.ms"):
         async with serving_registry(journal, **{"kafkastore.init.timeout.ms": 100}):

@@ -438,7 +438,7 @@ async def test_a_silent_static_member_is_waited_for_in_peace(
         assert coordinator.find("g").state is GroupState.EMPTY
 
 
-async def test_giving_away_one_partition_of_very_many_groups_holds_up_nobody() -> None:
+async def test_unloading_a_partition_of_very_many_groups_holds_up_no_other_request() -> None:
     async with running() as (coordinator, journal, _):
         for number in range(20_000):
             coordinator.check_commit(f"group-{number}", "", -1, None)

@@ -161,7 +161,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_whatever_happens_generations_go_on_and_everybody_is_answered(
+async def test_generations_increase_and_requests_are_answered_in_any_history(
     autojump_clock: trio.testing.MockClock, seed: int
 ) -> None:
     with structlog.testing.capture_logs() as told:

@@ -111,7 +111,7 @@ def test_a_write_that_ends_after_the_next_generation_began_changes_nothing() -> 
     assert driver.group.roster.members[MemberId(leader)].assignment == b""
 
 
-def test_a_newcomer_has_everybody_come_back(driver: Driver) -> None:
+def test_a_newcomer_makes_all_members_rejoin(driver: Driver) -> None:
     leader, follower = driver.stable(2)
     newcomer, join = driver.enter()
     assert driver.group.state is GroupState.PREPARING
@@ -336,7 +336,7 @@ class TestLoading:
         successor.wait(20_000)
         assert successor.group.state is GroupState.EMPTY
 
-    def test_unloading_sends_everybody_to_the_next_coordinator(self, driver: Driver) -> None:
+    def test_unloading_sends_all_members_to_the_next_coordinator(self, driver: Driver) -> None:
         leader, join = driver.enter()
         driver.do(UNLOAD.react(driver.group, None, 0))
         assert error_of(driver, join) is ErrorCode.NOT_COORDINATOR

@@ -35,7 +35,7 @@ from tests.support.loop_steps import measured_steps
         ("ab" * 16_383, 930717599, 49),
     ],
 )
-def test_groups_are_where_kafka_looks_for_them(group_id: str, number: int, partition: int) -> None:
+def test_groups_are_in_the_partition_where_kafka_looks_for_them(group_id: str, number: int, partition: int) -> None:
     assert java_hash(group_id) == number
     assert partition_of_group(group_id, 50) == partition
 
@@ -94,7 +94,7 @@ async def test_writes_at_once_share_an_append_and_keep_their_order(tmp_path: Pat
         assert loaded["g"].offsets[A].offset == order[-1]
 
 
-async def test_large_writes_at_once_hold_up_nobody(tmp_path: Path) -> None:
+async def test_large_writes_at_once_hold_up_no_other_task(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         await rig.open()
         records = [record for number in range(8_000) for record in one(number, name=TopicPartition("a", number))]
@@ -235,7 +235,7 @@ async def test_a_client_that_waits_too_long_is_told_and_its_write_goes_on(tmp_pa
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_after_a_power_failure_every_acknowledged_write_is_there(tmp_path: Path, seed: int) -> None:
+async def test_acknowledged_writes_survive_a_loss_of_power(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     acknowledged: dict[TopicPartition, int] = {}
     begun: dict[TopicPartition, int] = {}

@@ -200,7 +200,7 @@ async def test_a_commit_under_way_is_not_undone(rig: Rig) -> None:
     assert not rig.groups.removed
 
 
-async def test_the_next_look_makes_good_what_could_not_be_written(rig: Rig) -> None:
+async def test_the_next_check_expires_offsets_that_could_not_be_expired(rig: Rig) -> None:
     rig.now_ms = 2000
     rig.journal.refusal = KafkaError(ErrorCode.NOT_COORDINATOR)
     await rig.keeper.expire()
@@ -220,7 +220,7 @@ async def forgetting(rig: Rig) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def test_the_offsets_of_a_topic_go_with_it(rig: Rig) -> None:
+async def test_the_offsets_of_a_topic_are_deleted_with_the_topic(rig: Rig) -> None:
     async with forgetting(rig):
         rig.keeper.forget_topic("a")
     assert rig.journal.tombstones == {("even", A), ("odd", A)}

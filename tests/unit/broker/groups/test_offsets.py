@@ -69,7 +69,7 @@ def test_a_group_without_offsets_is_none() -> None:
     assert (offsets.group_ids, offsets.is_empty("g"), offsets.of_group("g")) == ([], True, {})
 
 
-def test_deletions_are_of_what_is_there() -> None:
+def test_only_existing_offsets_are_deleted() -> None:
     offsets = Offsets()
     offsets.apply("g", {A: committed(), B: committed()})
     offsets.apply("other", {A: committed()})

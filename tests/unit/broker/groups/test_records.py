@@ -134,7 +134,7 @@ def test_older_offsets_are_read(encoded: bytes, epoch: int, expires: int | None)
 
 
 @given(groups)
-def test_groups_survive(group: GroupMetadataValue) -> None:
+def test_group_records_are_decoded_as_they_were_encoded(group: GroupMetadataValue) -> None:
     assert decode_group_value(encode_group_value(group)) == group
 
 

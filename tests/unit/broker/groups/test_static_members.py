@@ -116,7 +116,7 @@ class TestStaticMembers:
         driver.ask_sync(leader, instance="a")
         assert driver.group.state is GroupState.STABLE
 
-    def test_an_admin_removes_it_by_its_instance_id(self, driver: Driver) -> None:
+    def test_an_admin_removes_a_static_member_by_its_instance_id(self, driver: Driver) -> None:
         leader, follower = driver.stable(0, instances=["a", "b"])
         assert driver.leave(("", "b")) == [ErrorCode.NONE]
         assert set(driver.group.roster.members) == {leader}

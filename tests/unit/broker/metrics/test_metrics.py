@@ -61,7 +61,7 @@ async def test_records_out_are_those_that_were_fetched(start: Start) -> None:
         assert 12 <= (await told_after(0, 400) or 0) <= 14  # three of six records, as their bytes are
 
 
-async def test_how_full_the_bounds_are_of_what_clients_have_kept(start: Start) -> None:
+async def test_metrics_tell_how_full_the_bounds_of_kept_memory_are(start: Start) -> None:
     async with start(offsets_topic_num_partitions=1, client_state_max_bytes=4 << 20) as broker:
         get = broker.metrics.get_sample_value
         await broker.create("clicks")

@@ -47,7 +47,9 @@ async def test_very_long_names_are_not_remembered_as_a_whole(kept: QuotaKeeper) 
     assert max(map(len, told)) <= keeper.MAX_NAME_LETTERS
 
 
-async def test_whose_turn_it_is_pays_before_the_next(kept: QuotaKeeper, autojump_clock: MockClock) -> None:
+async def test_a_request_is_charged_before_the_next_one_has_its_turn(
+    kept: QuotaKeeper, autojump_clock: MockClock
+) -> None:
     waited = []
 
     async def fetch() -> None:

@@ -27,7 +27,7 @@ def test_bytes_sent_in_debt_add_to_the_debt() -> None:
     assert rate.charge(1_000_000, QUOTA, 8.0) == pytest.approx(2.0)  # the samples are forgotten, the debt is not
 
 
-def test_after_a_rest_there_is_one_window_at_most() -> None:
+def test_a_rate_allows_one_window_at_most_after_a_rest() -> None:
     rate = SampledRate(1.0, 11)
     rate.charge(500_000, QUOTA, 0.0)
     assert rate.charge(2_000_000, QUOTA, 1000.0) == pytest.approx(1.0)

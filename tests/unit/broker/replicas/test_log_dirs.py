@@ -209,7 +209,7 @@ async def test_the_last_replica_in_sync_leads_again_once_its_log_can_be_read(
                     await trio.sleep(0.01)
 
 
-async def test_without_any_log_dir_the_broker_ends(start: Start, dirs: list[Path]) -> None:
+async def test_a_broker_without_any_log_dir_ends(start: Start, dirs: list[Path]) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     with trio.fail_after(TIMEOUT_S), pytest.raises(StorageError, match="all log dirs are offline"):
         async with start(files=files, log_dirs=setting(dirs)) as broker:

@@ -121,7 +121,7 @@ async def test_records_are_visible_once_they_are_flushed(start: Start) -> None:
         assert (await broker.fetch("t", 0)).high_watermark == 5
 
 
-async def test_with_a_time_to_flush_records_are_seen_after_it(start: Start) -> None:
+async def test_records_are_visible_after_flush_ms(start: Start) -> None:
     async with start() as broker:
         await broker.create("later", visibility="flushed", flush_ms="3600000")
         await broker.create("soon", visibility="flushed", flush_ms="1")
@@ -132,7 +132,7 @@ async def test_with_a_time_to_flush_records_are_seen_after_it(start: Start) -> N
         assert (await broker.fetch("later", 0)).high_watermark == 0
 
 
-async def test_with_a_number_to_flush_records_are_seen_after_it(start: Start) -> None:
+async def test_records_are_visible_after_flush_messages(start: Start) -> None:
     async with start() as broker:
         await broker.create("t", visibility="flushed", flush_messages="2")
         await broker.produce("t", batch(b"x"))

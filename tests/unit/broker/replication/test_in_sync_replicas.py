@@ -53,7 +53,7 @@ def change_of(state: LeaderState, end: int, now_s: float = 0) -> IsrChange:
     return change
 
 
-def test_committed_is_what_all_in_sync_have_fetched_in_this_epoch() -> None:
+def test_records_are_committed_that_all_in_sync_replicas_fetched_in_this_epoch() -> None:
     state = begin(committed=3)
     assert advance(state, 10) == 3
     fetch(state, 2, 10, 10)
@@ -122,7 +122,7 @@ def test_below_the_least_number_in_sync_nothing_is_committed() -> None:
     assert state.effective_min_isr(5) == 3
 
 
-def test_the_end_does_not_run_away_from_one_that_is_about_to_join() -> None:
+def test_the_high_watermark_waits_for_a_replica_that_is_about_to_join() -> None:
     state = begin(isr=(1,))
     assert advance(state, 10) == 10
     fetch(state, 2, 8, 10)
@@ -151,7 +151,7 @@ def test_a_replica_stays_in_sync_while_each_fetch_reaches_the_end_of_the_fetch_b
         assert state.begin_change(Offset(end + 10), 0.5 * step) is None
 
 
-def test_after_a_refusal_nothing_is_asked_for_until_a_newer_state_is_known() -> None:
+def test_no_isr_change_follows_a_refused_one_until_a_newer_state_is_known() -> None:
     state = begin(isr=(1, 2))
     fetch(state, 3, 10, 10)
     change = change_of(state, 10)

@@ -179,7 +179,7 @@ def test_a_lost_session_begins_anew_with_all_partitions() -> None:
     assert [partition.partition for partition in asked(request)] == [0]
 
 
-def test_without_room_for_a_session_every_request_is_whole_and_waits() -> None:
+def test_requests_without_room_for_a_session_are_whole_and_wait() -> None:
     plan = FetchPlan(LIMITS)
     plan.add(followed(0))
     begin_session(plan, session_id=0)
@@ -396,7 +396,7 @@ def test_an_epoch_without_records_is_compared_by_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_comparing_finds_the_end_of_what_both_logs_share(seed: int) -> None:
+def test_comparing_epochs_finds_the_end_that_both_logs_share(seed: int) -> None:
     rng = random.Random(seed)
     shared = rng.randrange(0, 60)
     epoch, starts = 0, [(0, 0)]

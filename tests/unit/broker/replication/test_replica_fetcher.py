@@ -320,7 +320,7 @@ async def test_a_full_disk_is_tried_again_and_a_failed_one_takes_its_partition_o
         await until(lambda: [p.topic_partition.partition for p in fetchers.partitions] == [1])
 
 
-async def test_with_flush_messages_the_leader_is_told_only_of_what_is_on_the_disk(tmp_path: Path) -> None:
+async def test_a_follower_with_flush_messages_reports_only_flushed_records(tmp_path: Path) -> None:
     leader, partition = Leader(), replica(tmp_path, flush_messages="1")
     leader.append(0, b"a")
     async with fetching(leader, partition):

@@ -50,5 +50,7 @@ def test_a_rate_of_nothing_stops_all() -> None:
         ("0:1", 0, 11, False),
     ],
 )
-def test_which_replicas_are_throttled(replicas: str, partition: int, broker: int, expected: bool) -> None:
+def test_replicas_named_by_the_setting_are_throttled(
+    replicas: str, partition: int, broker: int, expected: bool
+) -> None:
     assert is_throttled(replicas, partition, BrokerId(broker)) == expected

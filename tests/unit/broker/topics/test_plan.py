@@ -46,7 +46,7 @@ def test_a_topic_by_default() -> None:
     assert plan.settings == {"segment.ms": "5"}
 
 
-def test_refusals() -> None:
+def test_impossible_topics_are_refused() -> None:
     refuse(ErrorCode.TOPIC_ALREADY_EXISTS, WantedTopic(name="t", settings={}), existing=("t",))
     refuse(ErrorCode.INVALID_PARTITIONS, WantedTopic(name="t", partitions=0, settings={}))
     refuse(ErrorCode.INVALID_PARTITIONS, WantedTopic(name="t", partitions=5001, settings={}))

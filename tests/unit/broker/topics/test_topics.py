@@ -130,7 +130,7 @@ async def test_topics_of_one_request_share_the_settings_that_the_answer_describe
     assert [entry.value for entries in configs for entry in entries if entry.name == "retention.ms"][2] == "7"
 
 
-async def test_metadata(start: Start) -> None:
+async def test_metadata_describes_topics_by_name_and_id(start: Start) -> None:
     async with start(broker_rack="r1") as broker:
         await broker.create("b")
         await broker.create("a", 2)

@@ -58,7 +58,7 @@ async def test_a_topic_that_cannot_be_made_is_told_why(start: Start) -> None:
         assert await names_of(broker) == []
 
 
-async def test_many_that_ask_at_once_get_one_topic(start: Start) -> None:
+async def test_many_requests_at_once_create_one_topic(start: Start) -> None:
     async with start() as broker, trio.open_nursery() as nursery:
 
         async def ask(lane: str) -> None:
@@ -74,7 +74,7 @@ async def test_many_that_ask_at_once_get_one_topic(start: Start) -> None:
             nursery.start_soon(ask, lane)
 
 
-async def test_while_zookeeper_is_away_the_answer_for_many_missing_topics_comes_in_time(
+async def test_missing_topics_are_answered_in_time_while_zookeeper_is_away(
     start: Start, zookeeper_twin: MemoryZooKeeper
 ) -> None:
     async with start() as broker:

@@ -56,7 +56,7 @@ def test_replicas_on_their_way_are_not_missed() -> None:
     assert find_troubles(view((ONE, (ONE, TWO), (ONE,))), {}, moving).under_replicated == []
 
 
-def test_offline_partitions_and_what_helps() -> None:
+def test_offline_partitions_are_listed_with_what_helps() -> None:
     found = find_troubles(
         view(
             (None, (ONE, THREE), (THREE,)),
@@ -94,7 +94,7 @@ def test_partitions_that_never_had_a_leader_are_offline() -> None:
     assert reasons[1] == "all its replicas are on dead brokers"
 
 
-def test_brokers_with_what_they_have() -> None:
+def test_brokers_are_listed_with_their_replicas() -> None:
     seven = LogDir(path="/d", error=None, partitions={TopicPartition("t", 0): 7})
     told = broker_rows(
         view((ONE, (ONE, THREE), (ONE,)), (ONE, (ONE, TWO), (ONE,))),

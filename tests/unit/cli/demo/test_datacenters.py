@@ -11,7 +11,7 @@ from pipeline.cli.demo.datacenters import Datacenters
 from pipeline.errors import ConfigurationError
 
 
-async def test_without_java_one_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_java_is_one_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     with pytest.raises(ConfigurationError, match="install Java"):
         async with Datacenters(tmp_path, ["clicks"]):

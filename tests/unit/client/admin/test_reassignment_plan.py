@@ -109,7 +109,7 @@ def test_replicas_go_into_other_racks() -> None:
     )
 
 
-def test_too_few_brokers() -> None:
+def test_too_few_brokers_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="names 1 brokers, but t-0 has 2 replicas"):
         plan_reassignment(placed(t=[(1, 2)]), brokers(1))
 

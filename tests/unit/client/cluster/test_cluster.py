@@ -72,7 +72,9 @@ async def test_registrations_of_all_versions_are_read() -> None:
         await from_zookeeper(Znodes({"1": b"[]"}))()
 
 
-async def test_no_broker_answers(scripted: ScriptedCluster, connect: OpenCluster) -> None:
+async def test_a_cluster_whose_brokers_do_not_answer_is_an_error(
+    scripted: ScriptedCluster, connect: OpenCluster
+) -> None:
     async with scripted.broker(1):
         pass
     async with connect(default_api_timeout_ms=1500) as cluster:

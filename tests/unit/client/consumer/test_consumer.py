@@ -18,7 +18,7 @@ from tests.unit.client.consumer.conftest import DEADLINE_S, T0, numbers, read
 
 
 @pytest.mark.parametrize("start", [0, 7, 10, 55, 99])
-async def test_reads_from_any_offset_to_the_end_and_then_what_comes(
+async def test_a_consumer_reads_from_any_offset_to_the_end_and_then_new_records(
     scripted: ScriptedCluster,
     connect: OpenCluster,
     consume: OpenConsumer,
@@ -61,7 +61,7 @@ async def test_several_brokers_are_read_at_once(
         assert await read(consumer, 200) == {partition: numbers(0, 50) for partition in partitions}
 
 
-async def test_survives_restarts_moves_and_errors_without_gap_or_repetition(
+async def test_a_consumer_survives_restarts_moves_and_errors_without_gap_or_repetition(
     scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     fill(30)
@@ -98,7 +98,7 @@ async def test_batches_fetched_ahead_are_bounded(
         assert (await read(consumer, 1000 - 10 * len(ahead)))[T0][-1] == b"999"
 
 
-async def test_seek_add_and_remove_void_what_was_fetched(
+async def test_seek_add_and_remove_discard_fetched_batches(
     scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
 ) -> None:
     scripted.add_topic("u", [1])

@@ -87,7 +87,7 @@ async def test_a_send_that_was_cancelled_while_memory_was_full_sends_nothing(
 
 
 @pytest.mark.parametrize("answer", ["taken", "close"])
-async def test_close_gives_up_what_is_on_its_way(
+async def test_close_gives_up_batches_in_flight(
     scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, answer: str
 ) -> None:
     with pytest.raises(DeliveryError, match="the producer was closed"):

@@ -57,7 +57,7 @@ async def test_a_reader_sees_old_and_new_data_through_its_own_schema(registry: S
     assert await deserializer.deserialize(later) == {"a": 1 << 40, "b": "y"}
 
 
-async def test_without_registering_the_schema_must_be_there(registry: SchemaRegistryClient) -> None:
+async def test_a_serializer_that_does_not_register_needs_the_schema(registry: SchemaRegistryClient) -> None:
     serializer = AvroSerializer(registry, EVENT, auto_register=False)
     with pytest.raises(SchemaRegistryError) as caught:
         await serializer.serialize("log", DATUM)

@@ -150,7 +150,7 @@ def test_the_delete_horizon_is_the_base_timestamp_of_a_marked_batch(log: Directo
 
 
 @pytest.mark.parametrize("time_ms", [-(2**63), -1, 0, 2**62])
-def test_deletions_of_any_time_keep_it(log: Directory, time_ms: int) -> None:
+def test_tombstones_of_any_time_keep_their_time(log: Directory, time_ms: int) -> None:
     log.add_pairs((b"k", None), time_ms=time_ms)
     assert [(r.key, r.timestamp_ms) for r in records(*log.clean())] == [(b"k", time_ms)]
 
@@ -162,7 +162,7 @@ def test_log_append_time_stays(log: Directory) -> None:
     assert [(r.offset, r.timestamp_ms) for r in records(*log.clean())] == [(1, NOW_MS + 99), (2, NOW_MS + 99)]
 
 
-def test_when_the_map_is_full_the_log_is_cleaned_as_far_as_it_reaches_and_further_the_next_time(log: Directory) -> None:
+def test_a_log_is_cleaned_as_far_as_the_offset_map_reaches(log: Directory) -> None:
     for number in range(12):
         log.add_pairs((b"a%d" % (number % 6), b"%d" % number), (b"b%d" % (number % 6), b"%d" % number))
     ends = []

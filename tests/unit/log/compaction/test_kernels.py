@@ -85,7 +85,7 @@ LOGS = st.lists(
     max_keys=1,
     seed=1,
 )
-def test_cleaned_is_what_the_twin_cleans_and_the_state_is_that_of_a_dict(
+def test_the_kernel_cleans_as_its_twin_and_leaves_the_state_of_a_dict(
     tmp_path: Path, made: list[tuple[list[Pair], Codec, int, str]], per_segment: int, max_keys: int, seed: int
 ) -> None:
     for left in tmp_path.iterdir():

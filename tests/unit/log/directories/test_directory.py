@@ -37,7 +37,7 @@ def test_logs_come_back_with_their_topic_ids(open_directory: OpenDirectory, batc
     directory.close()
 
 
-def test_without_a_clean_shutdown_the_logs_are_checked(
+def test_logs_are_checked_after_an_unclean_shutdown(
     open_directory: OpenDirectory, batches: Batches, tmp_path: Path
 ) -> None:
     directory = open_directory()

@@ -75,7 +75,7 @@ def machine(tmp_path: Path, batches: Batches) -> Machine:
     return machine
 
 
-def test_after_a_clean_stop_nothing_lacks(machine: Machine) -> None:
+def test_no_log_lacks_its_tail_after_a_clean_stop(machine: Machine) -> None:
     for boot in ("first", "second"):
         machine.directory.close()
         machine.boot = boot
@@ -146,7 +146,7 @@ def test_a_killed_process_loses_nothing_but_the_batch_that_it_was_writing(machin
     assert {log.log_end_offset for log in machine.directory.logs.values()} == {10}
 
 
-def test_after_another_boot_all_may_lack_until_somebody_took_care(machine: Machine) -> None:
+def test_all_logs_may_lack_their_tail_after_another_boot(machine: Machine) -> None:
     machine.kill()
     machine.boot = "second"
     for _ in range(2):

@@ -5,7 +5,7 @@ from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from tests.unit.broker.conftest import TIMEOUT_S, Start
 
 
-async def test_api_versions(start: Start) -> None:
+async def test_api_versions_lists_the_served_versions(start: Start) -> None:
     async with start() as broker:
         response = await broker.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
         ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}

@@ -212,7 +212,7 @@ async def test_leader_epochs_fence(start: Start) -> None:
         assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_without_partitions_nothing_is_waited_for(start: Start) -> None:
+async def test_a_fetch_without_partitions_does_not_wait(start: Start) -> None:
     async with start() as broker:
         assert (await broker.ask(FetchRequest(session_id=5, session_epoch=1))).error_code == (
             ErrorCode.FETCH_SESSION_ID_NOT_FOUND

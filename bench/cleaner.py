@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.report import Options, Row, Show, Target
-from pipeline.log.compaction.cleaner import READ_BYTES, clean
+from pipeline.log.compaction.cleaner import clean
 from pipeline.log.compaction.jobs import CleaningJob
 from pipeline.log.compaction.plan import SegmentRange
-from pipeline.log.files import DiskFiles
+from pipeline.log.files import CHUNK_BYTES, DiskFiles
 from pipeline.log.segment_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.records.batch import iterate_headers, set_base_offset, verify_crc
 from pipeline.records.builder import BatchBuilder
@@ -95,7 +95,7 @@ def copy(job: CleaningJob) -> None:
     size_bytes = source.size()
     position = 0
     while position < size_bytes:
-        data = source.read_at(READ_BYTES, position)
+        data = source.read_at(CHUNK_BYTES, position)
         end = 0
         for start, header in iterate_headers(data):
             verify_crc(data, start, header)

@@ -135,7 +135,7 @@ class RollDueError(PipelineError):
 
 class SegmentClosedError(PipelineError):
     """A read needs files that are not open, or bytes that are not in the page cache: a thread is to open or to read
-    them first (`UnifiedLog.open_for`).
+    them first (`open_for_read`).
     """
 
 

@@ -16,7 +16,6 @@ from pipeline.model import HostPort
 
 MAX_INT16 = 2**15 - 1
 MAX_INT32 = 2**31 - 1
-MAX_INT64 = 2**63 - 1
 _ENDPOINT = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/ ]*)):(?P<port>[0-9]{1,5})")
 
 

@@ -38,9 +38,8 @@ from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration, Listener
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.files import Files
-from pipeline.model import BrokerEndpoint, Clock, HostPort
+from pipeline.model import MAX_INT64, BrokerEndpoint, Clock, HostPort
 from pipeline.net.network import Network
-from pipeline.settings import MAX_INT64
 
 
 @dataclass(frozen=True, slots=True)

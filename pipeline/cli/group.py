@@ -17,10 +17,9 @@ from pipeline.client.admin.groups import CommittedOffset, GroupDescription, Grou
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer_protocol import CONSUMER, decode_assignment
 from pipeline.errors import ConfigurationError, DeadlineExceededError, NetworkError, ProtocolError
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import MAX_INT64, BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
-from pipeline.settings import MAX_INT64
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups of a cluster.")
 

@@ -12,16 +12,10 @@ from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 from pipeline.cli.terminal.files import is_directory, is_file
 from pipeline.errors import ConfigurationError, CorruptBatchError
-from pipeline.log.checkpoint import decode_offsets
+from pipeline.log.checkpoint import OFFSET_CHECKPOINTS, decode_offsets
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY
 from pipeline.log.inspection.files import Batch, IndexCheck, Problem, read_batches, read_entries
-from pipeline.log.inspection.verification import (
-    CHECKPOINTS,
-    Verifier,
-    check_snapshot,
-    log_bytes,
-    read_leader_epochs,
-)
+from pipeline.log.inspection.verification import Verifier, check_snapshot, log_bytes, read_leader_epochs
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.segment_names import (
@@ -33,6 +27,7 @@ from pipeline.log.segment_names import (
     segment_offset,
 )
 from pipeline.log.transactions import TRANSACTION_ENTRY
+from pipeline.model import MAX_INT64
 from pipeline.records.memory import MAX_OPENED_BYTES
 from pipeline.records.opening import opened
 from pipeline.records.record import Record, records_of_payload
@@ -40,7 +35,6 @@ from pipeline.records.record import Record, records_of_payload
 app = typer.Typer(no_args_is_help=True, help="Show and verify the files of a log.")
 
 SETTLE_S = 0.2
-_FOR_EVER = 2**63 - 1
 
 Row = dict[str, Any]
 
@@ -117,7 +111,7 @@ def _rows(file: Path, *, with_records: bool) -> Iterator[Row | Problem]:
         epochs, problems = read_leader_epochs(file)
         yield from ({"epoch": epoch, "first_offset": offset} for epoch, offset in epochs)
         yield from problems
-    elif file.name in CHECKPOINTS:
+    elif file.name in OFFSET_CHECKPOINTS:
         yield from _checkpoint_rows(file)
     else:
         raise ConfigurationError(
@@ -210,7 +204,7 @@ def _index_rows(file: Path, names: tuple[str, str]) -> Iterator[Row | Problem]:
 
 def _snapshot_rows(file: Path) -> Iterator[Row | Problem]:
     problems = list(check_snapshot(file))
-    producers = ProducerStates(expiration_ms=_FOR_EVER)
+    producers = ProducerStates(expiration_ms=MAX_INT64)
     if not problems:
         producers.restore(file.read_bytes())
     for producer in producers.active():

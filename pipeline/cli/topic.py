@@ -22,10 +22,10 @@ from pipeline.client.admin.topics import (
 )
 from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.errors import ConfigurationError
-from pipeline.model import TopicPartition
+from pipeline.model import MAX_INT64, TopicPartition
 from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
-from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64
+from pipeline.settings import MAX_INT16, MAX_INT32
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.errors import CoordinationError
-from pipeline.model import BROKER_IDS, NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
-from pipeline.settings import MAX_INT32, MAX_INT64
+from pipeline.model import BROKER_IDS, MAX_INT64, NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
+from pipeline.settings import MAX_INT32
 
 BROKER_EPOCHS = "/brokers/epochs"
 TOPICS = "/brokers/topics"

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from pipeline.errors import InvalidRecordError, OffsetOverlapError
 from pipeline.log.config import MAX_RELATIVE_OFFSET, LogConfig
 from pipeline.log.segment import Segment
-from pipeline.model import LeaderEpoch, Offset
+from pipeline.model import MAX_INT64, LeaderEpoch, Offset
 from pipeline.records.batch import LOG_OVERHEAD, BatchHeader, place_batch
-from pipeline.settings import MAX_INT64
 
 
 class AppendInfo(NamedTuple):

@@ -19,8 +19,6 @@ class LogConfig:
     """Time that the records of one segment may span before it is closed."""
     index_interval_bytes: int = 4096
     """Minimum bytes of log between two index entries."""
-    flush_messages: int | None = None
-    """Records after which the log is flushed. None for no limit."""
     flush_ms: int | None = None
     """Time after which an appended record is flushed. None: when its segment is closed."""
     deletes: bool = True

@@ -26,6 +26,9 @@ from typing import Protocol
 
 from pipeline.errors import DiskFullError, OddEntryError, SegmentClosedError, StorageError
 
+CHUNK_BYTES = 4 << 20
+"""Read at a time where a whole file is read."""
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FILE = "is no file, but something else of that name: move it out of the way and start the broker again"
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)

@@ -32,7 +32,6 @@ class Flusher:
         "lock",
         "metadata",
         "recovery_point",
-        "unflushed_messages",
         "unflushed_since_ms",
     )
 
@@ -45,13 +44,12 @@ class Flusher:
         """True if names in the directory may not be on the disk."""
         self.metadata: Path | None = None
         """The file of the topic id, if that may not be on the disk."""
-        self.unflushed_messages = 0
         self.unflushed_since_ms: int | None = None
 
     def flush(self, take_snapshot: Callable[[], LogSnapshot]) -> None:
         """Bring the snapshot to the disk; `lock` is held by the caller. Raises StorageError."""
         # before the snapshot is taken: what is appended between the two counts as unflushed, and is flushed
-        self.unflushed_messages, self.unflushed_since_ms = 0, None
+        self.unflushed_since_ms = None
         segments, _, log_end_offset, epochs = take_snapshot()
         try:
             for segment in reversed(segments):

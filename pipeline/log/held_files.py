@@ -2,6 +2,7 @@
 
 from pipeline.log.log_failure import fails_alone
 from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import Offset
 
 
 def hold_end_open(log: UnifiedLog) -> None:
@@ -12,6 +13,15 @@ def hold_end_open(log: UnifiedLog) -> None:
     with log.locks.files:
         log.snapshot.segments[-1].prepare()
         log.holds_end = True
+
+
+def open_for_read(log: UnifiedLog, offset: Offset, max_bytes: int, up_to_offset: Offset, *, is_committed: bool) -> None:
+    """Hold open what such a read needs to find its batches, and with `is_committed` keep in memory what tells of its
+    aborted transactions, until `release_files`. To be called in a thread. Raises what `UnifiedLog.read` raises.
+    """
+    found = log.read(offset, max_bytes, up_to_offset, holds=True)
+    if is_committed:
+        log.aborted.read_between(offset, found.upper_bound())
 
 
 @fails_alone

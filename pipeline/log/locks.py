@@ -14,8 +14,7 @@
 
 Readers take none of these: they read `UnifiedLog.snapshot` once. The event loop takes `LogLocks.snapshot` and the last
 line's locks, which nobody holds while a disk is waited for (a replacement, a close of files), and `change` without
-waiting. A log with `waits_for_disk` may flush or begin a segment within an append, so out of this order; nothing else
-changes such a log meanwhile.
+waiting. An append releases `LogLocks.snapshot` before it rolls a log with `waits_for_disk`.
 """
 
 import threading
@@ -29,4 +28,4 @@ class LogLocks:
     def __init__(self) -> None:
         self.change = threading.Lock()
         self.files = threading.Lock()
-        self.snapshot = threading.RLock()  # an append that begins a segment replaces the snapshot twice
+        self.snapshot = threading.Lock()

@@ -17,12 +17,11 @@ from crc32c import crc32c
 
 from pipeline.errors import CorruptBatchError, StorageError
 from pipeline.log.config import MAX_RELATIVE_OFFSET
-from pipeline.log.files import LogFile
+from pipeline.log.files import CHUNK_BYTES, LogFile
 from pipeline.log.segment import Segment
 from pipeline.model import Offset
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header, verify_crc
 
-_CHUNK_BYTES = 4 << 20
 _CRC_START = 21
 _OLD_MESSAGE = struct.Struct(">qiIb")
 """The start of a message before format 2: offset, length of what follows, CRC-32 of what follows itself, format."""
@@ -63,7 +62,7 @@ class _Scan:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._buffer = memoryview(bytearray(min(_CHUNK_BYTES, segment.size_bytes)))
+        self._buffer = memoryview(bytearray(min(CHUNK_BYTES, segment.size_bytes)))
         self.position = 0
         self.next_offset = segment.base_offset
         self.damage: str | None = None
@@ -125,7 +124,7 @@ def _refuse_old_message(segment: Segment, position: int) -> None:
         return
     crc, at = 0, position + _OLD_CRC_START
     while at < end:
-        part = segment.file.read_at(min(_CHUNK_BYTES, end - at), at)
+        part = segment.file.read_at(min(CHUNK_BYTES, end - at), at)
         if not part:
             return
         crc, at = zlib.crc32(part, crc), at + len(part)

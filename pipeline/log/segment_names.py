@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipeline.model import MAX_INT64
+
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
@@ -15,7 +17,6 @@ SWAP_SUFFIX = ".swap"
 BESIDE_LOG = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, GAP_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 _DIGITS = 20
-_MAX_OFFSET = 2**63 - 1
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -29,7 +30,7 @@ def segment_offset(name: str, suffix: str) -> int | None:
     if len(name) != _DIGITS + len(suffix) or not (name.endswith(suffix) and stem.isascii() and stem.isdecimal()):
         return None
     offset = int(stem)
-    return offset if offset <= _MAX_OFFSET else None
+    return offset if offset <= MAX_INT64 else None
 
 
 def segment_offsets(names: Iterable[str], suffix: str) -> list[int]:

@@ -154,14 +154,6 @@ class UnifiedLog:
         skips = SkipBudget() if skips is None else skips
         return self.snapshot.read(offset, max_bytes, up_to_offset, skips, waits=waits, holds=holds)
 
-    def open_for(self, offset: Offset, max_bytes: int, up_to_offset: Offset, *, is_committed: bool) -> None:
-        """Open and read what leads such a read to its batches, and with `is_committed` what tells of its aborted
-        transactions: for about a second, until `release_files`. To be called in a thread. Raises what `read` raises.
-        """
-        found = self.read(offset, max_bytes, up_to_offset, holds=True)
-        if is_committed:
-            self.aborted.read_between(offset, found.upper_bound())
-
     def aborted_transactions(
         self, from_offset: Offset, up_to_offset: Offset, *, waits: bool = True
     ) -> Sequence[AbortedTransaction]:
@@ -191,8 +183,7 @@ class UnifiedLog:
     ) -> AppendInfo:
         """Append validated batches, giving them the next offsets; offsets and epoch are patched in `batches`.
 
-        Raises what `ProducerStates.check` raises, StorageError, RollDueError; nothing was appended then, unless it was
-        the flush that failed.
+        Raises what `ProducerStates.check` raises, StorageError, RollDueError; nothing was appended then.
         """
         check_online(self)
         duplicate = self.producers.check(headers)
@@ -212,8 +203,8 @@ class UnifiedLog:
         """Append batches of a copied log as they are, at the offsets and in the epochs that they bear.
 
         Producers are remembered, not checked: the original has checked them. Raises OffsetOverlapError if a batch lies
-        before the log end offset, StorageError, RollDueError; nothing was appended then, unless it was the flush that
-        failed, or batches that are not `within_reach` of each other, which are appended run by run.
+        before the log end offset, StorageError, RollDueError; nothing was appended then, unless the batches are not
+        `within_reach` of each other: these are appended run by run.
         """
         check_online(self)
         appends.check_rising(batches, headers, self.snapshot.end_offset)
@@ -239,19 +230,17 @@ class UnifiedLog:
                 except Exception as error:
                     self._take_back(segment, size_bytes, error)
                     raise
-            messages = 0
             for header in headers:
                 if header.producer_id >= 0:
                     self.take_producer(header, now_ms)
-                messages += header.record_count
-            flusher = self.flusher
-            flusher.unflushed_messages += messages
-            if flusher.unflushed_since_ms is None:
-                flusher.unflushed_since_ms = now_ms
-            flush_messages = self.config.flush_messages
-            if flush_messages is not None and flusher.unflushed_messages >= flush_messages:
-                self.flush()
+            if self.flusher.unflushed_since_ms is None:
+                self.flusher.unflushed_since_ms = now_ms
             return self._append_info(headers)
+        except RollDueError as due:
+            if due.base_offset is None or not self.waits_for_disk:
+                raise
+            self.roll(due, now_ms)  # takes locks that come before `locks.snapshot`, which is free again
+            return self._append(batches, headers, now_ms)
         except PipelineError:
             raise
         except Exception as error:
@@ -284,22 +273,19 @@ class UnifiedLog:
             fail(self, error)
 
     def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
-        """The segment to append to, a new one when it is time for that. Raises RollDueError, StorageError."""
+        """Return the segment to append to. Raises RollDueError if it needs the disk first, StorageError."""
         last, end_offset = self.snapshot.segments[-1], self.snapshot.end_offset
         if self.is_rolling:
             raise RollDueError(end_offset, None)
         if not last.is_ready or self.aborted.is_tail_full:
-            if not self.waits_for_disk:
-                raise RollDueError(end_offset, last.base_offset)
-            self._prepare()
+            raise RollDueError(end_offset, last.base_offset)
         config = self.config
         target = appends.choose_segment(last, size_bytes, headers, end_offset=end_offset, config=config, now_ms=now_ms)
-        if target is Target.LAST:
-            return last
-        base_offset = end_offset if target is Target.NEXT else Offset(headers[0].base_offset)
-        if not self.waits_for_disk:
-            raise RollDueError(end_offset, base_offset)
-        return self._begin_segment(base_offset, now_ms, is_behind_gap=target is Target.BEHIND_GAP)
+        if target is not Target.LAST:
+            base_offset = end_offset if target is Target.NEXT else headers[0].base_offset
+            if base_offset != last.base_offset:  # else another segment could not hold the batches either
+                raise RollDueError(end_offset, base_offset)
+        return last
 
     def is_roll_due(self, due: RollDueError) -> bool:
         """Return False if the log has moved on since it asked for this roll."""
@@ -319,29 +305,21 @@ class UnifiedLog:
             check_online(self)
             if not self.is_roll_due(due) or due.base_offset is None:
                 return
-            base_offset = Offset(due.base_offset)
-            if base_offset == self.snapshot.segments[-1].base_offset:
-                self._prepare()
-            else:
-                self._begin_segment(base_offset, now_ms, is_behind_gap=base_offset != due.end_offset)
+            last, base_offset = self.snapshot.segments[-1], Offset(due.base_offset)
+            if base_offset == last.base_offset:
+                with failing_unless_full(self):
+                    last.prepare()
+                    self.aborted.write_tail()
+                return
+            if base_offset != due.end_offset:  # the log end offset before a gap is noted once it is on the disk
+                self.flush()
+                gap = segment_path(self.directory, base_offset, GAP_SUFFIX)
+                with failing_unless_full(self):
+                    replace_file(self.files, gap, str(due.end_offset).encode())
+            self.add_segment(base_offset, now_ms)
 
-    def _prepare(self) -> None:
-        """Do what an append to the last segment needs of the disk before. Raises StorageError."""
-        with failing_unless_full(self):
-            self.snapshot.segments[-1].prepare()
-            self.aborted.write_tail()
-
-    def _begin_segment(self, base_offset: Offset, now_ms: int, *, is_behind_gap: bool) -> Segment:
-        """Begin a segment here; the end before a gap is on the disk, and noted, before that."""
-        if is_behind_gap:
-            self.flush()
-            gap = segment_path(self.directory, base_offset, GAP_SUFFIX)
-            with failing_unless_full(self):
-                replace_file(self.files, gap, str(self.log_end_offset).encode())
-        return self.add_segment(base_offset, now_ms)
-
-    def add_segment(self, base_offset: Offset, now_ms: int) -> Segment:
-        """Close the last segment and begin a new one. For parts of the log that hold `locks.change`, and for appends.
+    def add_segment(self, base_offset: Offset, now_ms: int) -> None:
+        """Close the last segment and begin a new one. For parts of the log that hold `locks.change`.
 
         Raises StorageError; the log is offline then, unless the disk is full.
         """
@@ -354,7 +332,6 @@ class UnifiedLog:
         with self.locks.snapshot:
             self.snapshot = self.snapshot._replace(segments=(*self.snapshot.segments, segment))
         self.flusher.has_new_names = True
-        return segment
 
     def create_segment(self, base_offset: Offset, now_ms: int) -> Segment:
         """A new segment that is not in the log yet. Raises StorageError."""

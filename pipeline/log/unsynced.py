@@ -13,12 +13,10 @@ from pathlib import Path
 
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import SYNC_FAILED, TEMPORARY_SUFFIX
-from pipeline.log.files import Files
+from pipeline.log.files import CHUNK_BYTES, Files
 from pipeline.log.partition_files import is_own_file
 from pipeline.log.segment_names import LOG_SUFFIX, segment_offset, segment_offsets
 from pipeline.model import Offset
-
-_CHUNK_BYTES = 4 << 20
 
 
 def note_failure(files: Files, directory: Path) -> None:
@@ -50,7 +48,7 @@ def _rewrite(files: Files, path: Path) -> None:
     files.unlink(temporary)
     old, new = files.open(path), files.open(temporary, create=True)
     position = 0
-    while chunk := old.read_at(_CHUNK_BYTES, position):
+    while chunk := old.read_at(CHUNK_BYTES, position):
         new.write_at(chunk, position)
         position += len(chunk)
     new.sync()

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from pipeline.errors import BatchTooLargeError, CorruptBatchError, InvalidRecordError
+from pipeline.model import MAX_INT64
 from pipeline.records.compression import Codec, ReadableBuffer
 
 WritableBuffer = bytearray | memoryview
@@ -56,9 +57,6 @@ _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-
-MIN_INT64 = -(2**63)
-MAX_INT64 = 2**63 - 1
 
 
 class TimestampType(IntEnum):

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.errors import CorruptBatchError
+from pipeline.model import MAX_INT64, MIN_INT64
 from pipeline.records.batch import (
     HEADER_SIZE,
-    MAX_INT64,
-    MIN_INT64,
     MIN_RECORD_SIZE,
     BatchHeader,
     TimestampType,

@@ -8,11 +8,10 @@ one piece of the payload at a time, and scans of a record nothing but its first 
 from collections.abc import Generator, Iterable, Iterator
 
 from pipeline.errors import BatchTooLargeError, CorruptBatchError
+from pipeline.model import MAX_INT64, MIN_INT64
 from pipeline.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
-    MAX_INT64,
-    MIN_INT64,
     BatchHeader,
     TimestampType,
     write_header,

@@ -25,8 +25,9 @@ from pipeline.broker.settings.topic import DefaultOf, TopicSettings
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
 from pipeline.hadoop.load import LoadConfig
 from pipeline.mirror.config import MirrorConfig, SourceConfig
+from pipeline.model import MAX_INT64
 from pipeline.schema_registry.config import RegistryConfig
-from pipeline.settings import MAX_INT32, MAX_INT64, SettingsModel
+from pipeline.settings import MAX_INT32, SettingsModel
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS: Mapping[type[Any], str] = {

@@ -45,9 +45,8 @@ from pipeline.log.files import Files
 from pipeline.log.replacement import note_cleaned, remove_cleaned
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.model import MAX_INT64, Clock, Offset, TopicPartition
 from pipeline.records.memory import max_opened_bytes
-from pipeline.settings import MAX_INT64
 
 MAX_FAILURES = 3
 IDLE_S = 30.0

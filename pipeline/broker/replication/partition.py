@@ -35,11 +35,11 @@ from pipeline.log.flush_promise import promise_flushes
 from pipeline.log.log_snapshot import LogSlice, SkipBudget
 from pipeline.log.truncation import restart_at, truncate_to
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import MAX_INT64, NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import PartitionData
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
-from pipeline.settings import MAX_INT32, MAX_INT64
+from pipeline.settings import MAX_INT32
 
 FLUSHED = "flushed"
 START = Offset(0)

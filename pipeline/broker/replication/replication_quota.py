@@ -6,8 +6,7 @@ answer may exceed the rate; the pause after it makes up for that.
 """
 
 from pipeline.broker.quotas.rate import SampledRate
-from pipeline.model import BrokerId
-from pipeline.settings import MAX_INT64
+from pipeline.model import MAX_INT64, BrokerId
 
 WINDOW_S = 1.0
 SAMPLES_KEPT = 11

@@ -15,6 +15,7 @@ from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.requests.current_leaders import MOVED, find_current_leader
 from pipeline.broker.runtime.disk_threads import STALLED_S
 from pipeline.errors import OffsetOutOfRangeError, PipelineError, SegmentClosedError
+from pipeline.log.held_files import open_for_read
 from pipeline.log.log_snapshot import LogSlice, SkipBudget
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -186,7 +187,9 @@ class FetchReading:
             if self.is_committed and found is not None:
                 aborted = _aborted(partition, offset, found.upper_bound(waits=waits))
         except SegmentClosedError:
-            open_files = partial(partition.log.open_for, offset, max_bytes, end_offset, is_committed=self.is_committed)
+            open_files = partial(
+                open_for_read, partition.log, offset, max_bytes, end_offset, is_committed=self.is_committed
+            )
             opening = self._broker.fetch.openings.begin(partition, open_files)
             if opening is not None:
                 self.openings.append(opening)

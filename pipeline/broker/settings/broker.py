@@ -18,9 +18,9 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
-from pipeline.model import BrokerId, HostPort
+from pipeline.model import MAX_INT64, BrokerId, HostPort
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
-from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64, Address, SettingsModel, parse_address, parsed_by
+from pipeline.settings import MAX_INT16, MAX_INT32, Address, SettingsModel, parse_address, parsed_by
 
 PLAINTEXT = "PLAINTEXT"
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::"})

@@ -13,8 +13,9 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from pipeline.broker.settings.admission import Admission
 from pipeline.broker.settings.broker import FIELDS, BrokerConfig, CompressionType, TimestampType
+from pipeline.model import MAX_INT64
 from pipeline.records.compression import Codec
-from pipeline.settings import MAX_INT64, SettingsModel, hint, reason_of
+from pipeline.settings import SettingsModel, hint, reason_of
 
 LOG_APPEND_TIME = "LogAppendTime"
 

@@ -58,7 +58,7 @@ from pipeline.log.compaction.kernels import (
 )
 from pipeline.log.compaction.plan import SegmentRange, group_segments
 from pipeline.log.compaction.transaction_fates import ABORTED, MARKER, TransactionFates
-from pipeline.log.files import Files
+from pipeline.log.files import CHUNK_BYTES, Files
 from pipeline.log.segment import Segment
 from pipeline.log.segment_names import (
     BESIDE_LOG,
@@ -71,7 +71,7 @@ from pipeline.log.segment_names import (
     segment_path,
 )
 from pipeline.log.transactions import AbortedTransactions, is_abort
-from pipeline.model import Offset
+from pipeline.model import MAX_INT64, Offset
 from pipeline.records.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -88,13 +88,11 @@ from pipeline.records.batch import (
 from pipeline.records.compression import Codec, ReadableBuffer, compress, decompress
 from pipeline.records.kernels import FAULT_REASONS, Bytes, Fault, Int64s
 
-READ_BYTES = 4 << 20
 PLAIN_BYTES = 16 << 20
 
 _CODEC_MASK = 0x07
 _FURTHER_SUFFIXES = frozenset(BESIDE_LOG) - {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
 """Of files that no cleaned segment takes over: a segment that has one keeps its name."""
-_END_OF_ALL = Offset(2**63 - 1)
 
 
 @dataclass(slots=True)
@@ -187,8 +185,9 @@ class _Cleaner:
         self._directory = Path(job.directory)
         self._kept_offsets = np.array(job.kept_offsets, dtype=np.int64)
         self._aborted = AbortedTransactions(files, self._directory)
+        aborted = self._aborted.between(Offset(0), Offset(MAX_INT64))
         snapshots = _offsets(files.names(self._directory), {SNAPSHOT_SUFFIX})
-        self._fates = TransactionFates(self._aborted.between(Offset(0), _END_OF_ALL), min(snapshots, default=None))
+        self._fates = TransactionFates(aborted, min(snapshots, default=None))
         self.read_bytes = 0
         self.written_bytes = 0
 
@@ -284,7 +283,7 @@ class _Cleaner:
         """All batches of a segment, checked. The memory of a portion is used again for the next one."""
         path = segment_path(self._directory, source.base_offset, LOG_SUFFIX)
         file = self._files.open(path)
-        buffer = bytearray(min(READ_BYTES, source.size_bytes))
+        buffer = bytearray(min(CHUNK_BYTES, source.size_bytes))
         position, next_offset = 0, source.base_offset
         while position < source.size_bytes:
             wanted = min(len(buffer), source.size_bytes - position)

@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pipeline.log.compaction.transaction_fates import ABORTED, ENDED, MARKER, RECORDS
+from pipeline.model import MAX_INT64
 from pipeline.records.batch import DELETE_HORIZON, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_RECORD_SIZE, TRANSACTIONAL
 from pipeline.records.kernels import Bytes, Fault, Int64s, read_varint
 
@@ -74,7 +75,6 @@ _TRAILING_BYTES: Final = int(Fault.TRAILING_BYTES)
 
 _LOG_APPEND_TIME: Final = 0x08
 _HORIZON: Final = DELETE_HORIZON
-_MAX_INT64: Final = 2**63 - 1
 
 
 @njit(cache=True, nogil=True)
@@ -104,7 +104,7 @@ def scan_headers(buffer: Bytes, end: int, next_offset: _Int, batches: Int64s) ->
             or length < HEADER_SIZE - LOG_OVERHEAD
             or last_delta < 0
             or base_offset < next_offset
-            or base_offset > _MAX_INT64 - last_delta - 1
+            or base_offset > MAX_INT64 - last_delta - 1
             or count < 0
             or count > last_delta + 1
         ):

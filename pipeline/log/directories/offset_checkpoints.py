@@ -14,6 +14,7 @@ from pipeline.log.checkpoint import (
     CLEAN_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
+    OFFSET_CHECKPOINTS,
     RECOVERY_POINTS,
     encode_offsets,
     read_offsets,
@@ -22,8 +23,6 @@ from pipeline.log.checkpoint import (
 from pipeline.log.files import Files
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset, TopicPartition
-
-CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, HIGH_WATERMARKS)
 
 
 class OffsetCheckpoints:
@@ -41,12 +40,12 @@ class OffsetCheckpoints:
         self._root = root
         self._logs = logs
         self._failed = failed
-        self._written: dict[str, dict[TopicPartition, Offset]] = {kind: {} for kind in CHECKPOINTS}
+        self._written: dict[str, dict[TopicPartition, Offset]] = {kind: {} for kind in OFFSET_CHECKPOINTS}
         self._high_watermarks: dict[TopicPartition, Offset] = {}
 
     def read(self) -> None:
         """Take what the files say. Raises StorageError."""
-        for kind in CHECKPOINTS:
+        for kind in OFFSET_CHECKPOINTS:
             self._written[kind] = read_offsets(self._files, self._root / kind)
         self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
 
@@ -74,7 +73,7 @@ class OffsetCheckpoints:
 
     def replace(self, topic_partition: TopicPartition, log_start_offset: Offset) -> None:
         """Replace the entries of this name by those of its next log. Call with `writing` held. Raises StorageError."""
-        for kind in CHECKPOINTS:
+        for kind in OFFSET_CHECKPOINTS:
             offsets = {known: at for known, at in self._written[kind].items() if known != topic_partition}
             if kind == LOG_START_OFFSETS and log_start_offset:
                 offsets[topic_partition] = log_start_offset

@@ -14,12 +14,9 @@ from pathlib import Path
 
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import (
-    CLEAN_OFFSETS,
-    HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
     META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
     PARTITION_METADATA,
-    RECOVERY_POINTS,
     decode_offsets,
     decode_partition_metadata,
 )
@@ -38,11 +35,7 @@ from pipeline.log.segment_names import (
     segment_offsets,
     segment_path,
 )
-from pipeline.model import Offset, TopicPartition
-
-CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, HIGH_WATERMARKS)
-
-_FOR_EVER = 2**63 - 1
+from pipeline.model import MAX_INT64, Offset, TopicPartition
 
 Advance = Callable[[int], None]
 """So many bytes more have been looked at."""
@@ -261,7 +254,7 @@ def check_snapshot(path: Path) -> Iterator[Problem]:
         content = path.read_bytes()
     except FileNotFoundError:
         return
-    producers = ProducerStates(expiration_ms=_FOR_EVER)
+    producers = ProducerStates(expiration_ms=MAX_INT64)
     try:
         offset = int(path.name.removesuffix(SNAPSHOT_SUFFIX))
         producers.restore(content)
@@ -277,7 +270,7 @@ def _read_checkpoints(
     directory: Path,
 ) -> tuple[dict[str, dict[TopicPartition, Offset]], list[Problem]]:
     found, problems = {}, []
-    for name in CHECKPOINTS:
+    for name in OFFSET_CHECKPOINTS:
         content = _read_text(directory / name)
         if content is not None:
             try:

@@ -13,7 +13,7 @@ from pipeline.client.admin.elections import alter_reassignments
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import MAX_INT64, BrokerId, TopicPartition
 from pipeline.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -21,7 +21,6 @@ from pipeline.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from pipeline.settings import MAX_INT64
 from pipeline.testing.simulation.administration import Administration, ManagedTopic
 
 OPERATOR = "operator"

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 import trio
 
 from pipeline.client.admin.topics import NewTopic
-from pipeline.model import Offset, TopicPartition
-from pipeline.settings import MAX_INT64
+from pipeline.model import MAX_INT64, Offset, TopicPartition
 from pipeline.testing.simulation.client_context import ClientContext
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.history import History, check_logs

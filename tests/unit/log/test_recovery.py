@@ -183,7 +183,7 @@ def test_a_middle_entry_that_lies_is_noticed_when_it_is_used(
 def test_batches_larger_than_the_buffer(
     open_log: Opener, batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(recovery, "CHUNK_BYTES", 1000)
     log = open_log()
     for size in (10, 3000, 500, 400, 900, 999, 1000, 20_000, 5):
         batches.append(log, batches.make(1, size=size))
@@ -251,7 +251,7 @@ def test_messages_of_an_older_format_are_refused_and_kept(
     good: int,
     clean: bool,
 ) -> None:
-    monkeypatch.setattr(recovery, "_CHUNK_BYTES", 4096)
+    monkeypatch.setattr(recovery, "CHUNK_BYTES", 4096)
     close_log(filled(open_log, batches, good))
     content = log_file(tmp_path).read_bytes() + old_message(2 * good, message_format, value, codec)
     log_file(tmp_path).write_bytes(content)

@@ -50,16 +50,14 @@ class LogMachine(RuleBasedStateMachine):
         seed=st.integers(0, 2**32),
         segment_bytes=st.sampled_from([300, 1000, 5000]),
         interval=st.sampled_from([1, 300]),
-        flush_messages=st.sampled_from([None, 1, 7]),
     )
-    def start(self, seed: int, segment_bytes: int, interval: int, flush_messages: int | None) -> None:
+    def start(self, seed: int, segment_bytes: int, interval: int) -> None:
         self.rng = random.Random(seed)
         self.config = LogConfig(
             segment_bytes=segment_bytes,
             index_interval_bytes=interval,
             segment_ms=1000,
             flush_ms=1000,
-            flush_messages=flush_messages,
         )
         self.reopen()
 
@@ -97,14 +95,17 @@ class LogMachine(RuleBasedStateMachine):
         size=st.sampled_from([1, 40, 400]),
         step_ms=st.integers(-500, 900),
         idempotent=st.booleans(),
+        is_flushed=st.booleans(),
     )
-    def append(self, count: int, size: int, step_ms: int, idempotent: bool) -> None:
+    def append(self, count: int, size: int, step_ms: int, idempotent: bool, is_flushed: bool) -> None:
         producer = {"producer_id": 1, "epoch": 0, "sequence": self.sequence} if idempotent else {}
         batch = self.batches.make(count, size=size, timestamp=self.now_ms + step_ms, **producer)
         self.model.append(self.batches.expected(batch, self.end))
         info = self.batches.append(self.log, batch, self.now_ms)
         assert list(info.headers) == self.model[-1:]
         self.sequence += count if idempotent else 0
+        if is_flushed:
+            self.flush()
         self.acknowledge()
 
     @rule(gaps=st.lists(st.sampled_from([0, 0, 1, 50, 2**31 - 1, 2**33]), min_size=1, max_size=3))
@@ -137,8 +138,8 @@ class LogMachine(RuleBasedStateMachine):
         assert info.duplicate
         assert (info.base_offset, info.last_offset) == (last.base_offset, last.last_offset)
 
-    @rule(capacity=st.integers(0, 3000))
-    def fill_the_disk(self, capacity: int) -> None:
+    @rule(capacity=st.integers(0, 3000), is_flushed=st.booleans())
+    def fill_the_disk(self, capacity: int, is_flushed: bool) -> None:
         self.files.capacity_bytes = self.files.used_bytes + capacity
         try:
             for _ in range(5):
@@ -146,10 +147,10 @@ class LogMachine(RuleBasedStateMachine):
                 expected = self.batches.expected(batch, self.end)
                 self.batches.append(self.log, batch, self.now_ms)
                 self.model.append(expected)
+                if is_flushed:
+                    self.log.flush()
         except DiskFullError:
             assert self.log.failure is None
-            if self.log.log_end_offset > self.end:  # it was the flush that found no room
-                self.model.append(expected)
         self.files.capacity_bytes = None
         self.acknowledge()
 
@@ -208,7 +209,7 @@ class LogMachine(RuleBasedStateMachine):
         self.files.crash_in = changes
         try:
             for _ in range(4):
-                self.append(2, 200, 0, more)
+                self.append(2, 200, 0, more, is_flushed=not more)
             self.flush()
             self.directory.close()
         except Crash:
@@ -218,7 +219,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 4))
     def a_sync_fails(self, number: int) -> None:
-        self.append(1, 1, 0, False)
+        self.append(1, 1, 0, False, is_flushed=False)
         self.files.fail_sync_in = number
         try:
             self.log.flush()

@@ -337,14 +337,15 @@ def test_a_batch_that_cannot_be_opened_is_found_by_time_at_its_base_offset(open_
     assert to_end(log.offset_for_timestamp(2500)) == (3000, 3)
 
 
-def test_flush_by_number_of_messages(open_log: Opener, batches: Batches) -> None:
-    log = open_log(LogConfig(flush_messages=10))
-    batches.append(log, batches.make(9))
-    assert log.recovery_point == 0
+def test_a_roll_within_an_append_flushes_without_the_lock_of_the_snapshot(
+    open_log: Opener, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
     batches.append(log, batches.make(1))
-    assert log.recovery_point == 10
-    batches.append(log, batches.make(9))
-    assert log.recovery_point == 10
+    seen: list[bool] = []
+    monkeypatch.setattr(log, "flush", lambda: seen.append(log.locks.snapshot.locked()))
+    batches.append_keeping(log, batches.make(1, base_offset=2**33))
+    assert (seen, log.log_end_offset) == ([False], 2**33 + 1)
 
 
 def test_flush_by_time_and_of_closed_segments(open_log: Opener, batches: Batches, small_segments: LogConfig) -> None:

@@ -14,7 +14,6 @@ from pipeline.coordination.partition_states import read_states
 from pipeline.coordination.znodes import BrokerRegistration, broker_path
 from pipeline.errors import ConfigurationError, StorageError
 from pipeline.log.files import DiskFiles
-from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode
@@ -316,10 +315,10 @@ async def test_a_log_that_meets_an_error_that_nobody_foresaw_fails_alone(
         await broker.create("t", 2, retention_ms="1000")
         roll = UnifiedLog.add_segment
 
-        def roll_others(log: UnifiedLog, base_offset: Offset, now_ms: int) -> Segment:
+        def roll_others(log: UnifiedLog, base_offset: Offset, now_ms: int) -> None:
             if log.topic_partition.partition == 0:
                 raise struct.error("nobody foresaw this")
-            return roll(log, base_offset, now_ms)
+            roll(log, base_offset, now_ms)
 
         with monkeypatch.context() as patch, trio.fail_after(TIMEOUT_S):
             patch.setattr(UnifiedLog, "add_segment", roll_others)

@@ -29,11 +29,10 @@ from pipeline.log.files import DiskFiles, Files
 from pipeline.log.loader import load_log
 from pipeline.log.log_failure import abandon
 from pipeline.log.truncation import truncate_to
-from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.model import MAX_INT64, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.network import SOCKETS
 from pipeline.protocol.errors import ErrorCode
 from pipeline.records.batch import place_batch
-from pipeline.settings import MAX_INT64
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.support.replica_leader import FOLLOWER, LEADER, LONG_WAIT_MS, TOPIC_ID, Leader, leave_fetcher, serving
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Observed, batch

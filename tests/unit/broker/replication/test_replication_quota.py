@@ -1,8 +1,7 @@
 import pytest
 
 from pipeline.broker.replication.replication_quota import ReplicationThrottle, is_throttled
-from pipeline.model import BrokerId
-from pipeline.settings import MAX_INT64
+from pipeline.model import MAX_INT64, BrokerId
 
 
 def test_a_replica_that_moves_more_than_the_rate_pauses() -> None:

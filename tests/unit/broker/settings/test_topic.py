@@ -16,7 +16,6 @@ def test_the_broker_says_what_the_topic_does_not() -> None:
     assert settings.segment_ms == 9
     assert settings.cleanup_policy == "compact,delete"
     assert log_config(settings, 7).segment_ms == 9
-    assert log_config(settings, 7).flush_messages is None
     assert log_config(settings, 7).producer_expiration_ms == 7
 
 

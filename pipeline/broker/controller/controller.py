@@ -1,11 +1,12 @@
-"""The controller as each broker has it: stands for election whenever there is none, and reigns while it is elected.
+"""Elections of the controller: each broker stands for election whenever there is no controller, and reigns if elected.
 
 Invariants:
 
-- `/controller` (ephemeral) and the next number in `/controller_epoch` are written by one transaction. Whatever a
-  controller writes demands the version of `/controller_epoch` that it left: what an older one has not written by
-  then, it will never write.
-- It plans from this broker's view of the cluster, which may be old: each write is conditional on what was planned on.
+- `/controller` (ephemeral) and the next number in `/controller_epoch` are written by one transaction. Each write of a
+  controller demands the version of `/controller_epoch` that this transaction left: no older controller can write any
+  more.
+- The controller plans from this broker's view of the cluster, which may be old: each write is conditional on what the
+  view said.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from pipeline.broker.controller.reassignment import Target, TargetResult
 from pipeline.broker.controller.reign import Reign
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.cluster_znodes import ControllerEpoch, ControllerNode
-from pipeline.coordination.interface import CoordinationClient, CreateNode, NodeValue, SetNode
+from pipeline.coordination.interface import CheckNode, CoordinationClient, CreateNode, NodeValue, SetNode
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -38,40 +39,32 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 RETRY_S = 0.1
 UNREADABLE_S = 1.0
 MIN_WRITE_S = 1.0
-"""A change has so much time to be written, whatever the request's timeout: with one of 0 clients want it begun."""
+"""Least time for a change to be written, even if the request's timeout is shorter: with 0 clients want it begun."""
 
 logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class _Elected:
-    """The time as the controller."""
+    """A won election: the time as the controller."""
 
     node: ControllerNode
     reign: Reign
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
+@dataclass(slots=True, eq=False)
 class Controller:
-    """The task that follows the controller's elections and stands for them."""
+    """The task that follows the elections of the controller and stands for them."""
 
-    def __init__(
-        self,
-        zookeeper: CoordinationClient,
-        settings: DynamicSettings,
-        view: ClusterView,
-        states: StateWatcher,
-        own_id: BrokerId,
-        clock: Clock,
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._settings = settings
-        self._view = view
-        self._states = states
-        self._own_id = own_id
-        self._clock = clock
-        self._elected: _Elected | None = None
-        self.counts = ElectionCounts()
+    zookeeper: CoordinationClient
+    settings: DynamicSettings
+    view: ClusterView
+    states: StateWatcher
+    own_id: BrokerId
+    clock: Clock
+    counts: ElectionCounts = field(default_factory=ElectionCounts)
+    _elected: _Elected | None = None
 
     @property
     def is_active(self) -> bool:
@@ -81,7 +74,7 @@ class Controller:
     async def elect(
         self, partitions: Sequence[TopicPartition] | None, *, is_unclean: bool, timeout_s: float
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Elect leaders by hand, of these or (None) of all partitions, and return how each ended.
+        """Elect leaders by hand, of these or (None) of all partitions, and return the result of each.
 
         Raises KafkaError: NOT_CONTROLLER, REQUEST_TIMED_OUT.
         """
@@ -93,7 +86,7 @@ class Controller:
     async def reassign(
         self, targets: Mapping[TopicPartition, Target], *, may_change_factor: bool = True, timeout_s: float
     ) -> Mapping[TopicPartition, TargetResult]:
-        """Begin to move partitions to these replicas, or (None) stop moving them, and return how each began.
+        """Begin to move partitions to these replicas, or (None) stop moving them; return the result for each.
 
         Raises KafkaError: NOT_CONTROLLER, REQUEST_TIMED_OUT.
         """
@@ -110,10 +103,12 @@ class Controller:
         """Follow and stand for election until cancelled. Reports started when there is a controller."""
         try:
             async with trio.open_nursery() as nursery:
-                async for value in self._zookeeper.watch_data(ControllerNode.PATH):
+                async for value in self.zookeeper.watch_data(ControllerNode.PATH):
                     node = self._decode(value)
                     if self._elected is not None and node != self._elected.node:
-                        self._abdicate()
+                        logger.info("controller_resigned", broker=self.own_id, epoch=self._elected.reign.epoch)
+                        self._elected.scope.cancel()
+                        self._elected = None
                     if value is None:
                         self._elected = await self._stand()
                         node = None if self._elected is None else self._elected.node
@@ -122,7 +117,7 @@ class Controller:
                     elif self._elected is None and await self._is_own(node):
                         await self._remove(value)
                         node = None  # a former life of this broker: there is no controller until the next election
-                    self._view.set_controller(NO_BROKER if node is None else node.broker)
+                    self.view.set_controller(NO_BROKER if node is None else node.broker)
                     if node is not None:
                         task_status.started()
                         task_status = trio.TASK_STATUS_IGNORED
@@ -136,31 +131,22 @@ class Controller:
             logger.error("controller_unreadable", error=str(error))
             return None
 
-    def _abdicate(self) -> None:
-        if self._elected is not None:
-            logger.info("controller_resigned", broker=self._own_id, epoch=self._elected.reign.epoch)
-            self._elected.scope.cancel()
-            self._elected = None
-
     async def _reign(self, elected: _Elected) -> None:
         with elected.scope:
-            logger.info("controller_elected", broker=self._own_id, epoch=elected.reign.epoch)
+            logger.info("controller_elected", broker=self.own_id, epoch=elected.reign.epoch)
             await elected.reign.run()
-            await self._remove_own(elected.node)
-
-    async def _remove_own(self, node: ControllerNode) -> None:
-        """Delete `/controller` if it still names this broker: another controller has been elected."""
-        written = await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH))
-        if written is not None and written.data == node.encode():
-            await self._remove(written)
+            # Another controller has been elected: `/controller` must not name this one any more.
+            written = await patiently(partial(self.zookeeper.get_or_none, ControllerNode.PATH))
+            if written is not None and written.data == elected.node.encode():
+                await self._remove(written)
 
     async def _stand(self) -> _Elected | None:
         """Try to become the controller; None if another broker is."""
         while True:
             try:
-                found = await self._zookeeper.get_or_none(ControllerEpoch.PATH)
+                found = await self.zookeeper.get_or_none(ControllerEpoch.PATH)
                 if found is None:
-                    await self._zookeeper.create(ControllerEpoch.PATH, ControllerEpoch(epoch=0).encode())
+                    await self.zookeeper.create(ControllerEpoch.PATH, ControllerEpoch(epoch=0).encode())
                     continue
                 return await self._take(found)
             except NodeExistsError as error:
@@ -174,15 +160,15 @@ class Controller:
             except CoordinationError as error:
                 advice = "write the number of controllers there were so far, and no less"
                 logger.error("controller_epoch_unreadable", error=str(error), advice=advice)
-                self._view.set_controller(NO_BROKER)  # whom this broker followed last is gone
+                self.view.set_controller(NO_BROKER)  # whom this broker followed last is gone
                 await trio.sleep(UNREADABLE_S)
 
     async def _take(self, found: NodeValue) -> _Elected:
-        """Write ourselves over this epoch. Raises what a transaction raises."""
+        """Become the controller in the epoch after this one. Raises as `transaction`."""
         epoch = ControllerEpoch(epoch=ControllerEpoch.decode(found.data).epoch + 1)
-        node = ControllerNode(broker=self._own_id, timestamp_ms=self._clock())
+        node = ControllerNode(broker=self.own_id, timestamp_ms=self.clock())
         try:
-            await self._zookeeper.transaction(
+            await self.zookeeper.transaction(
                 [
                     SetNode(path=ControllerEpoch.PATH, data=epoch.encode(), version=found.version),
                     CreateNode(path=ControllerNode.PATH, data=node.encode(), ephemeral=True),
@@ -192,48 +178,48 @@ class Controller:
             if not await self._is_taken(node, epoch, found.version + 1):
                 raise
         reign = Reign(
-            self._zookeeper,
-            self._settings,
-            self._view,
-            self._states,
+            self.zookeeper,
+            self.settings,
+            self.view,
+            self.states,
             epoch=epoch.epoch,
-            epoch_version=found.version + 1,
+            check=CheckNode(path=ControllerEpoch.PATH, version=found.version + 1),
             counts=self.counts,
-            clock=self._clock,
+            clock=self.clock,
         )
         return _Elected(node, reign)
 
     async def _is_taken(self, node: ControllerNode, epoch: ControllerEpoch, version: int) -> bool:
-        """True if a write whose answer was lost was carried out."""
-        stat = await patiently(partial(self._zookeeper.exists, ControllerNode.PATH))
-        written = await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH))
-        known = await patiently(partial(self._zookeeper.get_or_none, ControllerEpoch.PATH))
+        """True if the transaction, whose answer was lost, was carried out."""
+        stat = await patiently(partial(self.zookeeper.exists, ControllerNode.PATH))
+        written = await patiently(partial(self.zookeeper.get_or_none, ControllerNode.PATH))
+        known = await patiently(partial(self.zookeeper.get_or_none, ControllerEpoch.PATH))
         return (
             stat is not None
-            and stat.ephemeral_owner == self._zookeeper.session_id
+            and stat.ephemeral_owner == self.zookeeper.session_id
             and written is not None
             and written.data == node.encode()
             and known == NodeValue(epoch.encode(), version)
         )
 
     async def _is_own(self, node: ControllerNode | None) -> bool:
-        """True if the znode names this broker, or is of its session, although this broker is not the controller.
+        """True if `/controller` names this broker, or is of its session, although this broker is not the controller.
 
-        It was in an earlier life, which is dead: it holds the log dirs now. Or somebody wrote over the znode.
+        An earlier life of this broker wrote it, which is dead: this one holds the log dirs. Or somebody wrote over it.
         """
-        if node is not None and node.broker == self._own_id:
+        if node is not None and node.broker == self.own_id:
             return True
-        stat = await patiently(partial(self._zookeeper.exists, ControllerNode.PATH))
-        return stat is not None and stat.ephemeral_owner == self._zookeeper.session_id
+        stat = await patiently(partial(self.zookeeper.exists, ControllerNode.PATH))
+        return stat is not None and stat.ephemeral_owner == self.zookeeper.session_id
 
     async def _remove(self, value: NodeValue) -> None:
         while True:
             try:
-                await self._zookeeper.delete(ControllerNode.PATH, value.version)
+                await self.zookeeper.delete(ControllerNode.PATH, value.version)
             except (CoordinationLostError, CoordinationUnavailableError) as error:
                 logger.warning("controller_not_removed", reason=error.reason)
                 await trio.sleep(RETRY_S)
-                if await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH)) != value:
+                if await patiently(partial(self.zookeeper.get_or_none, ControllerNode.PATH)) != value:
                     return
             except (NoNodeError, BadVersionError):
                 return

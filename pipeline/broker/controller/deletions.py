@@ -1,6 +1,6 @@
-"""Deleted topics, as the controller finishes them: completes unfinished deletions, and prunes old records of them.
+"""Deletions of topics: completes unfinished ones, and prunes old records of them. A task of the controller.
 
-Nothing here needs the controller epoch: each step is guarded by the record of the deletion, and may be done twice.
+The writes do not need the controller epoch: each is guarded by the record of the deletion, and may be done twice.
 """
 
 import structlog
@@ -22,8 +22,8 @@ logger = structlog.get_logger()
 async def tend_deletions(zookeeper: CoordinationClient, view: ClusterView, clock: Clock) -> None:
     """Remove what is left of deleted topics, and records of deletions that nobody needs, until cancelled.
 
-    Records are first looked at some minutes after the election, and some minutes after the clock was set forward: to a
-    clock that is wrong for a short while all of them look old.
+    Records are checked only some minutes after the election, and some minutes after the clock was set forward: a clock
+    that is wrong for a short while makes all of them look old.
     """
     now_s = trio.current_time()
     due_s, steps = now_s + PRUNE_S, ClockSteps(clock(), now_s)

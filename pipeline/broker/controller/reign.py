@@ -1,14 +1,14 @@
-"""The reign of one controller: it looks, has `controller_plan` decide, writes the decision, and looks again.
+"""Reign of one controller: looks at what has changed, has `controller_plan` decide, and writes the decisions.
 
 Invariants:
 
-- One plan is written at a time, each on what the view said when it was made. What somebody else wrote meanwhile is left
-  out, read, and planned anew.
-- Every write demands the version of `/controller_epoch`. Once it is another, this reign writes nothing more.
-- Replicas are let go only while the states are those by which others are in sync: who is let go deletes its log.
-  A state is written only while the assignment is the one that it was planned for: nobody who was let go is elected.
-- An unclean election is written only after ZooKeeper was asked anew who is alive. A partition with an in-sync replica
-  that is registered waits for it, however little is known of that broker, and is judged again after `HELD_BACK_S`.
+- One plan is written at a time, each on what the view said when it was made. A state that another broker wrote
+  meanwhile is left out, read, and planned again.
+- Every write demands the version of `/controller_epoch`. Once the version is another, this reign writes nothing more.
+- Replicas are dropped only while the states are those by which others are in sync: a dropped replica deletes its log.
+  A state is written only while the assignment is the one that it was planned for: no dropped replica is elected.
+- Before an unclean election is written, ZooKeeper is asked again which brokers are alive. A partition with an in-sync
+  replica that is registered waits for it, however little is known of that broker, and is judged after `HELD_BACK_S`.
 - A state that ZooKeeper lost is left to its leader for `LEADER_FIRST_S`: no other broker knows its ISR as well.
 """
 
@@ -16,7 +16,7 @@ import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import structlog
@@ -66,13 +66,13 @@ HELD_BACK_S = 1.0
 STATES_CHECK_INTERVAL_S = 30.0
 """Period in which states are compared with those in ZooKeeper, where they may have been removed or overwritten."""
 QUIET_S = 10.0
-"""Leaders are spread when nobody has come or gone for so long."""
+"""Time without a change of the live brokers after which leaders are spread."""
 
 logger = structlog.get_logger()
 
 
 def _lives(view: ClusterView) -> object:
-    """The brokers that are alive, and their present lives."""
+    """Return the live brokers with their epochs, and those that are shutting down."""
     return {broker: endpoint.epoch for broker, endpoint in view.brokers.items()}, view.shutting_down
 
 
@@ -80,35 +80,25 @@ class _Dethroned(Exception):
     """Another controller has begun."""
 
 
+@dataclass(slots=True, eq=False)
 class Reign:
     """The work of a controller in one controller epoch."""
 
-    def __init__(
-        self,
-        zookeeper: CoordinationClient,
-        settings: DynamicSettings,
-        view: ClusterView,
-        states: StateWatcher,
-        *,
-        epoch: int,
-        epoch_version: int,
-        counts: ElectionCounts,
-        clock: Clock,
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._settings = settings
-        self._view = view
-        self._states = states
-        self.epoch = epoch
-        self._check = CheckNode(path=ControllerEpoch.PATH, version=epoch_version)
-        self._counts = counts
-        self._clock = clock
-        self._writing = trio.Lock()
-        self._held_back: set[str] = set()
-        """Topics with unclean elections that wait."""
-        self._waited_for: Mapping[TopicPartition, Sequence[BrokerId]] = {}
-        """The in-sync replicas for which they waited last."""
-        self._is_over = False
+    zookeeper: CoordinationClient
+    settings: DynamicSettings
+    view: ClusterView
+    states: StateWatcher
+    epoch: int
+    check: CheckNode
+    """The demand that `/controller_epoch` is unchanged, part of every write."""
+    counts: ElectionCounts
+    clock: Clock
+    _writing: trio.Lock = field(default_factory=trio.Lock)
+    _held_back: set[str] = field(default_factory=set)
+    """Topics to judge again, for their decisions wait or were refused."""
+    _waited_for: Mapping[TopicPartition, Sequence[BrokerId]] = field(default_factory=dict)
+    """The in-sync replicas for which unclean elections waited last."""
+    _is_over: bool = False
 
     async def run(self) -> None:
         """Reign until cancelled, or until another controller has begun."""
@@ -116,7 +106,7 @@ class Reign:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._purge_for_ever)
                 nursery.start_soon(self._rebalance_for_ever)
-                nursery.start_soon(tend_deletions, self._zookeeper, self._view, self._clock)
+                nursery.start_soon(tend_deletions, self.zookeeper, self.view, self.clock)
                 nursery.start_soon(self._rebalance_after_returns)
                 nursery.start_soon(self._check_states_for_ever)
                 nursery.start_soon(self._look_for_ever, nursery.cancel_scope)
@@ -128,16 +118,16 @@ class Reign:
     # Looking
 
     async def _wait_until_superseded(self) -> None:
-        """Return when somebody has written another epoch: a cluster at rest would not learn of it by a write."""
-        async for value in self._zookeeper.watch_data(ControllerEpoch.PATH):
-            if value is None or value.version != self._check.version:
+        """Return when another epoch is written: in a cluster at rest no refused write would show that."""
+        async for value in self.zookeeper.watch_data(ControllerEpoch.PATH):
+            if value is None or value.version != self.check.version:
                 logger.warning("controller_superseded", epoch=self.epoch)
                 self._is_over = True
                 return
 
     async def _look_for_ever(self, reign: trio.CancelScope) -> None:
         """Judge what has changed until a write shows that another controller has begun, then end the reign."""
-        changes = self._view.changes()
+        changes = self.view.changes()
         brokers: object = None
         try:
             while not self._is_over:
@@ -145,11 +135,11 @@ class Reign:
                     await changes.wait()
                 names: Sequence[str] = sorted({*changes.take(), *self._held_back})
                 self._held_back.clear()
-                if brokers != (brokers := (*self._brokers(), self._view.offline_replicas)):
-                    names = [topic.name for topic in self._view.topics()]
+                if brokers != (brokers := (*self._brokers(), self.view.offline_replicas)):
+                    names = [topic.name for topic in self.view.topics()]
                 try:
                     await self._act(Look(), names)
-                except CoordinationError as error:  # nothing that waiting for ZooKeeper would heal
+                except CoordinationError as error:  # waiting for ZooKeeper would not help
                     logger.error("controller_cannot_write", error=str(error))
                     changes.note(*names)
                     await trio.sleep(REFUSED_S)
@@ -157,55 +147,53 @@ class Reign:
             logger.warning("controller_superseded", epoch=self.epoch)
             reign.cancel()
         finally:
-            self._view.stop_noting(changes)
+            self.view.stop_noting(changes)
 
     def _brokers(self) -> tuple[frozenset[BrokerId], frozenset[BrokerId]]:
-        return frozenset(self._view.brokers), self._view.shutting_down
+        return frozenset(self.view.brokers), self.view.shutting_down
 
     async def _act(
         self, event: Event, names: Sequence[str] | None = None
     ) -> tuple[ControllerPlan, Sequence[TopicPartition]]:
-        """Plan for these topics (None: all), write it, and read what was refused. Returns both. Raises _Dethroned."""
+        """Plan for these topics (None: all), write the plan, read refused states. Return both. Raises _Dethroned."""
         async with self._writing:
             state = self._state(names)
             planned = self._left_to_leaders(plan(state, event))
             if planned.is_empty:
                 return planned, ()
             topics = {topic.name: topic for topic in state.topics}
-            asking = self._view.asking(decision.topic_partition for decision in planned.decisions)
+            asking = self.view.asking(decision.topic_partition for decision in planned.decisions)
             if any(decision.is_unclean for decision in planned.decisions):
                 planned = await self._confirmed(planned, topics)
             changes = [self._change(decision, topics[decision.topic_partition.topic]) for decision in planned.decisions]
             try:
-                results = await write_states(self._zookeeper, changes, [self._check])
+                results = await write_states(self.zookeeper, changes, [self.check])
             except (BadVersionError, NoNodeError) as error:
                 raise self._dethroned() from error
-            self._view.accept_states(
+            self.view.accept_states(
                 asking, {topic_partition: found for topic_partition, found in results.items() if found is not None}
             )
             written = [item for item in planned.decisions if results[item.topic_partition] is not None]
             self._report(written)
             refused = [topic_partition for topic_partition, found in results.items() if found is None]
             if refused:
-                await self._states.read(refused)
-                # What is there may be unchanged: a record of a deletion may refuse states for some minutes.
+                await self.states.read(refused)
+                # Judge them again even if what was read is unchanged: a record of a deletion may refuse states for some
+                # minutes.
                 self._held_back.update(topic_partition.topic for topic_partition in refused)
             await self._end_reassignments(planned.over)
             return planned, refused
 
     def _state(self, names: Sequence[str] | None) -> ClusterState:
-        topics: Sequence[TopicView]
-        if names is None:
-            topics = list(self._view.topics())
-        else:
-            topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
+        found = self.view.topics() if names is None else map(self.view.topic, names)
+        topics = [topic for topic in found if topic is not None]
         live, shutting_down = self._brokers()
         return ClusterState(
-            topics=topics, live=live, shutting_down=shutting_down, offline_replicas=self._view.offline_replicas
+            topics=topics, live=live, shutting_down=shutting_down, offline_replicas=self.view.offline_replicas
         )
 
     def _left_to_leaders(self, planned: ControllerPlan) -> ControllerPlan:
-        """Return the plan without states that ZooKeeper lost just now; those are judged again."""
+        """Return the plan without states that ZooKeeper lost just now. They are judged again."""
         now_s = trio.current_time()
         waiting = {
             item.topic_partition
@@ -216,14 +204,12 @@ class Reign:
         return replace(planned, decisions=[item for item in planned.decisions if item.topic_partition not in waiting])
 
     async def _confirmed(self, planned: ControllerPlan, topics: Mapping[str, TopicView]) -> ControllerPlan:
-        """Return the plan without unclean elections of partitions that have a live in-sync replica in ZooKeeper, with
-        its disk.
-
-        Decisions about topics that were deleted, or recreated, meanwhile are left out, too.
+        """Return the plan without unclean elections of partitions with an in-sync replica that is registered and has
+        its disk, and without topics that were deleted or recreated meanwhile.
         """
-        names = await patiently(partial(self._zookeeper.children, BROKER_IDS))
+        names = await patiently(partial(self.zookeeper.children, BROKER_IDS))
         registered = {BrokerId(int(name)) for name in names if name.isascii() and name.isdecimal()}
-        offline = self._view.offline_replicas
+        offline = self.view.offline_replicas
         held_back = {
             item.topic_partition: waited_for
             for item in planned.decisions
@@ -259,7 +245,7 @@ class Reign:
 
     def _is_known(self, topic: TopicView) -> bool:
         """True if the topic was neither deleted nor recreated since it was read."""
-        found = self._view.topic(topic.name)
+        found = self.view.topic(topic.name)
         return found is not None and found.topic_id == topic.topic_id
 
     def _change(self, decision: Decision, topic: TopicView) -> StateChange:
@@ -286,10 +272,10 @@ class Reign:
 
     def _report(self, written: Sequence[Decision]) -> None:
         elected = [decision for decision in written if decision.is_election and decision.before.has_state]
-        self._counts.leader_elections += len(elected)
+        self.counts.leader_elections += len(elected)
         for decision in elected:
             if decision.is_unclean:
-                self._counts.unclean_elections += 1
+                self.counts.unclean_elections += 1
                 logger.warning(
                     "unclean_leader_election",
                     topic_partition=str(decision.topic_partition),
@@ -338,10 +324,10 @@ class Reign:
     ) -> Mapping[int, TargetResult]:
         decided: Reassigned | None = None
         while True:
-            if self._view.topic(name) is None:  # the path of a name that is no topic's may be that of another topic
+            if self.view.topic(name) is None:  # an illegal name could make the path of another topic's znode
                 return dict.fromkeys(targets, TargetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            value = await patiently(partial(self._zookeeper.get_or_none, topic_path(name)))
-            topic = self._view.topic(name)
+            value = await patiently(partial(self.zookeeper.get_or_none, topic_path(name)))
+            topic = self.view.topic(name)
             if value is None or topic is None:
                 return dict.fromkeys(targets, TargetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             current = TopicAssignment.decode(name, value.data)
@@ -350,7 +336,7 @@ class Reign:
             if decided is not None and current == decided.assignment:  # written, but the answer was lost
                 return decided.results
             decided = reassign(
-                current, topic.partitions, targets, self._view.brokers, may_change_factor=may_change_factor
+                current, topic.partitions, targets, self.view.brokers, may_change_factor=may_change_factor
             )
             if decided.assignment == current:
                 return decided.results
@@ -367,7 +353,7 @@ class Reign:
             if is_written:
                 logger.info("reassignment_begun", topic=name, partitions=sorted(targets))
                 return decided.results
-            await self._states.read([TopicPartition(name, index) for index in decided.losing_replicas])
+            await self.states.read([TopicPartition(name, index) for index in decided.losing_replicas])
 
     async def _end_reassignments(self, over: Iterable[TopicPartition]) -> None:
         by_topic: dict[str, list[int]] = {}
@@ -378,12 +364,12 @@ class Reign:
                 logger.info("reassignment_end_repeated", topic=topic)
 
     async def _end_of_topic(self, topic: str, indexes: Sequence[int]) -> bool:
-        """Write the end of those reassignments that are over, if their states are still those that say so.
+        """Write the end of the reassignments that are over, unless their states have changed; False to try again.
 
-        True also if there are none, or the topic was deleted or recreated, which is about to be seen.
+        True also if there are none, or the topic was deleted or recreated, which the view is about to show.
         """
-        value = await patiently(partial(self._zookeeper.get_or_none, topic_path(topic)))
-        known = self._view.topic(topic)
+        value = await patiently(partial(self.zookeeper.get_or_none, topic_path(topic)))
+        known = self.view.topic(topic)
         if value is None or known is None or value.version != known.assignment_version:
             return True
         found = {index: known.partitions[index] for index in indexes if index in known.partitions}
@@ -406,19 +392,19 @@ class Reign:
         if is_written:
             logger.info("reassignment_over", topic=topic, partitions=sorted(over))
         else:
-            await self._states.read([TopicPartition(topic, index) for index in over])
+            await self.states.read([TopicPartition(topic, index) for index in over])
         return is_written
 
     async def _write(self, operations: Sequence[Operation], topic_id: uuid.UUID) -> bool:
-        """Return True if it was written; if not, read and decide anew.
+        """Return True if the operations were written; if not, the caller must read and decide again.
 
         Raises _Dethroned, and NodeExistsError if the topic of this id was deleted.
         """
         try:
-            await make_records_directory(self._zookeeper)
-            await self._zookeeper.transaction([self._check, *demand_not_deleted(topic_id), *operations])
+            await make_records_directory(self.zookeeper)
+            await self.zookeeper.transaction([self.check, *demand_not_deleted(topic_id), *operations])
         except (BadVersionError, NoNodeError) as error:
-            if error.path == self._check.path:
+            if error.path == self.check.path:
                 raise self._dethroned() from error
             return False
         except (CoordinationLostError, CoordinationUnavailableError):
@@ -426,55 +412,49 @@ class Reign:
             return False
         return True
 
-    # From time to time
+    # Periodic work
 
     async def _rebalance_for_ever(self) -> None:
-        try:
-            while not self._is_over:
-                config = self._settings.current
-                await trio.sleep(config.leader_imbalance_check_interval_seconds)
-                if config.auto_leader_rebalance:
-                    with suppress(CoordinationError):  # tried again the next time
-                        await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
-        except _Dethroned:
-            return
+        while not self._is_over:
+            config = self.settings.current
+            await trio.sleep(config.leader_imbalance_check_interval_seconds)
+            if config.auto_leader_rebalance:
+                with suppress(CoordinationError, _Dethroned):  # tried again the next time; `_Dethroned` ends the loop
+                    await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
 
     async def _rebalance_after_returns(self) -> None:
         """Spread the leaders once after each change of the live brokers, when the cluster is quiet and in sync.
 
-        While brokers are restarted one after the other nothing is moved: the next one would move it again.
+        While brokers are restarted one after the other no leader is moved: the next restart would move it again.
         """
         spread: object = None
-        try:
-            while not self._is_over:
-                lives = _lives(self._view)
+        while not self._is_over:
+            lives = _lives(self.view)
 
-                def has_changed(view: ClusterView, known: object = lives) -> bool:
-                    return _lives(view) != known
+            def has_changed(view: ClusterView, known: object = lives) -> bool:
+                return _lives(view) != known
 
-                with trio.move_on_after(math.inf if lives == spread else QUIET_S) as quiet:
-                    await self._view.wait_until(has_changed)
-                config = self._settings.current
-                if quiet.cancelled_caught and config.auto_leader_rebalance and not is_catching_up(self._state(None)):
-                    with suppress(CoordinationError):  # tried again after the next while
-                        await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
-                        spread = lives
-        except _Dethroned:
-            return
+            with trio.move_on_after(math.inf if lives == spread else QUIET_S) as quiet:
+                await self.view.wait_until(has_changed)
+            config = self.settings.current
+            if quiet.cancelled_caught and config.auto_leader_rebalance and not is_catching_up(self._state(None)):
+                with suppress(CoordinationError, _Dethroned):  # tried again after the next while, or over
+                    await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
+                    spread = lives
 
     async def _check_states_for_ever(self) -> None:
         while not self._is_over:
             await trio.sleep(STATES_CHECK_INTERVAL_S)
-            await self._states.read_all()
+            await self.states.read_all()
 
     async def _purge_for_ever(self) -> None:
-        """Keep the newest notifications: a broker that has not read an older one by now reads all states again."""
+        """Delete all but the newest notifications: a broker that missed an older one reads all states again."""
         while not self._is_over:
             await trio.sleep(PURGE_INTERVAL_S)
             try:
-                old = (await self._zookeeper.children(STATE_CHANGES))[:-NOTIFICATIONS_KEPT]
+                old = (await self.zookeeper.children(STATE_CHANGES))[:-NOTIFICATIONS_KEPT]
                 for start in range(0, len(old), MAX_AT_ONCE):
                     part = old[start : start + MAX_AT_ONCE]
-                    await self._zookeeper.transaction([DeleteNode(path=f"{STATE_CHANGES}/{name}") for name in part])
+                    await self.zookeeper.transaction([DeleteNode(path=f"{STATE_CHANGES}/{name}") for name in part])
             except CoordinationError as error:
                 logger.info("notifications_not_purged", reason=error.reason)

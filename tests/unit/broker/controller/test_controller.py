@@ -157,7 +157,7 @@ async def test_the_writes_of_an_older_controller_are_refused(monkeypatch: pytest
             isr=(BrokerId(1), BrokerId(2)), controller_epoch=1,
         )  # fmt: skip
         await other.set(before.path, changed.encode())
-        await old.controller._elected.reign._states.read_all() if old.controller._elected else None
+        await old.controller._elected.reign.states.read_all() if old.controller._elected else None
         with pytest.raises(KafkaError):
             await old.controller.elect(None, is_unclean=False, timeout_s=DEADLINE_S)
         assert await state_of(other, "t") == changed

@@ -1,6 +1,6 @@
-"""The groups that this broker coordinates: requests come in and questions are answered; `CoordinatorRuntime` acts.
+"""Coordinates groups: takes their requests, answers questions about them; `CoordinatorRuntime` performs the actions.
 
-Invariant: a group is here exactly while its partition of the journal is led here and loaded.
+Invariant: a group is held here exactly while its partition of the journal is led here and loaded.
 """
 
 import random
@@ -28,13 +28,13 @@ from pipeline.protocol.messages.join_group import JoinGroupResponse
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 MAX_ID_PREFIX = 249
-"""Characters of a client id or instance id in a member id: as long as Kafka's own clients let an instance id be."""
+"""Characters of a client id or instance id in a member id: the longest instance id of Kafka's own clients."""
 
 logger = structlog.get_logger()
 
 
 class GroupCoordinator:
-    """The groups of this broker. `runtime.run` must be running for anything but refusals to be answered."""
+    """The groups of this broker. Requests are answered, unless refused, only while `runtime.run` runs."""
 
     __slots__ = ("_entries", "_journal", "_limits", "_most_bytes", "_numbers", "_random", "runtime")
 
@@ -52,7 +52,7 @@ class GroupCoordinator:
     # Requests. Each raises KafkaError if the group is not coordinated here now.
 
     def join(self, group_id: str, request: Join) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
-        """Join a group. Answers when all members have joined, or at once."""
+        """Join a group. The answer comes when all members have joined, or at once."""
         entry = self._checked(group_id)
         self._check_room(group_id, entry, request)
         if entry is None:
@@ -63,21 +63,21 @@ class GroupCoordinator:
         return self.runtime.ask(entry, JOIN, request, JoinGroupResponse)
 
     def sync(self, group_id: str, request: Sync) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
-        """Ask for an assignment. Answers when the leader's assignments are written, or at once."""
+        """Request an assignment. The answer comes when the leader's assignments are written, or at once."""
         entry = self._checked(group_id)
         if entry is None:
             return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         return self.runtime.ask(entry, SYNC, request, SyncGroupResponse)
 
     def heartbeat(self, group_id: str, sender: Identity) -> ErrorCode:
-        """Extend the session of a member; NONE if it is one, of this generation."""
+        """Extend the session of the sender; returns NONE if it is a member of the present generation."""
         entry = self._checked(group_id)
         if entry is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return self.runtime.perform(entry, HEARTBEAT.react, sender).error
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> Sequence[ErrorCode]:
-        """Remove members; returns an error for each of the leavers."""
+        """Remove members; returns an error code for each leaver."""
         entry = self._checked(group_id)
         if entry is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
@@ -104,9 +104,9 @@ class GroupCoordinator:
             raise KafkaError(error)
 
     def note_commit(self, group_id: str) -> None:
-        """Keep the group, whose offsets are being written. The first commit makes a group that nobody joins.
+        """Keep the group, whose offsets are being written. The first commit creates a group that has no members.
 
-        A commit that is refused leaves no group behind: anybody can make up very many names.
+        A refused commit must not create a group: clients can make up very many names.
         """
         entry = self._find(group_id)
         if entry is None:
@@ -114,17 +114,17 @@ class GroupCoordinator:
         entry.has_records = True
 
     def new_waiter(self) -> WaiterId:
-        """A name for a request that may have to wait."""
+        """Return a new id for a request that may have to wait."""
         return WaiterId(next(self._numbers))
 
     def new_member_id(self, prefix: str) -> MemberId:
-        """An id that no other member ever had. Kafka's are made of the client id or instance id and a random uuid."""
+        """Return a unique member id: as in Kafka the client id or instance id and a random uuid."""
         return MemberId(f"{prefix[:MAX_ID_PREFIX]}-{uuid.UUID(int=self._random.getrandbits(128), version=4)}")
 
     async def remove_group(self, group_id: str, first: Callable[[str], Awaitable[None]] | None = None) -> None:
-        """Remove a group without members, after `first` has removed what belongs to it. Raises KafkaError.
+        """Remove a group without members, after `first` has removed its offsets. Raises KafkaError.
 
-        Meanwhile nobody joins or commits; if it fails, the group is as it was, without what `first` has removed.
+        Joins and commits are refused meanwhile. If the removal fails, the group stays without what `first` removed.
         """
         entry = self._checked(group_id)
         if entry is None:
@@ -148,21 +148,21 @@ class GroupCoordinator:
 
     @property
     def groups(self) -> Collection[Group]:
-        """All groups here, as they stand now."""
+        """All groups coordinated here."""
         return [entry.group for entry in self._entries]
 
     @property
     def group_ids(self) -> Collection[str]:
-        """The ids of all groups here."""
+        """The ids of all groups coordinated here."""
         return [entry.group.id for entry in self._entries]
 
     def find(self, group_id: str) -> Group | None:
-        """A group, as it stands now. Raises KafkaError if it is not coordinated here."""
+        """Return a group; None if it does not exist. Raises KafkaError if it is not coordinated here."""
         entry = self._checked(group_id)
         return None if entry is None else entry.group
 
     def standing(self, group_id: str) -> Standing | None:
-        """How a group stands with regard to its offsets; None if there is no such group."""
+        """Return the standing of a group, on which its offsets depend; None if there is no such group."""
         entry = self._find(group_id)
         if entry is None:
             return None
@@ -176,18 +176,18 @@ class GroupCoordinator:
 
     @property
     def held_bytes(self) -> int:
-        """About what the members of all groups take in memory."""
+        """Approximate memory of the members of all groups."""
         return self._entries.held_bytes
 
     def count_by_state(self) -> Mapping[GroupState, int]:
-        """How many groups are in each state."""
+        """Count the groups in each state."""
         counts = Counter(entry.group.state for entry in self._entries)
         return {state: counts[state] for state in GroupState}
 
     # Notices of the journal
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        """Take over some of the groups of a partition that this broker leads from now on."""
+        """Take over groups of a partition that this broker leads from now on."""
         for group_id, loaded in groups.items():
             entry = self._add(group_id, partition)
             entry.has_records = True
@@ -195,7 +195,7 @@ class GroupCoordinator:
             if metadata is not None:
                 self.runtime.perform(entry, load, metadata)
                 if entry.group.state is not GroupState.PREPARING:
-                    # `perform` took the time of loading; the journal knows since when the group is in this state.
+                    # `perform` noted the time of loading; the journal has the time at which this state began.
                     entry.since_ms = metadata.state_since_ms if metadata.state_since_ms >= 0 else None
         if groups:
             logger.info("groups_loaded", partition=partition, groups=len(groups))
@@ -207,7 +207,7 @@ class GroupCoordinator:
             logger.info("groups_unloaded", partition=partition, groups=count)
 
     def _check_room(self, group_id: str, entry: GroupEntry | None, request: Join) -> None:
-        """Raise KafkaError if the member would take more memory than there is for all groups together."""
+        """Raise KafkaError if there is no memory for the member, beside those of all groups."""
         member = None if entry is None else entry.group.roster.members.get(request.member_id)
         more = protocols_bytes(request.protocols)
         if member is None:

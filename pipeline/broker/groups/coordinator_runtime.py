@@ -1,9 +1,9 @@
-"""Has events happen to groups, and carries out what the groups decide: answers, timers and writes.
+"""Applies events to groups, and performs the actions that the groups decide: answers, timers and writes.
 
-Invariants: a group writes in the order of its decisions, one write at a time. There is one task for all timers and one
-for each group that is writing; a member costs an entry in a heap, and a heartbeat does not even touch that.
+Invariants: a group writes in the order of its decisions, one write at a time. One task serves all timers, and one each
+group that is writing. A member costs one entry in the heap of timers, and a heartbeat does not touch the heap.
 
-A client that goes away while its request waits changes nothing, as in Kafka: its join holds until its time is over.
+A client that disconnects while its request waits changes nothing, as in Kafka: its join stays until its session ends.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -41,7 +41,7 @@ from pipeline.protocol.messages.join_group import JoinGroupResponse
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 MAX_AT_ONCE = 100
-"""So many timers are fired, or groups unloaded, before other tasks have their turn."""
+"""Timers that fire, or groups that are unloaded, before other tasks have their turn."""
 
 logger = structlog.get_logger()
 
@@ -52,7 +52,7 @@ Response = TypeVar("Response", JoinGroupResponse, SyncGroupResponse)
 
 @dataclass(slots=True)
 class _Waiter:
-    """A request that waits. If `answered` is set and `response` is None, the group was dropped."""
+    """A pending request. If `answered` is set and `response` is None, the group was dropped."""
 
     group_id: str
     answered: trio.Event = field(default_factory=trio.Event)
@@ -61,13 +61,13 @@ class _Waiter:
 
 @dataclass(slots=True)
 class CoordinatorRuntime:
-    """Runs the groups in `entries`. `run` must be running for anything but refusals to be answered."""
+    """Runs the groups in `entries`. Requests are answered, unless refused, only while `run` runs."""
 
     journal: GroupLog
     entries: GroupEntries
     clock: Clock
     rebalances: int = 0
-    """Rebalances that were completed: all members got their assignments."""
+    """Completed rebalances: all members got their assignments."""
     timers: Timers = field(init=False)
     _waiters: dict[WaiterId, _Waiter] = field(default_factory=dict)
     _nursery: trio.Nursery | None = None
@@ -76,7 +76,7 @@ class CoordinatorRuntime:
         self.timers = Timers(self.entries)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Fire timers and write what groups decide, until cancelled."""
+        """Fire timers and write to the journal, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for entry in self.entries:
@@ -89,7 +89,7 @@ class CoordinatorRuntime:
 
     @property
     def waiting_requests(self) -> int:
-        """Joins and syncs that wait for others."""
+        """Joins and syncs that wait for other members."""
         return len(self._waiters)
 
     @property
@@ -100,7 +100,7 @@ class CoordinatorRuntime:
     # Events
 
     def perform(self, entry: GroupEntry, react: React[E], event: E) -> CoordinatorResult:
-        """Have an event happen to a group, and carry out what the group decides."""
+        """Apply an event to a group, and perform the actions that the group decides."""
         before = entry.group.state
         now_ms = _now_ms()
         try:
@@ -123,7 +123,7 @@ class CoordinatorRuntime:
     def ask(
         self, entry: GroupEntry, reactions: Reactions[Request], request: Request, kind: type[Response]
     ) -> Response | Awaitable[Response]:
-        """Have a request happen to a group that may wait for other members. Raises KafkaError."""
+        """Apply a request that may wait for other members. Raises KafkaError."""
         waiter = self._waiters[request.waiter] = _Waiter(entry.group.id)
         error = self.perform(entry, reactions.react, request).error
         if error is not ErrorCode.NONE:
@@ -134,7 +134,7 @@ class CoordinatorRuntime:
         return self._wait(request.waiter, waiter, kind)
 
     def unload(self, partition: int) -> int:
-        """Drop the groups of a partition, whose members soon look for the next coordinator. Returns how many."""
+        """Drop the groups of a partition and return how many. Their members are soon sent to the next coordinator."""
         entries = self.entries.remove_partition(partition)
         if entries and self._nursery is not None:
             self._nursery.start_soon(self._unload, entries)
@@ -154,9 +154,9 @@ class CoordinatorRuntime:
             await trio.lowlevel.checkpoint()
 
     def _start_anew(self, entry: GroupEntry, now_ms: int) -> CoordinatorResult:
-        """Replace a group that broke its own rules: its members find it empty and join again.
+        """Replace a group that broke its own rules by an empty one, which its members join again.
 
-        Its generation and its offsets stay; what it had decided to write is still written, in order.
+        The generation and the offsets stay. Writes that the group had decided are still made, in order.
         """
         broken = entry.group
         entry.group = Group(broken.id, broken.limits)
@@ -200,7 +200,7 @@ class CoordinatorRuntime:
     # Writes
 
     async def write(self, entry: GroupEntry, records: Records) -> None:
-        """Write after what the group has decided already. Raises KafkaError."""
+        """Write records after the writes that the group has decided already. Raises KafkaError."""
         outcome = Outcome()
         self._submit(entry, Job(lambda: records, lambda error: outcome.end(KafkaError(error) if error else None)))
         await outcome.wait()
@@ -221,7 +221,7 @@ class CoordinatorRuntime:
         entry.is_writing = False
 
     async def _outcome_of(self, entry: GroupEntry, job: Job) -> ErrorCode:
-        """Carry out a write and return its outcome. A value that cannot be written fails the write, not the broker."""
+        """Make a write and return its outcome. A value that cannot be encoded fails this write alone."""
         if not self.entries.holds(entry):  # the next coordinator may have written meanwhile
             return ErrorCode.NOT_COORDINATOR
         try:
@@ -244,5 +244,5 @@ class CoordinatorRuntime:
 
 
 def _now_ms() -> int:
-    """Milliseconds of trio's clock, which sessions are measured by: it never goes back."""
+    """Return the milliseconds of trio's clock, which measures sessions: it never goes back."""
     return round(trio.current_time() * 1000)

@@ -1,7 +1,7 @@
 """The groups that a broker coordinates, by the partition of the journal that keeps them.
 
-Invariants: a group id names one entry of its partition; an entry that was removed stays removed, and a later group of
-the same id is another entry. So a timer or a write that holds an old entry cannot remove the new one.
+Invariants: a partition has one entry per group id. A removed entry stays removed; a later group of the same id has
+another entry. So a timer or a write that holds the old entry cannot remove the new one.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from pipeline.protocol.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A write. `records` makes its records when its turn comes, and may raise; `ended` is called with the outcome."""
+    """A write. `records` is called when its turn comes, and may raise; `ended` is called with the outcome."""
 
     records: Callable[[], Records]
     ended: Callable[[ErrorCode], None]
@@ -24,23 +24,23 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class GroupEntry:
-    """A group that is coordinated here. `since_ms`: start of its state, by the wall clock; None if unknown."""
+    """A group with its pending writes. `since_ms`: start of its state, by the wall clock; None if unknown."""
 
     group: Group
     partition: int
     since_ms: int | None = None
     has_records: bool = False
-    """True if the journal holds the group or offsets of it."""
+    """True if the journal holds the group or its offsets."""
     jobs: deque[Job] = field(default_factory=deque)
     is_writing: bool = False
     held_bytes: int = 0
-    """Memory that the group was last counted with."""
+    """The group's share of `GroupEntries.held_bytes`."""
     is_being_removed: bool = False
-    """Joins and commits are refused meanwhile: the removal might take their records with it."""
+    """Joins and commits are refused meanwhile: the removal could delete their records."""
 
     @property
     def is_void(self) -> bool:
-        """True if the group need not be kept: it has neither members nor records, and no client was given an id."""
+        """True if the group need not be kept: it has no members, no records, and no member ids given out."""
         return (
             self.group.state is GroupState.EMPTY
             and not self.has_records
@@ -67,11 +67,11 @@ class GroupEntries:
         return self._by_partition.get(partition, {}).get(group_id)
 
     def holds(self, entry: GroupEntry) -> bool:
-        """True if this very entry is the one of its group."""
+        """True if this entry is the present one of its group."""
         return self.find(entry.group.id, entry.partition) is entry
 
     def add(self, entry: GroupEntry) -> None:
-        """Add an entry as the current one of its group."""
+        """Add an entry as the present one of its group."""
         self._by_partition.setdefault(entry.partition, {})[entry.group.id] = entry
 
     def remove(self, entry: GroupEntry) -> None:
@@ -81,7 +81,7 @@ class GroupEntries:
             self.held_bytes -= entry.held_bytes
 
     def count(self, entry: GroupEntry) -> None:
-        """Count the memory that the group takes now. Call after each change of the group."""
+        """Update the memory of the group. Call after each change of the group."""
         held_bytes = entry.group.roster.held_bytes
         if held_bytes:
             held_bytes += names_bytes(entry.group.id)

@@ -1,4 +1,4 @@
-"""Events of a group, and the actions that its state machine answers them with."""
+"""Events of a group, and the actions with which its state machine answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from pipeline.protocol.messages.join_group import JoinGroupResponse
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 WaiterId = NewType("WaiterId", int)
-"""Names a JoinGroup or SyncGroup request that waits."""
+"""Id of a JoinGroup or SyncGroup request that waits."""
 
 UNKNOWN_MEMBER = MemberId("")
-"""Sent by a client that has no member id yet."""
+"""Member id in the requests of a client that has none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A JoinGroup request. `fresh_id` is the member id that the client gets if it needs a new one."""
+    """A JoinGroup request. `fresh_id` becomes the member id of a client that needs a new one."""
 
     waiter: WaiterId
     fresh_id: MemberId
@@ -32,14 +32,14 @@ class Join:
     protocol_type: str
     protocols: Sequence[tuple[str, bytes]]
     must_know_id: bool = True
-    """True if a dynamic member has to join again with the id it is given (KIP-394)."""
+    """True if a dynamic member gets an id and must join again with it (KIP-394)."""
     can_skip_assignment: bool = True
     """True if a returning leader understands that it must not assign (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The member that a request names as its sender, and the generation that it knows."""
+    """The member that a request names as its sender, and the generation of that member."""
 
     member_id: MemberId
     group_instance_id: str | None = None
@@ -48,7 +48,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """A SyncGroup request. `assignments` come from the leader alone."""
+    """A SyncGroup request. Only the leader sends `assignments`."""
 
     waiter: WaiterId
     sender: Identity
@@ -75,7 +75,7 @@ class TimerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Fires at `at_ms` or a little later. No timer is taken back: the group ignores those that are out of date."""
+    """Fires at `at_ms` or a little later. Timers are never cancelled: the group ignores outdated ones."""
 
     at_ms: int
     kind: TimerKind
@@ -84,7 +84,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer a request that waits."""
+    """The answer to a request that waits."""
 
     waiter: WaiterId
     response: JoinGroupResponse | SyncGroupResponse
@@ -111,12 +111,12 @@ class NewInstance:
 
 
 Purpose = NewAssignment | NewInstance | None
-"""What a write is for; None if the group does not wait for its result."""
+"""The purpose of a write; None if the group does not wait for its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write the group to the journal, then report the result to it. The runtime fills in the time of its state."""
+    """A write of the group to the journal, whose result is reported to the group. The runtime adds the state's time."""
 
     value: GroupMetadataValue
     purpose: Purpose
@@ -135,7 +135,7 @@ Action = Reply | Timer | Write
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorResult:
-    """Actions, to be carried out in this order, and the answer to a request that never waits."""
+    """Actions to perform in this order, and the answer to a request that never waits."""
 
     actions: Sequence[Action] = ()
     error: ErrorCode = ErrorCode.NONE

@@ -1,13 +1,13 @@
 """The state of a group of the classic protocol, as data, and its elementary changes. Pure.
 
-`transitions` says which function reacts to which event in which state. Times are milliseconds of one clock that only
-goes forward, passed in with each event.
+`transitions` names the function that reacts to each event in each state. Times are milliseconds of a clock that never
+goes back, passed in with each event.
 
 Invariants
   A. The generation never goes back.
-  B. Every request that waits leaves in exactly one `Reply`, at the latest when the group is unloaded.
-  C. A member that waits for nothing has a deadline, and a timer at its deadline or before.
-  D. No member learns of an assignment that is not in the journal.
+  B. Every waiting request gets exactly one `Reply`, at the latest when the group is unloaded.
+  C. A member without a waiting request has a deadline, and a timer at its deadline or before.
+  D. No member gets an assignment that is not in the journal.
   E. In Stable all members have an assignment, which may be empty.
 
 Kafka's rules: KIP-62 (timeouts), KIP-134 (initial delay), KIP-345 (static members), KIP-389 (size), KIP-394 (ids are
@@ -29,7 +29,7 @@ FIRST_GENERATION = Generation(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """Settings of the broker for all groups."""
+    """Settings that hold for all groups of a broker."""
 
     initial_rebalance_delay_ms: int
     max_size: int
@@ -37,7 +37,7 @@ class GroupLimits:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """One group. `actions` gather while an event is handled; its `CoordinatorResult` takes them."""
+    """A group. `actions` gather while an event is handled, and go into its `CoordinatorResult`."""
 
     id: str
     limits: GroupLimits
@@ -52,10 +52,10 @@ class Group:
     join_timer: Timer | None = None
     sync_timer: Timer | None = None
     initial_left_ms: int | None = None
-    """How much longer the first rebalance may be extended (KIP-134); None outside of a first rebalance."""
+    """Time by which the first rebalance may still be extended (KIP-134); None outside of a first rebalance."""
     initial_step_ms: int = 0
     has_grown: bool = False
-    """True if a member came since the first rebalance was last extended."""
+    """True if a member joined since the first rebalance was last extended."""
     is_read: bool = False
     """True once `subscribed_topics` has read the subscriptions of this generation."""
     read_topics: frozenset[str] | None = None
@@ -64,7 +64,7 @@ class Group:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Topics that the members of this generation read; None if unknown. The first call reads them."""
+        """Topics that the members of this generation read; None if unknown. Parsed at the first call."""
         if not self.is_read:
             self.is_read = True
             if self.protocol_type == CONSUMER_PROTOCOL_TYPE:
@@ -73,7 +73,7 @@ class Group:
         return self.read_topics
 
     def metadata(self, assignments: Mapping[MemberId, bytes] | None = None) -> GroupMetadataValue:
-        """The value of the group for the journal, with these assignments or its present ones."""
+        """Return the group's value for the journal, with these assignments or its present ones."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -86,7 +86,7 @@ class Group:
         )
 
     def awaits(self, timer: Timer) -> bool:
-        """True if the timer still means something; any other may be forgotten."""
+        """True if the timer is not outdated."""
         if self.state is GroupState.DEAD:
             return False
         match timer.kind:
@@ -99,14 +99,14 @@ class Group:
                 return timer == self.sync_timer
 
     def check_sender(self, sender: Identity) -> ErrorCode:
-        """NONE if the sender is a member and knows the present generation."""
+        """Return NONE if the sender is a member of the present generation."""
         error = self.check_member(sender.member_id, sender.group_instance_id)
         if error is not ErrorCode.NONE:
             return error
         return ErrorCode.NONE if sender.generation == self.generation else ErrorCode.ILLEGAL_GENERATION
 
     def check_member(self, member_id: MemberId, group_instance_id: str | None) -> ErrorCode:
-        """NONE if the id is a member's, and the instance id, if there is one, is of the same member."""
+        """Return NONE if there is such a member, and the instance id, if given, is of the same member."""
         if group_instance_id is not None:
             known = self.roster.static.get(group_instance_id)
             if known is not None and known != member_id:
@@ -118,12 +118,12 @@ class Group:
     # Answers
 
     def result(self, error: ErrorCode = ErrorCode.NONE, member_errors: Iterable[ErrorCode] = ()) -> CoordinatorResult:
-        """The result of an event. Takes the actions."""
+        """Return the result of an event, with the actions gathered so far."""
         actions, self.actions = tuple(self.actions), []
         return CoordinatorResult(actions, error, tuple(member_errors))
 
     def answer(self, waiter: WaiterId, response: JoinGroupResponse | SyncGroupResponse) -> None:
-        """Answer a request of a client that need not be a member."""
+        """Answer a request, also of a client that is not a member."""
         self.actions.append(Reply(waiter, response))
 
     def answer_join(self, member: Member, response: JoinGroupResponse) -> None:
@@ -139,13 +139,13 @@ class Group:
             member.sync = None
 
     def end_sync(self, member: Member, response: SyncGroupResponse, now_ms: int) -> None:
-        """Answer the sync of a member. Its session starts anew: a member that waits sends no heartbeats."""
+        """Answer the sync of a member, if one waits, and start its session again: it sent no heartbeats."""
         if member.sync is not None:
             self.answer_sync(member, response)
             self.extend_session(member, now_ms)
 
     def welcome(self, member: Member, leader: MemberId | None = None) -> JoinGroupResponse:
-        """The answer to a join: the present generation. Only the leader's names all members."""
+        """Return the answer to a join: the present generation. Only the leader's answer names all members."""
         is_leader = self.roster.leader == member.id
         return JoinGroupResponse(
             generation_id=self.generation,
@@ -166,7 +166,7 @@ class Group:
         )
 
     def assignment(self, member: Member) -> SyncGroupResponse:
-        """The answer to a sync: the assignment of the member."""
+        """Return the answer to a sync: the assignment of the member."""
         return SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol, assignment=member.assignment
         )
@@ -174,7 +174,7 @@ class Group:
     # Changes of members
 
     def update_member(self, member: Member, request: Join) -> None:
-        """Take over what a member sends with a new join; an older join that waits is sent away."""
+        """Take over the fields of a member's new join. An older join that waits gets REBALANCE_IN_PROGRESS."""
         self.answer_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.id))
         self.roster.set_protocols(member, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
@@ -182,7 +182,7 @@ class Group:
         self.roster.set_join(member, request.waiter)
 
     def rename_member(self, member: Member, new_id: MemberId, now_ms: int) -> None:
-        """Give a static member another id. Timers name a member by its id, so a new one is set."""
+        """Give a static member another id, and set its timer again: timers name a member by its id."""
         if member.id in self.awaiting_sync:
             self.awaiting_sync.remove(member.id)
             self.awaiting_sync.add(new_id)
@@ -199,7 +199,7 @@ class Group:
         self.awaiting_sync.discard(member.id)
 
     def note_sync(self, member: Member) -> None:
-        """Note that a member has sent SyncGroup. After the last one nothing times out any more."""
+        """Note that a member has sent SyncGroup. The last one ends the sync timer."""
         self.awaiting_sync.discard(member.id)
         if not self.awaiting_sync:
             self.sync_timer = None
@@ -207,9 +207,9 @@ class Group:
     # Time
 
     def extend_session(self, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
-        """Let the session of a member end `timeout_ms` from now, or its session timeout.
+        """Move the deadline of a member to `timeout_ms` from now, by default its session timeout.
 
-        A timer that fires before the deadline is left as it is, and set again then: a heartbeat writes one number.
+        An earlier timer stays and is set again when it fires, so that a heartbeat writes only one number.
         """
         member.deadline_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         if member.timer_ms is None or member.timer_ms > member.deadline_ms:
@@ -221,22 +221,22 @@ class Group:
         self.actions.append(Timer(at_ms, TimerKind.SESSION, member.id))
 
     def set_join_timer(self, at_ms: int) -> None:
-        """Set the timer of the rebalance. A former one means nothing any more."""
+        """Set the timer of the rebalance. A former one is outdated."""
         self.join_timer = Timer(at_ms, TimerKind.JOIN)
         self.actions.append(self.join_timer)
 
     def set_sync_timer(self, at_ms: int) -> None:
-        """Set the timer that ends the wait for members that do not send SyncGroup."""
+        """Set the timer that removes members that do not send SyncGroup."""
         self.sync_timer = Timer(at_ms, TimerKind.SYNC)
         self.actions.append(self.sync_timer)
 
     def begin_generation(self) -> None:
-        """Begin the next generation with the members that there are."""
+        """Begin the next generation with the present members."""
         self.generation = Generation(self.generation + 1)
         self.protocol = self.roster.select_protocol() if self.roster.members else None
         self.is_read, self.read_topics = False, None
 
 
 def join_error(error: ErrorCode, member_id: MemberId) -> JoinGroupResponse:
-    """The answer to a join that fails."""
+    """Return the answer to a join that fails."""
     return JoinGroupResponse(error_code=error, member_id=member_id)

@@ -24,7 +24,7 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 
 
 def join(group: Group, request: Join, now_ms: int) -> CoordinatorResult:
-    """A client joins; the request is answered once the generation is complete, or at once if it is refused."""
+    """Add a client, or take back a member. Answered once the generation is complete, or at once if refused."""
     roster = group.roster
     member = roster.members.get(request.member_id)
     if not _has_room(group, member):
@@ -44,13 +44,13 @@ def join(group: Group, request: Join, now_ms: int) -> CoordinatorResult:
 
 
 def join_dead(group: Group, request: Join, _now_ms: int) -> CoordinatorResult:
-    """A client joins a group that another broker coordinates from now on."""
+    """Refuse: another broker coordinates the group from now on."""
     _refuse(group, request, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
     return group.result()
 
 
 def join_time_over(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
-    """The time to join is over."""
+    """End the time to join."""
     if timer == group.join_timer:
         extend_or_complete_join(group, now_ms)
     return group.result()
@@ -72,7 +72,6 @@ def _supports(group: Group, request: Join) -> bool:
 
 
 def _join_unknown(group: Group, request: Join, now_ms: int) -> None:
-    """A client without a member id joins."""
     roster = group.roster
     if request.group_instance_id is not None:
         known = roster.static.get(request.group_instance_id)
@@ -91,13 +90,12 @@ def _join_unknown(group: Group, request: Join, now_ms: int) -> None:
 
 
 def _join_known(group: Group, request: Join, now_ms: int) -> None:
-    """A client with a member id joins."""
     error = group.check_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         _refuse(group, request, error, request.member_id)
         return
     member = group.roster.members[request.member_id]
-    # The answer to the former join was lost. A Stable leader that joins again asks for a rebalance, though.
+    # The answer to the former join was lost. But a Stable leader joins again to request a rebalance.
     is_answered = group.state is GroupState.COMPLETING or (
         group.state is GroupState.STABLE and group.roster.leader != member.id
     )
@@ -128,7 +126,7 @@ def _add_member(group: Group, request: Join, member_id: MemberId, now_ms: int) -
 
 
 def _replace_instance(group: Group, member: Member, request: Join, now_ms: int) -> None:
-    """A static member that was started again takes the place of its former self."""
+    """Let a restarted static member take the place of its former self."""
     before = NewInstance(
         join=request,
         old_id=member.id,
@@ -151,7 +149,7 @@ def _replace_instance(group: Group, member: Member, request: Join, now_ms: int) 
 
 
 def instance_written(group: Group, written: WriteResult, now_ms: int) -> CoordinatorResult:
-    """Answer a static member whose new id is in the journal. If that failed, it becomes its former self."""
+    """Answer a static member whose new id is in the journal. If the write failed, restore its former id."""
     purpose = written.purpose
     if not isinstance(purpose, NewInstance):
         return group.result()
@@ -170,7 +168,7 @@ def instance_written(group: Group, written: WriteResult, now_ms: int) -> Coordin
     elif request.can_skip_assignment:
         group.answer_join(member, replace(group.welcome(member), skip_assignment=is_leader))
     else:
-        # A leader that cannot skip the assignment is told of its former id as the leader, so it does not assign.
+        # A leader that cannot skip the assignment gets its former id as the leader's, so it does not assign.
         group.answer_join(member, replace(group.welcome(member, purpose.old_leader), members=()))
     group.extend_session(member, now_ms)
     return group.result()

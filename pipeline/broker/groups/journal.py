@@ -1,9 +1,9 @@
-"""`__consumer_offsets`: written for the groups that this broker coordinates, read when it begins to lead a partition.
+"""`__consumer_offsets`, written for the groups coordinated here, and read when this broker begins to lead a partition.
 
 Invariants
   A. A group belongs to one partition (`partition_of_group`), and its coordinator is the broker that leads it.
-  B. Between `on_loaded` and `on_unloaded` of a partition, and only then, `check` passes its groups. It is loaded once
-     all records are committed that the log held at the start, so no listener holds what an election takes back.
+  B. `check` passes the groups of a partition only between `on_loaded` and `on_unloaded`. A partition is loaded once all
+     records are committed that its log held at the start, so no election removes records that a listener holds.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,14 +27,14 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 
 SLICE_GROUPS = 500
-"""So many groups are handed to the listeners before other tasks have their turn."""
+"""Groups that are handed to the listeners before other tasks have their turn."""
 
 logger = structlog.get_logger()
 
 
 @dataclass(slots=True, eq=False)
 class _Led:
-    """A partition of the journal that is led here."""
+    """A partition of the journal led here."""
 
     partition: Partition
     writer: JournalWriter
@@ -48,7 +48,7 @@ class _Led:
 class GroupJournal:
     """The partitions of `__consumer_offsets` led here.
 
-    `partitions` is how many the topic will have once it is created; `timeout_ms`: how long a client waits for a write.
+    `partitions` is the number that the topic will have once it is created; `timeout_ms` bounds a client's wait.
     """
 
     def __init__(self, view: ClusterView, clock: Clock, *, partitions: int, timeout_ms: int) -> None:
@@ -58,7 +58,7 @@ class GroupJournal:
         self._timeout_s = timeout_ms / 1000
         self._listeners: list[JournalListener] = []
         self._led: dict[int, _Led] = {}
-        self._one_load = trio.Lock()  # one partition after the other, so that the first is ready soon
+        self._one_load = trio.Lock()  # partitions are read one after the other, so that the first is ready soon
         self._nursery: trio.Nursery | None = None
 
     def subscribe(self, listener: JournalListener) -> None:
@@ -66,7 +66,7 @@ class GroupJournal:
         self._listeners.append(listener)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry out loads and writes until cancelled."""
+        """Run loads and writes until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             try:
@@ -79,7 +79,7 @@ class GroupJournal:
             self._nursery.start_soon(task, *arguments)
 
     def partition_for(self, group_id: str) -> int:
-        """The partition that keeps this group."""
+        """Return the partition that keeps this group."""
         topic = self._view.topic(GROUP_METADATA_TOPIC)
         if topic is not None:
             self._partitions = len(topic.partitions)
@@ -94,7 +94,7 @@ class GroupJournal:
         self._find(group_id)
 
     def max_bytes(self, group_id: str) -> int:
-        """The most bytes that a batch of the group's partition takes. Raises as `check`."""
+        """Return the largest batch in bytes that the group's partition accepts. Raises as `check`."""
         return self._find(group_id).partition.settings.max_message_bytes
 
     @property
@@ -115,15 +115,15 @@ class GroupJournal:
     # Writes
 
     async def write(self, group_id: str, records: Records) -> None:
-        """Begin a write, and wait as `JournalWrite.wait` does. Raises KafkaError."""
+        """Write records, and wait as `JournalWrite.wait` does. Raises KafkaError."""
         await self.begin(group_id, records).wait()
 
     def begin(
         self, group_id: str, records: Records, *, ended: Callable[[KafkaError | None], None] | None = None
     ) -> JournalWrite:
-        """Append records as part of one batch. Raises KafkaError if it cannot begin.
+        """Begin to append records, all in one batch. The order of writes is that of these calls. Raises KafkaError.
 
-        The write takes its place now. `ended` is called with its outcome, just before the tasks that wait go on.
+        `ended` is called with the outcome, just before waiting tasks go on.
         """
         led = self._find(group_id)
         write = JournalWrite(records, self._timeout_s, ended)
@@ -136,7 +136,7 @@ class GroupJournal:
     # Leaderships
 
     def leadership_began(self, partition: Partition) -> None:
-        """Load a partition of the journal that is led here from now on."""
+        """Load a partition that is led here from now on."""
         number = partition.topic_partition.partition
         self.leadership_ended(partition.topic_partition)  # led again in a later epoch
         led = self._led[number] = _Led(partition, JournalWriter(partition, self._clock, self._start_soon))
@@ -148,7 +148,7 @@ class GroupJournal:
             self._start_soon(self._load, number, led, end_offset)
 
     def leadership_ended(self, topic_partition: TopicPartition) -> None:
-        """Unload a partition of the journal that is not led here any more."""
+        """Unload a partition that is not led here any more."""
         led = self._led.pop(topic_partition.partition, None)
         if led is None:
             return
@@ -179,7 +179,7 @@ class GroupJournal:
             )
 
     async def _announce_all(self, number: int, led: _Led, replay: Replay) -> None:
-        """Hand all groups to the listeners, in slices: there may be very many."""
+        """Hand all groups to the listeners in slices: there may be very many."""
         problems = replay.problems
         if problems.count:
             logger.error("group_journal_damaged", partition=number, passed_over=problems.count, first=problems.first)

@@ -1,6 +1,6 @@
-"""Reads a partition of `__consumer_offsets` through, up to the log end offset at which this broker began to lead it.
+"""Reads a partition of `__consumer_offsets` up to the log end offset at which this broker began to lead it.
 
-The disk is read in a thread; records are understood in the loop, in slices of some milliseconds.
+The disk is read in a thread; records are parsed in the loop, in slices of some milliseconds.
 """
 
 import math
@@ -26,7 +26,7 @@ logger = structlog.get_logger()
 
 
 async def read(opened: UnifiedLog, end_offset: Offset) -> Replay:
-    """Replay all records before `end_offset`, then open the newest value of each key. Raises StorageError."""
+    """Replay all records before `end_offset`, then decode the newest value of each key. Raises StorageError."""
     replay = Replay()
     await _read_batches(opened, end_offset, replay)
     for count, (key, value) in enumerate(replay.newest.items(), 1):
@@ -37,13 +37,13 @@ async def read(opened: UnifiedLog, end_offset: Offset) -> Replay:
 
 
 async def wait_committed(partition: Partition, end_offset: Offset) -> None:
-    """Wait until no election can take back the records before `end_offset`; for ever, if the leadership ends first."""
+    """Wait until the records before `end_offset` are committed; for ever, if the leadership ends first."""
     while True:
         try:
             await partition.leading().wait_committed(end_offset, math.inf)
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-                await trio.sleep_forever()  # the journal cancels the load when it hears of the end
+                await trio.sleep_forever()  # the journal cancels the load when it is notified of the end
         else:
             return
 
@@ -70,7 +70,7 @@ async def _read_batches(opened: UnifiedLog, end_offset: Offset, replay: Replay) 
                     since_checkpoint = 0
                     await trio.lowlevel.checkpoint()
         except CorruptBatchError as error:
-            # Nothing says where the next batch begins: look for it by offset, in steps that double.
+            # The position of the next batch is unknown: look for it by offset, in steps that double.
             replay.problems.add(f"from offset {offset} on: {error}")
             offset = Offset(offset + skipped)
             skipped *= 2
@@ -80,7 +80,7 @@ async def _read_batches(opened: UnifiedLog, end_offset: Offset, replay: Replay) 
 
 
 async def _replay(replay: Replay, chunk: bytes, position: int, header: BatchHeader) -> None:
-    """Replay one batch. A compressed one may hold much, and is opened in a thread when there is memory for it."""
+    """Replay one batch. A compressed one may be large, and is opened in a thread once there is memory for it."""
     if not header.is_compressed:
         replay.batch(chunk, position, header)
         return None

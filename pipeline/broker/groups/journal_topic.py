@@ -1,4 +1,4 @@
-"""Makes `__consumer_offsets` when it is first needed, with the settings that Kafka gives it."""
+"""Creates `__consumer_offsets` when it is first needed, with Kafka's settings."""
 
 import structlog
 import trio
@@ -17,7 +17,7 @@ logger = structlog.get_logger()
 
 
 def journal_topic(config: BrokerConfig) -> WantedTopic:
-    """The topic, as it is to be made."""
+    """Return the topic to create."""
     return WantedTopic(
         name=GROUP_METADATA_TOPIC,
         partitions=config.offsets_topic_num_partitions,
@@ -31,9 +31,9 @@ def journal_topic(config: BrokerConfig) -> WantedTopic:
 
 
 async def ensure_journal_topic(topics: TopicChanges) -> None:
-    """Make the topic unless it is there, and wait a while for its leaders.
+    """Create the topic unless it exists, and wait at most CREATE_TIMEOUT_S for its leaders.
 
-    Raises KafkaError (COORDINATOR_NOT_AVAILABLE) if it does not work now; it may later.
+    Raises KafkaError (COORDINATOR_NOT_AVAILABLE) if that fails; a later call may succeed.
     """
     if topics.view.topic(GROUP_METADATA_TOPIC) is None:
         try:

@@ -1,11 +1,11 @@
 """Writes to one partition of `__consumer_offsets` for as long as it is led here.
 
 Invariants
-  A. Writes happen in the order in which they were begun, and `ended` is called in that order, once all replicas in sync
-     have them: what a listener holds is what the log holds and what no election takes back. Some batches are under way
-     at once, none waits for the answer to another; writes that wait share the next append.
-  B. A write that was begun is carried out, and its `ended` called, even if its client has gone, or waits no longer. If
-     the leadership ends first, its fate is unknown here: NOT_COORDINATOR, and the next leader's log tells it.
+  A. Writes are appended in the order of `begin`, and `ended` is called in that order once they are committed. So a
+     listener holds only committed records. Up to MAX_UNDER_WAY batches wait for replicas at once; further writes share
+     the next batch.
+  B. A write that was begun is made, and its `ended` called, even if its client has disconnected or timed out. If the
+     leadership ends first, the outcome is unknown here: NOT_COORDINATOR, and the next leader's log has the answer.
 """
 
 import math
@@ -28,9 +28,9 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 
 MAX_UNDER_WAY = 8
-"""So many batches are under way at once; writes that come meanwhile share the next one."""
+"""Batches that are under way at once; writes that come meanwhile share the next batch."""
 RECORD_OVERHEAD_BYTES = 40
-"""What a record takes beside its key and value, and more."""
+"""Upper bound of a record's size beside its key and value."""
 
 logger = structlog.get_logger()
 
@@ -45,7 +45,7 @@ _ERRORS: Mapping[ErrorCode, ErrorCode] = {
 
 
 def journal_error(error: PipelineError) -> KafkaError:
-    """The error of a write to the journal in the words of a coordinator, so that clients try again at the right one."""
+    """Return the coordinator's error for a failed write to the journal, so that clients retry at the right broker."""
     if isinstance(error, BatchTooLargeError):
         return KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error))
     code = failure_of(error).code
@@ -54,7 +54,7 @@ def journal_error(error: PipelineError) -> KafkaError:
 
 @dataclass(slots=True, eq=False)
 class JournalWrite:
-    """Records on their way into the journal. `outcome` ends once they are committed, or no client waits longer."""
+    """Records on their way into the journal. `outcome` ends once they are committed, or their client has timed out."""
 
     records: Records
     timeout_s: float
@@ -63,17 +63,20 @@ class JournalWrite:
 
     @property
     def size_bytes(self) -> int:
-        """How much of a batch the records take at most."""
+        """Upper bound of the records' size in a batch."""
         return sum(len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES for key, value in self.records)
 
     def finish(self, error: KafkaError | None = None) -> None:
-        """Report the fate of the records to the listener, then to the tasks that wait."""
+        """Report the outcome to the listener, then to the tasks that wait."""
         if self.ended is not None:
             self.ended(error)
         self.outcome.end(error)
 
     async def wait(self) -> None:
-        """Wait until the records are committed, and as durable as the topic's settings say. Raises KafkaError."""
+        """Wait until the records are committed, and flushed if the topic's settings say so. Raises KafkaError.
+
+        After COORDINATOR_NOT_AVAILABLE the records may still be committed.
+        """
         await self.outcome.wait_over(trio.current_time() + self.timeout_s)
         self.outcome.end(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the replicas in sync did not follow in time"))
         if self.outcome.error is not None:
@@ -82,7 +85,7 @@ class JournalWrite:
 
 @dataclass(slots=True)
 class _Appended:
-    """A batch of writes in the log that is not committed yet, or not flushed."""
+    """A batch in the log that is not committed, or not flushed yet."""
 
     writes: Sequence[JournalWrite]
     end_offset: Offset
@@ -90,7 +93,7 @@ class _Appended:
 
 
 class JournalWriter:
-    """Appends what is begun, and ends it once it is committed. `start_soon` starts tasks until the broker stops."""
+    """Appends writes in batches, and ends them once committed. `start_soon` starts tasks until the broker stops."""
 
     def __init__(self, partition: Partition, clock: Clock, start_soon: Callable[..., None]) -> None:
         self._partition = partition
@@ -103,14 +106,14 @@ class JournalWriter:
         self._is_rolling = False
 
     def begin(self, write: JournalWrite) -> None:
-        """Give a write its place among the others."""
+        """Put a write behind all earlier ones."""
         self._waiting.append(write)
         if not self._is_appending:
             self._is_appending = True
             self._start_soon(self._append_soon)
 
     def close(self) -> None:
-        """End all writes: the partition is not led here any more."""
+        """End all writes with NOT_COORDINATOR: the partition is not led here any more."""
         writes = [*(write for batch in self._under_way for write in batch.writes), *self._waiting]
         self._under_way.clear()
         self._waiting.clear()
@@ -121,7 +124,7 @@ class JournalWriter:
         return bool(self._waiting) and not self._is_rolling and len(self._under_way) < MAX_UNDER_WAY
 
     async def _append_soon(self) -> None:
-        """Append. Writes that begin in the same turn of the loop share it; other tasks run between two appends."""
+        """Append the writes that begin in one turn of the loop together; other tasks run between two appends."""
         self._append_waiting()
         while self._may_append:
             await trio.lowlevel.checkpoint()
@@ -129,7 +132,6 @@ class JournalWriter:
         self._is_appending = False
 
     def _append_waiting(self) -> None:
-        """Append as many writes as fit into one batch."""
         if self._may_append:
             self._append(self._take())
         if self._under_way and not self._is_settling:
@@ -155,7 +157,7 @@ class JournalWriter:
             _finish(writes, self._failed(reason))
             return
         awaits_flush = partition.awaits_flush(info)
-        # A batch behind others waits for them, even if it is committed already: invariant A.
+        # A batch waits for those before it, even if it is committed already: invariant A.
         if awaits_flush or partition.leading().has_followers or self._under_way:
             self._under_way.append(_Appended(writes, Offset(info.last_offset + 1), awaits_flush))
         else:
@@ -172,7 +174,7 @@ class JournalWriter:
         return taken
 
     async def _roll(self, due: RollDueError, now_ms: int) -> None:
-        """Append what waits once the log has the segment for it."""
+        """Roll the log, then append the writes that wait."""
         try:
             await self._partition.roll(due, now_ms)
         except PipelineError as reason:
@@ -184,7 +186,7 @@ class JournalWriter:
             await self._append_soon()
 
     async def _settle(self) -> None:
-        """End batches in their order, each when it is committed."""
+        """End the batches in their order, each once it is committed."""
         while self._under_way:
             first = self._under_way[0]
             error = await self._outcome_of(first)
@@ -196,9 +198,9 @@ class JournalWriter:
         self._is_settling = False
 
     async def _outcome_of(self, appended: _Appended) -> KafkaError | None:
-        """Wait until the batch is committed; returns the error if it will not be.
+        """Wait until the batch is committed; returns the error if its outcome is unknown.
 
-        Clients hear at once that too few replicas are in sync. The batch may be committed all the same.
+        If too few replicas are in sync, clients get the error at once, and the batch may still be committed.
         """
         try:
             if appended.awaits_flush:

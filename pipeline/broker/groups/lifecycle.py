@@ -1,4 +1,4 @@
-"""Groups are loaded from the journal, removed, and handed over to other coordinators. Pure."""
+"""Loads groups from the journal, removes them, and hands them over to other coordinators. Pure."""
 
 from pipeline.broker.groups.events import CoordinatorResult
 from pipeline.broker.groups.group import Group, join_error
@@ -10,7 +10,7 @@ from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 
 def load(group: Group, value: GroupMetadataValue, now_ms: int) -> CoordinatorResult:
-    """Load a group that was just made from its value in the journal. Members get a whole session."""
+    """Load a new group from its value in the journal. Members get a whole session."""
     group.generation = value.generation
     group.protocol_type = value.protocol_type or None
     group.protocol = value.protocol
@@ -43,7 +43,7 @@ def remove_dead(group: Group, _event: None, _now_ms: int) -> CoordinatorResult:
 
 
 def unload(group: Group, _event: None, _now_ms: int) -> CoordinatorResult:
-    """Have all members that wait look for the next coordinator."""
+    """Send all members that wait to the next coordinator."""
     group.state = GroupState.DEAD
     for member in group.roster.members.values():
         group.answer_join(member, join_error(ErrorCode.NOT_COORDINATOR, member.id))

@@ -1,6 +1,6 @@
-"""The members of a group and what they agree on. Pure.
+"""The members of a group, their protocols and their leader. Pure.
 
-Metadata of members stay unopened, but for the topics that consumers subscribe to.
+Metadata of members are not parsed, except for the topics that consumers subscribe to.
 """
 
 import sys
@@ -16,14 +16,14 @@ INT32_BYTES = 4
 MEMBER_BYTES = 2000
 PENDING_BYTES = 2000
 PROTOCOL_BYTES = 200
-"""Approximate memory of a member, of an id that was given out (with its group), and of a protocol."""
+"""Approximate memory of a member, of a member id that was given out (with its group), and of a protocol."""
 MAX_NAMES = 100_000
-"""Most topic names that are read of all members of a group: some 20 ms of work, far beyond real subscriptions."""
+"""Topic names parsed at most for one group, some 20 ms of work: far more than real subscriptions hold."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member. `protocols` are in the order of its preference, each with its metadata for the leader."""
+    """A member. `protocols` are in its order of preference, each with metadata for the leader."""
 
     id: MemberId
     group_instance_id: str | None
@@ -48,11 +48,11 @@ class Member:
         return MEMBER_BYTES + names + len(self.assignment) + protocols_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """The member's metadata of this protocol."""
+        """Return the member's metadata of this protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def value(self, protocol: str | None, assignment: bytes) -> MemberMetadataValue:
-        """The value of the member for the journal."""
+        """Return the member's value for the journal."""
         return MemberMetadataValue(
             member_id=self.id,
             group_instance_id=self.group_instance_id,
@@ -66,12 +66,12 @@ class Member:
 
 
 def names_bytes(*names: str | None) -> int:
-    """Approximate memory of names that clients made up."""
+    """Return the approximate memory of names."""
     return sum(sys.getsizeof(name) for name in names if name is not None)
 
 
 def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
-    """Approximate memory of protocols and their metadata."""
+    """Return the approximate memory of protocols and their metadata."""
     return sum(len(name) + len(metadata) + PROTOCOL_BYTES for name, metadata in protocols)
 
 
@@ -91,9 +91,7 @@ def member_of(value: MemberMetadataValue, protocol: str | None) -> Member:
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """Return the topics that any consumer subscribes to; None if a subscription is unreadable, or they name more than
-    `MAX_NAMES`.
-    """
+    """Return all subscribed topics; None if a subscription is unreadable, or they name more than MAX_NAMES."""
     topics: set[str] = set()
     left = MAX_NAMES
     for subscription in subscriptions:
@@ -106,9 +104,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def _topics_of(subscription: bytes, most: int) -> list[str] | None:
-    """Return the topics of a subscription, which starts alike in all versions: version, then topics. None if they are
-    more than `most`, or unreadable.
-    """
+    """Return the topics, which follow the version in all versions; None if they are unreadable, or more than `most`."""
     position = INT16_BYTES
     count = int.from_bytes(subscription[position : position + INT32_BYTES], signed=True)
     position += INT32_BYTES
@@ -134,7 +130,7 @@ class Roster:
     """The members of a group, the oldest first.
 
     Invariants: `static` names exactly the members that have an instance id; the leader, if there is one, is a member;
-    `pending` ids were given out and have not come back (KIP-394), none of them is a member.
+    `pending` ids were given out and not used yet (KIP-394), none of them is a member.
     """
 
     members: dict[MemberId, Member] = field(default_factory=dict)
@@ -142,17 +138,17 @@ class Roster:
     pending: set[MemberId] = field(default_factory=set)
     leader: MemberId | None = None
     awaiting_join: int = 0
-    """Members whose join waits."""
+    """Number of members whose join waits."""
     _member_bytes: int = 0
     _supporters: Counter[str] = field(default_factory=Counter)
 
     @property
     def held_bytes(self) -> int:
-        """Approximate memory of members and of ids that were given out."""
+        """Approximate memory of the members and of ids that were given out."""
         return self._member_bytes + PENDING_BYTES * len(self.pending)
 
     def add(self, member: Member) -> None:
-        """Add a new member. The first one leads."""
+        """Add a new member. The first one becomes the leader."""
         self.members[member.id] = member
         self.pending.discard(member.id)
         self._supporters.update(_names(member))
@@ -164,7 +160,7 @@ class Roster:
             self.leader = member.id
 
     def remove(self, member: Member) -> None:
-        """Remove a member. If it led, the oldest of the others leads."""
+        """Remove a member. If it was the leader, the oldest other member becomes the leader."""
         del self.members[member.id]
         self._forget_support(member)
         self._member_bytes -= member.held_bytes
@@ -193,17 +189,17 @@ class Roster:
         self._supporters.update(_names(member))
 
     def set_assignment(self, member: Member, assignment: bytes) -> None:
-        """Set the member's assignment, and count its bytes."""
+        """Set the assignment of a member."""
         self._member_bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
     def set_join(self, member: Member, waiter: WaiterId | None) -> None:
-        """Set the join of a member that waits; None once it is answered."""
+        """Set the waiting join of a member; None once it is answered."""
         self.awaiting_join += (waiter is not None) - (member.join is not None)
         member.join = waiter
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is a member that has joined again. False if none has."""
+        """Make a member that has joined again the leader. Returns False if none has."""
         leader = self.members.get(self.leader) if self.leader is not None else None
         if leader is None or leader.join is None:
             joined = next((member.id for member in self.members.values() if member.join is not None), None)
@@ -217,7 +213,7 @@ class Roster:
         return any(self._supporters[name] == len(self.members) for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """Return the protocol of the next generation: each member votes for its first one that all support."""
+        """Return the next generation's protocol: each member votes for its first one that all members support."""
         shared = {name for name, count in self._supporters.items() if count == len(self.members)}
         votes = Counter(
             next(name for name, _ in member.protocols if name in shared) for member in self.members.values()
@@ -225,7 +221,7 @@ class Roster:
         return votes.most_common(1)[0][0]
 
     def _forget_support(self, member: Member) -> None:
-        """Count the member's protocols out. Names without supporters go: clients may invent new ones each time."""
+        """Subtract the member's support. Names without support are dropped: clients may invent new ones each time."""
         for name in _names(member):
             self._supporters[name] -= 1
             if not self._supporters[name]:
@@ -233,17 +229,17 @@ class Roster:
 
     @property
     def has_all_joined(self) -> bool:
-        """True if all members have joined again, and all clients that were given an id."""
+        """True if all members have joined again, and all clients that got an id."""
         return self.awaiting_join == len(self.members) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of a member."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
     def session_timeout_ms(self) -> int:
-        """The shortest session timeout of a member."""
+        """The shortest session timeout of all members."""
         return min((member.session_timeout_ms for member in self.members.values()), default=0)
 
 

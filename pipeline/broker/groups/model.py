@@ -14,7 +14,7 @@ Records = Sequence[tuple[bytes, bytes | None]]
 """Keys of the journal with their values; None is a tombstone."""
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
-"""The protocol type of groups whose members subscribe to topics. Connect, for one, has another."""
+"""Protocol type of consumer groups. Kafka Connect has another."""
 
 
 class GroupState(StrEnum):
@@ -29,7 +29,7 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadataValue:
-    """A member in the journal. `subscription` and `assignment` are bytes of the clients."""
+    """A member in the journal. `subscription` and `assignment` are the clients' bytes."""
 
     member_id: MemberId
     group_instance_id: str | None = None
@@ -43,7 +43,7 @@ class MemberMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
-    """A group in the journal, as of the start of a generation or the departure of its last member."""
+    """A group in the journal, as of the start of a generation or the removal of its last member."""
 
     protocol_type: str
     generation: Generation
@@ -56,19 +56,19 @@ class GroupMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndMetadata:
-    """A committed offset, with the metadata of the client."""
+    """A committed offset, with the client's metadata."""
 
     offset: Offset
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     metadata: str = ""
     commit_timestamp_ms: int
     expire_timestamp_ms: int | None = None
-    """Set if an old client asked for a retention time of its own."""
+    """Time of expiry; None unless an old client sent a retention time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedGroup:
-    """A group as the journal held it. A group that nobody ever joined has offsets alone."""
+    """A group as the journal held it. A group that never had members has only offsets."""
 
     metadata: GroupMetadataValue | None = None
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class GroupLog(Protocol):
     """`__consumer_offsets`, as the coordinator sees it."""
 
     def partition_for(self, group_id: str) -> int:
-        """The partition that keeps this group."""
+        """Return the partition that keeps this group."""
         ...
 
     def check(self, group_id: str) -> None:
@@ -89,21 +89,17 @@ class GroupLog(Protocol):
         ...
 
     async def write(self, group_id: str, records: Records) -> None:
-        """Append records in one batch, and wait until they are committed, durable as
-        the topic's settings say. Raises KafkaError.
-        """
+        """Append records in one batch, and wait until they are committed. Raises KafkaError."""
         ...
 
 
 class JournalListener(Protocol):
-    """Is notified of partitions of the journal that are loaded and unloaded."""
+    """A part that is notified when partitions of the journal are loaded and unloaded."""
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        """Take over some of the groups of a partition. Called at least once for each partition that is loaded; `check`
-        lets its groups pass after the last call.
-        """
+        """Take over groups of a partition. Called at least once for each loaded partition, before `check` passes it."""
         ...
 
     def on_unloaded(self, partition: int) -> None:
-        """Drop the groups of a partition that is not led here any more, or whose loading was cancelled."""
+        """Drop the groups of a partition: it is not led here any more, or its loading was cancelled."""
         ...

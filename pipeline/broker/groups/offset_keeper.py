@@ -1,15 +1,14 @@
 """Keeps the committed offsets of the groups coordinated here: `Offsets` decides, the keeper writes.
 
-Offsets that take more memory are refused when there is none left for what clients have kept (`kept_memory`). Groups
-without members are refused earlier, so that strangers do not stop the progress of those that have some: anybody can
-make up such groups, and their offsets stay for `offsets.retention.minutes`. Offsets that replace others of the same
-size are always taken.
+Commits are refused when there is no memory left for the state of clients (`kept_memory`), unless they only replace
+offsets of the same size. Groups without members are refused earlier, since a client can make up any number of them, and
+their offsets stay for `offsets.retention.minutes`: they must not stop groups that have members.
 
-Invariants: offsets that `of_group` returns are in the journal, as durable as its settings say. The journal applies each
-change in its order, so memory never differs from what a restart would load. Expired offsets, those of a deleted topic,
-and groups of which nothing is left get tombstones. An offset committed after a topic was deleted is of a later topic of
-that name, and stays. If this broker learns of the deletion only once the topic was recreated, the times of the commits
-and of the deletion decide: a commit names no topic id.
+Invariants: offsets that `of_group` returns are committed in the journal. Changes are applied in the journal's order, so
+memory always equals what a restart would load. Expired offsets, offsets of deleted topics, and groups without members
+and offsets get tombstones. An offset committed after a topic was deleted belongs to a later topic of that name, and
+stays. If this broker learns of the deletion only once the topic was recreated, the times of the commit and of the
+deletion decide, because a commit names no topic id.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -29,21 +28,21 @@ from pipeline.net.signals import Wakeup
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 STRANGERS_SHARE = 0.75
-"""Groups without members may use this share of the memory for offsets."""
+"""Share of the memory for offsets that groups without members may use."""
 WARNING_INTERVAL_S = 60.0
 GROUPS_AT_ONCE = 100
 SLICE_S = 0.005
-"""So many groups are checked, or for so long (some are large), before other tasks have their turn."""
+"""Groups that are checked, or time (some groups are large), before other tasks have their turn."""
 FORGOTTEN_BYTES = 64 << 10
 """Approximate size of the removals under way together when a topic is deleted."""
 REMOVAL_BYTES = 50
-"""Size of the removal of an offset in the journal beside its names."""
+"""Size of an offset's tombstone in the journal beside its names."""
 
 logger = structlog.get_logger()
 
 
 class PendingWrite(Protocol):
-    """A write that has its place in the journal."""
+    """A write that was begun."""
 
     async def wait(self) -> None:
         """Wait until the write is committed. Raises KafkaError."""
@@ -51,26 +50,26 @@ class PendingWrite(Protocol):
 
 
 class OrderedGroupLog(GroupLog, Protocol):
-    """The journal, with the moment at which a write has its place in it."""
+    """The journal, with writes whose order is fixed when they begin."""
 
     def begin(
         self, group_id: str, records: Records, *, ended: Callable[[KafkaError | None], None] | None = None
     ) -> PendingWrite:
-        """Begin a write, whose place is taken now. `ended` is called when it has ended, in the order of the journal."""
+        """Begin a write. `ended` is called with its outcome; both calls are in the order of the journal."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A deleted topic whose offsets are to be removed. `deleted_ms` is set if the topic was recreated before this
-    broker learned of the deletion; `since` has the offsets committed since then.
+    """A deleted topic whose offsets are being removed. `since` holds the offsets committed since this broker learned of
+    the deletion. `deleted_ms` is the time of the deletion, and set only if the topic was recreated before that.
     """
 
     deleted_ms: int | None
     since: set[tuple[str, TopicPartition]] = field(default_factory=set)
 
     def is_spared(self, group_id: str, topic_partition: TopicPartition, held: OffsetAndMetadata | None) -> bool:
-        """Return True if this offset is of a later topic of the name. `held` is None while it is being committed."""
+        """True if the offset belongs to a later topic of the name. `held` is None while a commit is under way."""
         if (group_id, topic_partition) in self.since:
             return True
         return self.deleted_ms is not None and (held is None or held.commit_timestamp_ms > self.deleted_ms)
@@ -91,14 +90,14 @@ class OffsetKeeper:
         """Approximate memory of offsets that are being written."""
         self._loaded: dict[int, Offsets] = {}
         self._gone: dict[str, Gone] = {}
-        """Deleted topics whose offsets are still to be removed."""
+        """Deleted topics whose offsets are being removed."""
         self._gone_changed = Wakeup()
         self._warned_s = -WARNING_INTERVAL_S
 
     # Notices of the journal
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        """Take over the offsets of some of the groups of a partition."""
+        """Take over offsets of groups of a partition."""
         offsets = self._loaded.setdefault(partition, Offsets())
         for group_id, group in groups.items():
             offsets.load(group_id, group.offsets)
@@ -109,7 +108,7 @@ class OffsetKeeper:
 
     @property
     def under_way(self) -> int:
-        """Number of offsets of which a change is being written."""
+        """Number of offsets with a change under way."""
         return sum(offsets.under_way for offsets in self._loaded.values())
 
     @property
@@ -120,21 +119,18 @@ class OffsetKeeper:
     # Requests
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return a group's offsets; none if there is no such group. Raises KafkaError if it is not coordinated here."""
+        """Return a group's offsets, empty for an unknown group. Raises KafkaError if it is not coordinated here."""
         return self._offsets(group_id).of_group(group_id)
 
     def committed(self) -> Iterator[tuple[str, TopicPartition, Offset]]:
-        """Yield group, partition and offset of every offset kept here. Changes meanwhile do no harm."""
+        """Yield group id, partition and offset of every offset kept here. Changes are allowed meanwhile."""
         for offsets in list(self._loaded.values()):
             for group_id in offsets.group_ids:
                 for topic_partition, kept in list(offsets.of_group(group_id).items()):
                     yield group_id, topic_partition, kept.offset
 
     def commit(self, group_id: str, change: Change, records: Records | None = None) -> PendingWrite:
-        """Begin to write a change. Later changes of the group come after it in the journal. Raises KafkaError.
-
-        `records` are those of the change, if they were made before.
-        """
+        """Begin to write a change, whose records are `records` if given. Raises KafkaError."""
         offsets = self._offsets(group_id)
         more_bytes = max(0, offsets.growth(group_id, change))
         self._check_room(group_id, more_bytes)
@@ -161,7 +157,7 @@ class OffsetKeeper:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No room for more offsets.")
 
     async def delete(self, group_id: str, topic_partitions: Collection[TopicPartition] | None = None) -> None:
-        """Remove these offsets of a group, or all. Raises KafkaError."""
+        """Remove these offsets of a group, or all, and wait until the removal is committed. Raises KafkaError."""
         offsets = self._offsets(group_id)
         await self._begin(offsets, group_id, offsets.deletion(group_id, topic_partitions)).wait()
 
@@ -197,9 +193,9 @@ class OffsetKeeper:
     # Deletion and expiry
 
     def forget_topic(self, topic: str, deleted_ms: int | None = None) -> None:
-        """Have `forget_for_ever` remove the offsets of a deleted topic, but none that is committed from now on.
+        """Let `forget_for_ever` remove the offsets of a deleted topic, except those committed from now on.
 
-        `deleted_ms`: time of the deletion, if the topic was recreated by now; offsets committed after it stay, too.
+        `deleted_ms` is the time of the deletion if the topic was recreated by now; offsets committed later stay, too.
         """
         self._gone[topic] = Gone(deleted_ms)
         self._gone_changed.set()
@@ -212,11 +208,11 @@ class OffsetKeeper:
                 topic, gone = next(iter(self._gone.items()))
                 for partition, offsets in list(self._loaded.items()):
                     await self._forget(topic, partition, offsets)
-                if self._gone[topic] is gone:  # else it was deleted once more
+                if self._gone[topic] is gone:  # else the topic was deleted once more
                     del self._gone[topic]
 
     async def _forget(self, topic: str, partition: int, offsets: Offsets) -> None:
-        """Remove a topic's offsets from the groups of a partition of the journal, for as long as it is led here."""
+        """Remove a topic's offsets from the groups of a journal partition, as long as the partition is led here."""
         give_way = _GiveWay()
         writes: list[tuple[str, PendingWrite]] = []
         room = FORGOTTEN_BYTES
@@ -246,10 +242,7 @@ class OffsetKeeper:
         await _wait_for(writes)
 
     async def expire_for_ever(self, interval_ms: int) -> None:
-        """Remove expired offsets every so often, until cancelled.
-
-        Waits for the next time if the clock was set forward (`clock_steps`).
-        """
+        """Remove expired offsets at every interval, except after the clock was set forward (`clock_steps`)."""
         steps = ClockSteps(self._clock(), trio.current_time())
         while True:
             await trio.sleep(interval_ms / 1000)
@@ -259,7 +252,7 @@ class OffsetKeeper:
             await self.expire()
 
     async def expire(self) -> None:
-        """Remove offsets that have expired, and groups of which nothing is left."""
+        """Remove offsets that have expired, and groups without members and offsets."""
         removed, give_way = 0, _GiveWay()
         for offsets in list(self._loaded.values()):
             for group_id in offsets.group_ids:
@@ -288,7 +281,7 @@ class OffsetKeeper:
                     logger.warning("group_not_removed", group=group_id, error=str(error))
 
     async def _remove(self, offsets: Offsets, group_id: str, change: Change) -> None:
-        """Remove offsets that nobody asked to remove. A failure is only logged: the next run tries again."""
+        """Remove expired offsets. A failure is only logged: the next run tries again."""
         try:
             await self._begin(offsets, group_id, change).wait()
         except KafkaError as error:
@@ -306,7 +299,7 @@ async def _wait_for(writes: list[tuple[str, PendingWrite]]) -> None:
 
 
 class _GiveWay:
-    """Yields to other tasks between two groups, when it is time."""
+    """Gives other tasks their turn after GROUPS_AT_ONCE groups or SLICE_S."""
 
     def __init__(self) -> None:
         self._count = 0

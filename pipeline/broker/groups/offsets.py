@@ -1,14 +1,14 @@
 """The committed offsets of groups: commits, deletions and expiry. Pure; the time is passed in.
 
 Invariants
-  A. Memory holds what the journal holds: a change is applied once it is written, in the order of the journal.
+  A. Memory equals the journal: a change is applied once it is written, in the order of the journal.
   B. A partition with a commit under way does not expire: the tombstone would come after the commit and undo it.
-  C. While a group has members, no offset of a topic that they read expires; none at all while it is not known what
-     they read. (KIP-211)
+  C. While a group has members, no offset of a topic that they read expires, and none at all while the topics that they
+     read are unknown (KIP-211).
 
-Expiry counts from when the group became empty; from the commit itself if nobody ever joined (a consumer that assigns
-partitions to itself), or for a topic that the members no longer read. An old client that sent a retention time with its
-commit has set the time of expiry itself.
+The retention time begins when the group becomes empty. It begins at the commit if the group never had members (its
+consumer assigns partitions to itself), or if the members no longer read the topic. An old client can send a retention
+time of its own with a commit.
 """
 
 import sys
@@ -28,25 +28,25 @@ LAST_MOMENT_MS = 2**63 - 1
 OFFSET_BYTES = 400
 """Approximate memory of an offset beside its metadata."""
 GROUP_BYTES = 2400
-"""Approximate memory of a group with offsets, in the coordinator too, beside its id and each of the offsets."""
+"""Approximate memory of a group with offsets, also in the coordinator, beside its id and the offsets."""
 
 Change = Mapping[TopicPartition, OffsetAndMetadata | None]
-"""New offsets of a group; None for those that are removed."""
+"""New offsets of a group; None removes an offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """State of a group that its offsets depend on. The default is of a group that nobody ever joined."""
+    """State of a group on which its offsets depend. The default is that of a group that never had members."""
 
     has_members: bool = False
     read_topics: frozenset[str] | None = None
-    """Topics that the members read; None if unknown (no consumers, or between two generations)."""
+    """Topics that the members read; None if unknown (not consumers, or between two generations)."""
     empty_since_ms: int | None = None
-    """Time since which the group has had no members; None if it never had any, or unknown."""
+    """Time at which the last member left; None if there never was one, or the time is unknown."""
 
 
 class CoordinatedGroups(Protocol):
-    """The groups that this broker coordinates, as the keeper of their offsets sees them."""
+    """The coordinated groups, as the keeper of their offsets sees them."""
 
     @property
     def group_ids(self) -> Collection[str]:
@@ -105,7 +105,7 @@ def journal_records(group_id: str, change: Change) -> list[tuple[bytes, bytes | 
 def journal_record(
     group_id: str, topic_partition: TopicPartition, committed: OffsetAndMetadata | None
 ) -> tuple[bytes, bytes | None]:
-    """Return the record of one partition of a change. Raises ProtocolError if the journal has no room for it."""
+    """Return the record of one partition of a change. Raises ProtocolError if the metadata are too long."""
     return encode_offset_key(group_id, topic_partition), None if committed is None else encode_offset_value(committed)
 
 
@@ -145,12 +145,12 @@ class Offsets:
             self._groups[group_id] = dict(offsets)
 
     def begin(self, group_id: str, change: Change) -> None:
-        """Note that a change is under way to the journal. `apply` and `end` follow, or `end` alone if it fails."""
+        """Note that a change is being written. `apply` and `end` follow, or `end` alone if the write fails."""
         if change:
             self._under_way.setdefault(group_id, Counter()).update(change.keys())
 
     def end(self, group_id: str, change: Change) -> None:
-        """Note that a change is written, or never will be."""
+        """Note that the write of a change has ended."""
         counts = self._under_way.get(group_id)
         if counts is None:
             return
@@ -162,7 +162,7 @@ class Offsets:
             del self._under_way[group_id]
 
     def growth(self, group_id: str, change: Change) -> int:
-        """Return about how many bytes of memory more the offsets of a group take after a change."""
+        """Return the approximate memory by which a group's offsets grow with a change."""
         held = self.of_group(group_id)
         more = sum(_memory_of(value) - _memory_of(held.get(key)) for key, value in change.items())
         return more if held else more + GROUP_BYTES + sys.getsizeof(group_id)
@@ -181,18 +181,18 @@ class Offsets:
             self.held_bytes -= GROUP_BYTES + sys.getsizeof(group_id)
 
     def deletion(self, group_id: str, topic_partitions: Collection[TopicPartition] | None = None) -> Change:
-        """Return the change that removes these offsets, or all; those under way too."""
+        """Return the change that removes these offsets, or all of them, also those under way."""
         known = dict.fromkeys(chain(self.of_group(group_id), self._under_way.get(group_id, ())))
         wanted = known if topic_partitions is None else topic_partitions
         return {topic_partition: None for topic_partition in wanted if topic_partition in known}
 
     def of_topic(self, group_id: str, topic: str) -> Change:
-        """Return the change that removes a topic's offsets of a group; those under way too."""
+        """Return the change that removes a group's offsets of a topic, also those under way."""
         held, begun = self.of_group(group_id), self._under_way.get(group_id, ())
         return {topic_partition: None for topic_partition in chain(held, begun) if topic_partition.topic == topic}
 
     def settled(self, group_id: str, topic_partition: TopicPartition) -> OffsetAndMetadata | None:
-        """Return an offset of a group; None while a change of it is under way."""
+        """Return an offset of a group; None if there is none, or a change of it is under way."""
         is_under_way = topic_partition in self._under_way.get(group_id, ())
         return None if is_under_way else self.of_group(group_id).get(topic_partition)
 
@@ -212,7 +212,7 @@ class Offsets:
         }
 
     def is_empty(self, group_id: str) -> bool:
-        """True if the group has no offset, and none is under way."""
+        """True if the group has no offsets, and no change of them is under way."""
         return group_id not in self._groups and group_id not in self._under_way
 
 

@@ -1,6 +1,6 @@
-"""From one generation to the next: members come back, a leader is elected, assignments are awaited. Pure.
+"""Rebalances: members join again, a leader is elected, the leader's assignments are awaited. Pure.
 
-Each function is a part of the transitions of `joins`, `syncs`, `sessions` and `lifecycle`.
+The transitions in `joins`, `syncs`, `sessions` and `lifecycle` call these functions.
 """
 
 from pipeline.broker.groups.events import Write
@@ -11,7 +11,7 @@ from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 
 def rebalance(group: Group, now_ms: int) -> None:
-    """Begin a rebalance because of a member that joins, or complete the one under way if it is the last."""
+    """Begin a rebalance for a member that joins, or complete the present one if this member is the last."""
     if group.state is GroupState.PREPARING:
         complete_join_if_all(group, now_ms)
     else:
@@ -19,7 +19,7 @@ def rebalance(group: Group, now_ms: int) -> None:
 
 
 def rebalance_after_removal(group: Group, members_before: int, now_ms: int) -> None:
-    """Begin a rebalance if members are gone. The others of one under way no longer wait for members that are gone."""
+    """Begin a rebalance if members were removed, or complete the present one if no other member is awaited."""
     has_generation = group.state in {GroupState.STABLE, GroupState.COMPLETING}
     if has_generation and len(group.roster.members) < members_before:
         prepare_rebalance(group, now_ms)
@@ -28,7 +28,7 @@ def rebalance_after_removal(group: Group, members_before: int, now_ms: int) -> N
 
 
 def prepare_rebalance(group: Group, now_ms: int, error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
-    """Have all members join again. Members that wait for an assignment get the error."""
+    """Make all members join again. Members that wait for an assignment get the error."""
     _drop_syncs(group, error, now_ms)
     was_empty = group.state is GroupState.EMPTY
     group.state = GroupState.PREPARING
@@ -46,7 +46,7 @@ def prepare_rebalance(group: Group, now_ms: int, error: ErrorCode = ErrorCode.RE
 def _drop_syncs(group: Group, error: ErrorCode, now_ms: int) -> None:
     for member in group.roster.members.values():
         if group.state is GroupState.COMPLETING:
-            # Members still hold assignments of the generation before, which count no more.
+            # Members still hold the assignments of the former generation.
             group.roster.set_assignment(member, b"")
         group.end_sync(member, SyncGroupResponse(error_code=error), now_ms)
     group.awaiting_sync.clear()
@@ -54,13 +54,13 @@ def _drop_syncs(group: Group, error: ErrorCode, now_ms: int) -> None:
 
 
 def complete_join_if_all(group: Group, now_ms: int) -> None:
-    """Complete the rebalance under way if all have joined; a first one lasts its initial delay all the same."""
+    """Complete the present rebalance if all members have joined; a first one still lasts its initial delay."""
     if group.state is GroupState.PREPARING and group.initial_left_ms is None and group.roster.has_all_joined:
         _complete_join(group, now_ms)
 
 
 def extend_or_complete_join(group: Group, now_ms: int) -> None:
-    """End the time to join. A first rebalance is extended if a member has come meanwhile (KIP-134)."""
+    """End the time to join, or extend a first rebalance if a member joined meanwhile (KIP-134)."""
     left_ms = group.initial_left_ms
     if left_ms and group.has_grown:
         group.has_grown = False
@@ -72,7 +72,7 @@ def extend_or_complete_join(group: Group, now_ms: int) -> None:
 
 
 def _complete_join(group: Group, now_ms: int) -> None:
-    """Go on with the members that have joined, and with static members, which stay until their sessions end."""
+    """Begin a generation of all members that have joined, and of static members, which stay until a session ends."""
     group.join_timer = group.initial_left_ms = None
     roster = group.roster
     for member in [*roster.members.values()]:
@@ -80,7 +80,7 @@ def _complete_join(group: Group, now_ms: int) -> None:
             group.remove_member(member)
     members = roster.members
     if members and not roster.elect_joined_leader():
-        # A rebalance timeout may be anything, also zero or less: the timer must not fire again and again at once.
+        # A rebalance timeout may be zero or less; without the session timeout this timer would fire without a pause.
         group.set_join_timer(now_ms + max(roster.rebalance_timeout_ms, roster.session_timeout_ms))
         return
     group.begin_generation()

@@ -103,7 +103,7 @@ class _GroupValue(Message):
 
 @dataclass(frozen=True, slots=True)
 class OffsetKey:
-    """Names the committed offset of a group in a partition."""
+    """Key of a group's committed offset in a partition."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -111,7 +111,7 @@ class OffsetKey:
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """Names a group."""
+    """Key of a group."""
 
     group_id: str
 

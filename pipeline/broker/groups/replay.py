@@ -1,8 +1,8 @@
-"""Replays the journal: finds the newest value of each key, then the groups that these make. Pure.
+"""Replays the journal: finds the newest value of each key, then builds the groups from these values. Pure.
 
-Invariants: the newest value of a key wins and a tombstone removes it, in the order of the log; so replaying it twice,
-or compacted, gives the same. Records that cannot be read are named in `problems` and skipped. Records of a transaction
-count once its commit marker comes, and not at all without one (KIP-447).
+Invariants: the newest value of a key wins and a tombstone removes it, in the order of the log; so a second replay, or a
+replay after compaction, gives the same groups. Unreadable records are named in `problems` and skipped. Records of a
+transaction count at its commit marker, and without one not at all (KIP-447).
 """
 
 import struct
@@ -25,7 +25,7 @@ _MARKER_KEY = struct.Struct(">hh")
 
 @dataclass(slots=True)
 class Problems:
-    """Records that could not be read: how many, and the first ones in words."""
+    """Unreadable records: their number, and a description of the first ones."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Replay:
                 self.newest[name] = value
 
     def entry(self, key: bytes, value: bytes) -> None:
-        """Open one of the newest values."""
+        """Decode one of the newest values."""
         try:
             name = decode_key(key)
             if name is None:
@@ -102,7 +102,7 @@ class Replay:
             self.problems.add(f"the value of key {key.hex()}: {error}")
 
     def groups(self) -> Mapping[str, LoadedGroup]:
-        """Return the groups of which at least one record could be read."""
+        """Return the groups with at least one readable record."""
         return {
             group_id: LoadedGroup(metadata=group.metadata, offsets=group.offsets)
             for group_id, group in self._groups.items()

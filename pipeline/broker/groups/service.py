@@ -1,4 +1,4 @@
-"""Wires what a broker runs for its groups: the journal, the coordinator and the keeper of offsets.
+"""Runs the parts of a broker that serve groups: the journal, the coordinator and the keeper of offsets.
 
 Invariant: the coordinator loads a group after its offsets are loaded, and unloads it before them.
 """
@@ -41,7 +41,7 @@ class GroupService:
         view.subscribe_deletions(self.offsets.forget_topic)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load, write, fire timers, forget offsets of deleted topics and let others expire, until cancelled."""
+        """Load, write, fire timers, and remove offsets that expire or whose topic is deleted, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.journal.run)
             await nursery.start(self.coordinator.runtime.run)

@@ -17,7 +17,7 @@ def heartbeat(group: Group, sender: Identity, now_ms: int) -> CoordinatorResult:
 
 
 def heartbeat_empty(group: Group, _sender: Identity, _now_ms: int) -> CoordinatorResult:
-    """Refuse: nobody is a member."""
+    """Refuse: the group has no members."""
     return group.result(ErrorCode.UNKNOWN_MEMBER_ID)
 
 
@@ -27,7 +27,7 @@ def heartbeat_preparing(group: Group, sender: Identity, now_ms: int) -> Coordina
 
 
 def commit_empty(group: Group, sender: Identity, _now_ms: int) -> CoordinatorResult:
-    """Accept a consumer that assigns partitions to itself, and so has no generation."""
+    """Accept a consumer that assigns partitions to itself and has no generation."""
     return group.result(ErrorCode.NONE if sender.generation < 0 else group.check_sender(sender))
 
 
@@ -44,7 +44,7 @@ def _extend(group: Group, sender: Identity, now_ms: int) -> ErrorCode:
 
 
 def leave(group: Group, leavers: Iterable[Leaver], now_ms: int) -> CoordinatorResult:
-    """Remove members that ask for it; the result has an error for each of them."""
+    """Remove members at their request; the result has an error code for each."""
     before = len(group.roster.members)
     errors = [_remove(group, leaver) for leaver in leavers]
     rebalance_after_removal(group, before, now_ms)
@@ -65,7 +65,7 @@ def _remove(group: Group, leaver: Leaver) -> ErrorCode:
 
 
 def session_over(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
-    """Remove a member whose session is over, or set its timer again if it was heard of meanwhile."""
+    """Remove a member whose session is over, or set its timer again if its deadline has moved."""
     before = len(group.roster.members)
     member = group.roster.members.get(timer.member_id)
     if member is None:
@@ -77,7 +77,7 @@ def session_over(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
         elif member.is_new or (member.join is None and member.sync is None):
             group.remove_member(member)
         else:
-            # The member waits for an answer of ours and sends no heartbeats; the answer starts its session anew.
+            # The member waits for an answer and sends no heartbeats; the answer starts its session again.
             member.deadline_ms = None
     rebalance_after_removal(group, before, now_ms)
     return group.result()

@@ -1,4 +1,4 @@
-"""Members ask for their assignments; the leader brings those of all. Pure."""
+"""Members request their assignments; the leader sends those of all members. Pure."""
 
 from pipeline.broker.groups.events import CoordinatorResult, NewAssignment, Sync, Timer, Write, WriteResult
 from pipeline.broker.groups.group import Group
@@ -9,7 +9,7 @@ from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 
 def sync_empty(group: Group, request: Sync, _now_ms: int) -> CoordinatorResult:
-    """Refuse: nobody is a member."""
+    """Refuse: the group has no members."""
     return _refuse(group, request, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
@@ -67,7 +67,7 @@ def assignment_written(group: Group, written: WriteResult, now_ms: int) -> Coord
 
 
 def sync_time_over(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
-    """Remove the members that have not asked for their assignments in time."""
+    """Remove the members that have not sent SyncGroup in time."""
     if timer == group.sync_timer:
         members = group.roster.members
         for member in [member for member in members.values() if member.id in group.awaiting_sync]:

@@ -1,7 +1,7 @@
 """The timers that groups have set: one heap, and one wait for the earliest.
 
-Invariant: a timer of an entry that was removed never fires. No timer is taken back; those that mean nothing any more
-are forgotten when there are many.
+Invariant: a timer of a removed entry never fires. Timers are never cancelled; outdated ones are dropped when there are
+many.
 """
 
 import heapq
@@ -26,7 +26,7 @@ class Timers:
         self._entries = entries
         self._heap: list[tuple[int, int, GroupEntry, Timer]] = []
         self._most = MIN_TIMERS
-        """So many timers are held before those that mean nothing any more are looked for."""
+        """Timers held before outdated ones are dropped."""
         self._numbers = count()
         self._wake = Wakeup()
 
@@ -34,7 +34,7 @@ class Timers:
         return len(self._heap)
 
     def set(self, entry: GroupEntry, timer: Timer) -> None:
-        """Set a timer of a group."""
+        """Add a timer of a group."""
         if not self._heap or timer.at_ms < self._heap[0][0]:
             self._wake.set()
         heapq.heappush(self._heap, (timer.at_ms, next(self._numbers), entry, timer))
@@ -42,7 +42,7 @@ class Timers:
             self._forget()
 
     def due(self, now_ms: int, most: int) -> Iterator[tuple[GroupEntry, Timer]]:
-        """Take out at most `most` timers that are due, the earliest first."""
+        """Remove and yield at most `most` timers that are due, the earliest first."""
         self._wake.clear()
         for _ in range(most):
             if not self._heap or self._heap[0][0] > now_ms:
@@ -52,13 +52,13 @@ class Timers:
                 yield entry, timer
 
     async def wait(self) -> None:
-        """Return when the earliest timer is due."""
+        """Return when the earliest timer is due, or an earlier one was added."""
         due_s = self._heap[0][0] / 1000 if self._heap else float("inf")
         with trio.move_on_at(due_s):
             await self._wake.wait()
 
     def _forget(self) -> None:
-        """Forget timers that mean nothing any more: they may lie weeks ahead, and keep their groups in memory."""
+        """Drop outdated timers: they may be weeks ahead, and keep their groups in memory."""
         self._heap = [
             timer for timer in self._heap if self._entries.holds(timer[2]) and timer[2].group.awaits(timer[3])
         ]

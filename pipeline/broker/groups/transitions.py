@@ -1,6 +1,6 @@
-"""The state machine of a group: for each event and state the function that reacts, and the states it may lead to.
+"""The state machine of a group: for each event and state the function that reacts, and the states that may follow.
 
-The machine checks itself against this table after each event. The diagram in docs/groups.md is made from it.
+The machine checks itself against this table after each event. The diagram in docs/groups.md is generated from it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from pipeline.broker.groups.model import GroupState
 
 E = TypeVar("E")
 React = Callable[[Group, E, int], CoordinatorResult]
-"""Has an event happen to a group at a time, in milliseconds."""
+"""Applies an event to a group at a time in milliseconds."""
 
 
 class Transition(NamedTuple, Generic[E]):
@@ -33,7 +33,7 @@ class Reactions(Generic[E]):
     transitions: Mapping[GroupState, Transition[E]]
 
     def react(self, group: Group, event: E, now_ms: int) -> CoordinatorResult:
-        """Have the event happen to a group. Raises AssertionError if the table does not know the state it leads to."""
+        """Apply the event to a group. Raises AssertionError if the table does not allow the state that follows."""
         transition = self.transitions[group.state]
         result = transition.function(group, event, now_ms)
         if group.state not in transition.to:
@@ -154,12 +154,12 @@ TABLE: Sequence[Reactions[Any]] = (JOIN, SYNC, HEARTBEAT, COMMIT, LEAVE, *_OF_TI
 
 
 def fire(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
-    """Have a timer of a group fire."""
+    """Fire a timer of a group."""
     return _OF_TIMERS[timer.kind].react(group, timer, now_ms)
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram: what leads from one state to another. Unloading leads to Dead from all."""
+    """Return the table as a Mermaid state diagram: the events that lead from one state to another."""
     lines = ["stateDiagram-v2", "    [*] --> Empty"]
     lines += [f"    {before} --> {after}: {', '.join(events)}" for before, after, events in _edges()]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Watch of the in-sync replicas: which may join an ISR, and which partitions led here want another one."""
+"""Queue of partitions whose ISR may have to change, and the brokers alive to join one; `in_sync_replicas` decides."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

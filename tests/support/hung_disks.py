@@ -20,8 +20,8 @@ from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
 from pipeline.net.network import SOCKETS
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Observed
 from tests.support.replicas import CONFIG, OWN
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Observed
 
 
 @asynccontextmanager

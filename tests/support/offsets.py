@@ -14,7 +14,7 @@ from pipeline.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from tests.unit.broker.conftest import Broker
+from tests.support.broker_in_process import Broker
 
 
 async def topic_id(broker: Broker, name: str) -> uuid.UUID:

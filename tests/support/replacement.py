@@ -19,7 +19,7 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES
 from pipeline.records.record import Record, iterate_records
-from tests.unit.log.conftest import content_of
+from tests.support.wire import content_of
 
 NAME = TopicPartition("table", 0)
 NOW_MS = 1_700_000_000_000

@@ -33,7 +33,7 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
 )
 from pipeline.protocol.schema import Message
 from pipeline.records.batch import place_batch, validate_for_append
-from tests.unit.broker.conftest import batch
+from tests.support.broker_in_process import batch
 
 TOPIC_ID = uuid.UUID(int=7)
 LEADER, FOLLOWER = BrokerId(1), BrokerId(2)

@@ -8,8 +8,8 @@ import trio
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.model import TopicPartition
+from tests.support.broker_in_process import TIMEOUT_S
 from tests.support.brokers import Brokers, clock
-from tests.unit.broker.conftest import TIMEOUT_S
 
 T = TopicPartition("t", 0)
 

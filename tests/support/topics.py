@@ -7,7 +7,7 @@ from pipeline.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.unit.broker.conftest import Broker
+from tests.support.broker_in_process import Broker
 
 
 async def create(broker: Broker, *topics: CreatableTopic, validate_only: bool = False) -> list[Any]:

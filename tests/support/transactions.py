@@ -5,7 +5,7 @@ import struct
 from pipeline.records.batch import write_crc
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
-from tests.unit.broker.conftest import NOW_MS
+from tests.support.broker_in_process import NOW_MS
 
 TRANSACTIONAL = 0x10
 CONTROL = 0x20

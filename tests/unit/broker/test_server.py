@@ -21,7 +21,7 @@ from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest
 from pipeline.protocol.messages.metadata import MetadataRequest
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import Broker, Start, batch
+from tests.support.broker_in_process import Broker, Start, batch
 
 
 async def until_ready(broker: Broker, condition: Callable[[Any], bool]) -> Any:

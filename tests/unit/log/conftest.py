@@ -1,4 +1,3 @@
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from pipeline.log.index import Index
 from pipeline.log.loader import load_log
 from pipeline.log.segment_indexes import position_before
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import (
     BatchHeader,
     iterate_headers,
@@ -150,11 +149,6 @@ def batches() -> Batches:
 
 
 Opener = Callable[..., UnifiedLog]
-
-
-def content_of(region: FileRegion) -> bytes:
-    """Return the bytes that sendfile would send."""
-    return os.pread(region.file.fileno(), region.size, region.position)
 
 
 @pytest.fixture

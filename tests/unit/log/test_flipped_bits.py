@@ -20,7 +20,8 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append, verify_crc
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.unit.log.conftest import Batches, content_of
+from tests.support.wire import content_of
+from tests.unit.log.conftest import Batches
 
 NAME, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 TOPIC_ID = uuid.UUID(int=0x0123456789ABCDEF0123456789ABCDEF)

@@ -21,7 +21,7 @@ from pipeline.records.record import iterate_records
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.support.cleaning import state
 from tests.support.replacement import CONFIG, NAME, NOW_MS, Run, append, compact, job_for, open_directory, read
-from tests.unit.log.conftest import content_of
+from tests.support.wire import content_of
 
 
 def test_readers_find_the_next_record_that_was_kept(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import BatchHeader, read_header
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.unit.log.conftest import Batches, Opener, content_of
+from tests.support.wire import content_of
+from tests.unit.log.conftest import Batches, Opener
 
 EPOCHS = [3, 3, 4, 4, 4, 6, 6, 7]
 

@@ -7,7 +7,7 @@ from pipeline.coordination.znodes import topic_config_path, topic_path
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start
 
 CONFIG = topic_config_path("t")
 

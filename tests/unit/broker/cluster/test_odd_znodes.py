@@ -14,7 +14,7 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest
 from pipeline.protocol.messages.metadata import MetadataRequest
 from pipeline.testing.memory_zookeeper import MemoryClient
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start, batch
 
 HUGE = 10**30
 TOPIC = {"version": 3, "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ", "adding_replicas": {}, "removing_replicas": {}}

@@ -22,8 +22,8 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.model import BROKER_IDS, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.broker_in_process import TIMEOUT_S
 from tests.support.controllers import make_topic, register
-from tests.unit.broker.conftest import TIMEOUT_S
 
 T = TopicPartition("t", 0)
 OWN = BrokerEndpoint(id=BrokerId(1), address=HostPort("h", 9092))

@@ -25,7 +25,7 @@ from pipeline.log.truncation import truncate_to
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, batch
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, batch
 
 NAME = TopicPartition("compacted", 0)
 HANG_S = 5.0

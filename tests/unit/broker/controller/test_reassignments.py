@@ -29,7 +29,7 @@ from pipeline.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
 )
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start, batch
 
 Pair = tuple[Broker, Broker]
 

@@ -10,7 +10,7 @@ from pipeline.coordination.znodes import BrokerRegistration, broker_path
 from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import TIMEOUT_S, Start, batch
+from tests.support.broker_in_process import TIMEOUT_S, Start, batch
 
 SHORT = {"zookeeper_session_timeout_ms": 1000}
 PATH = broker_path(BrokerId(1))

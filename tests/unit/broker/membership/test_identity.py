@@ -10,9 +10,9 @@ from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.broker_in_process import TIMEOUT_S, Start, batch
 from tests.support.strays import wait_for
 from tests.support.znodes import remove_tree
-from tests.unit.broker.conftest import TIMEOUT_S, Start, batch
 
 T = TopicPartition("t", 0)
 FOREIGN = ClusterId(id="other").encode()

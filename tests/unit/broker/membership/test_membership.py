@@ -33,7 +33,7 @@ from pipeline.protocol.messages.create_topics import CreatableReplicaAssignment,
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.metadata import MetadataRequest
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
-from tests.unit.broker.conftest import Broker, Start, batch
+from tests.support.broker_in_process import Broker, Start, batch
 
 DEADLINE_S = 60
 FAST = {"replica_lag_time_max_ms": 20_000, "replica_fetch_wait_max_ms": 50, "replica_fetch_backoff_ms": 50}

@@ -13,7 +13,7 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start, batch
 
 CONTROLLER = "kafka_controller_kafkacontroller_"
 PREFIX = "kafka_server_sessionexpirelistener_"

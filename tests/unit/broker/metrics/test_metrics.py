@@ -11,7 +11,7 @@ from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 GROUP = "readers"
 

@@ -22,7 +22,7 @@ from pipeline.protocol.messages.alter_client_quotas import (
 from pipeline.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start, batch
 
 QUOTA = 300_000
 MEASURED_S = 5.0

@@ -16,7 +16,7 @@ from pipeline.log.checkpoint import CLEAN_SHUTDOWN, HIGH_WATERMARKS, read_offset
 from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
 from pipeline.testing.faulty_files import HANG_LIMIT_S, FaultyFiles
-from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
+from tests.support.broker_in_process import NOW_MS, Broker, Start, batch
 
 MANY = 50
 """More than trio has threads by default."""

@@ -23,10 +23,10 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.produce import PartitionProduceResponse
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 from tests.support.hung_disks import PARTITIONS, ROLL_S, base_offsets, in_dir, names, opened, until
 from tests.support.replicas import assigned
 from tests.support.transactions import PRODUCER, TRANSACTIONAL, marker, with_attributes
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 ENTRIES = 400
 """More batches than the entries of an index that are kept in memory."""

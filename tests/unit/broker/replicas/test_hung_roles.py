@@ -27,9 +27,9 @@ from pipeline.protocol.messages.create_topics import (
 from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 from tests.support.hung_disks import leaders, names, opened, until
 from tests.support.replicas import TOPIC_ID, assigned
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 BOUND_S = 40.0
 """More than one wait for a disk that does not answer, less than CHANGES of them, and less than the hang."""

@@ -19,9 +19,9 @@ from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.produce import PartitionProduceResponse
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.broker_in_process import Start, batch
 from tests.support.hung_disks import PARTITIONS, ROLL_S, base_offsets, in_dir, leaders, names, until
 from tests.support.offsets import commit, fetch
-from tests.unit.broker.conftest import Start, batch
 
 RECORD = bytes(900)
 """Two do not fit into a segment."""

@@ -25,7 +25,7 @@ from pipeline.protocol.messages.create_topics import (
 )
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 CLEAN = ".kafka_cleanshutdown"
 

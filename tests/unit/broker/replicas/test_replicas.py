@@ -35,8 +35,8 @@ from pipeline.model import Offset, TopicPartition
 from pipeline.net.network import SOCKETS
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.records.batch import set_base_offset
+from tests.support.broker_in_process import NOW_MS, Observed, batch
 from tests.support.replicas import CONFIG, OWN, TOPIC_ID, assigned
-from tests.unit.broker.conftest import NOW_MS, Observed, batch
 
 
 class Leaderships:

@@ -15,8 +15,8 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 from tests.support.wire import joined
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 T = TopicPartition("t", 0)
 OLD_MS = NOW_MS - 10_000_000

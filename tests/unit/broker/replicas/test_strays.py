@@ -23,10 +23,10 @@ from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 from tests.support.brokers import replicated_cluster
 from tests.support.strays import T, produce_records, wait_for
 from tests.support.znodes import remove_tree
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
 async def topic_id_of(client: MemoryClient, name: str) -> uuid.UUID:

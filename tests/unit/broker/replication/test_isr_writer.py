@@ -29,7 +29,7 @@ from pipeline.log.files import DiskFiles
 from pipeline.log.loader import create_log
 from pipeline.model import NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
-from tests.unit.broker.conftest import Observed, batch
+from tests.support.broker_in_process import Observed, batch
 
 LEADER, SECOND, THIRD = REPLICAS = BrokerId(1), BrokerId(2), BrokerId(3)
 T = TopicPartition("t", 0)

@@ -25,7 +25,7 @@ from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Observed, batch
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Observed, batch
 
 
 class _SlowFiles(DiskFiles):

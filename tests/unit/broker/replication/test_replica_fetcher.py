@@ -34,8 +34,8 @@ from pipeline.net.network import SOCKETS
 from pipeline.protocol.errors import ErrorCode
 from pipeline.records.batch import place_batch
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Observed, batch
 from tests.support.replica_leader import FOLLOWER, LEADER, LONG_WAIT_MS, TOPIC_ID, Leader, leave_fetcher, serving
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Observed, batch
 
 
 def settings_for(leader: Leader, max_wait_ms: int = LONG_WAIT_MS) -> FetcherSettings:

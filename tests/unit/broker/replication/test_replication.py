@@ -24,8 +24,8 @@ from pipeline.protocol.messages.delete_records import (
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start, batch
 from tests.support.replica_leader import leave_fetcher
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
 
 T = TopicPartition("t", 0)
 

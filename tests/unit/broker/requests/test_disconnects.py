@@ -13,7 +13,7 @@ from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from pipeline.protocol.schema import Message
-from tests.unit.broker.conftest import Start
+from tests.support.broker_in_process import Start
 
 DEADLINE_S = 60
 LONG_MS = 60_000

@@ -55,9 +55,9 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pipeline.protocol.schema import Message
 from pipeline.records.batch import read_header, set_base_offset
+from tests.support.broker_in_process import NOW_MS, Broker, Start, batch
 from tests.support.large_requests import KnownTopic, large_requests
 from tests.support.loop_steps import Steps, measured_steps
-from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 MAX_STEP_S = 0.2
 DEADLINE_S = 60

@@ -1,7 +1,7 @@
 """Steps of the wall clock."""
 
 from pipeline.broker.runtime.clock_steps import MAX_STEP_MS, ClockSteps
-from tests.unit.broker.conftest import NOW_MS
+from tests.support.broker_in_process import NOW_MS
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 

@@ -17,7 +17,7 @@ from pipeline.broker.runtime.loop_watch import (
     LoopDelays,
     watch_loop,
 )
-from tests.unit.broker.conftest import TIMEOUT_S, Start
+from tests.support.broker_in_process import TIMEOUT_S, Start
 
 NAME = "pipeline_event_loop_delay"
 

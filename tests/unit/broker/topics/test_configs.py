@@ -27,7 +27,7 @@ from pipeline.protocol.messages.describe_configs import (
 )
 from pipeline.protocol.messages.incremental_alter_configs import OperationType
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 SET, DELETE, APPEND, SUBTRACT = OperationType

@@ -27,8 +27,8 @@ from pipeline.protocol.messages.create_topics import (
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.metadata import MetadataRequest
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Start, batch
 from tests.support.topics import create, describe, topic
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Start, batch
 
 
 async def test_deleted_topics_are_gone_with_all_their_traces(start: Start) -> None:

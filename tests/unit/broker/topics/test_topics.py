@@ -36,9 +36,9 @@ from pipeline.protocol.messages.create_topics import (
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.broker_in_process import TIMEOUT_S, Start, batch
 from tests.support.loop_steps import measured_steps
 from tests.support.topics import create, describe, topic
-from tests.unit.broker.conftest import TIMEOUT_S, Start, batch
 
 MAX_STEP_S = 0.2
 

@@ -11,8 +11,8 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.broker_in_process import Start, batch
 from tests.support.topics import ask_for, describe, names_of
-from tests.unit.broker.conftest import Start, batch
 
 
 async def test_topics_are_made_on_asking_only_if_both_sides_want_it(start: Start) -> None:

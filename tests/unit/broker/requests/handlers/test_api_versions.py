@@ -2,7 +2,7 @@
 
 from pipeline.broker.requests.dispatch import SERVED
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
-from tests.unit.broker.conftest import TIMEOUT_S, Start
+from tests.support.broker_in_process import TIMEOUT_S, Start
 
 
 async def test_api_versions_lists_the_served_versions(start: Start) -> None:

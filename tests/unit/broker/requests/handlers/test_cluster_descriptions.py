@@ -28,7 +28,7 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
 async def delete_records(broker: Broker, topic: str, *offsets: tuple[int, int]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from pipeline.errors import StorageError
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Start, batch
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Start, batch
 from tests.unit.broker.requests.handlers.conftest import headers_of
 
 

@@ -13,7 +13,7 @@ from pipeline.protocol.messages.create_partitions import CreatePartitionsRequest
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 from pipeline.records.batch import iterate_headers
-from tests.unit.broker.conftest import Broker, Start, batch
+from tests.support.broker_in_process import Broker, Start, batch
 
 SLOW_MS = 9000
 

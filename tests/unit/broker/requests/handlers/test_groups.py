@@ -45,7 +45,7 @@ from pipeline.protocol.messages.offset_fetch import (
 )
 from pipeline.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from pipeline.protocol.schema import Message
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start
 
 SETTINGS = {"offsets_topic_num_partitions": 3, "group_initial_rebalance_delay_ms": 0}
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.broker.conftest import Start
+from tests.support.broker_in_process import Start
 
 
 @pytest.mark.parametrize("count", [1001])

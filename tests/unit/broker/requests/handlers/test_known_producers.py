@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS, KNOWN_PRODUCERS
 from pipeline.protocol.errors import ErrorCode
-from tests.unit.broker.conftest import Start, batch
+from tests.support.broker_in_process import Start, batch
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.unit.broker.conftest import NOW_MS, Start, batch
+from tests.support.broker_in_process import NOW_MS, Start, batch
 
 
 async def test_list_offsets(start: Start) -> None:

@@ -36,8 +36,8 @@ from pipeline.protocol.messages.offset_fetch import (
 )
 from pipeline.protocol.schema import Message
 from pipeline.records.batch import iterate_headers
+from tests.support.broker_in_process import NOW_MS, Broker, Start, batch
 from tests.support.offsets import commit, fetch, topic_id
-from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 SMALL = {"offsets_topic_num_partitions": 3}
 NONE, UNKNOWN, TOO_LARGE = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_METADATA_TOO_LARGE

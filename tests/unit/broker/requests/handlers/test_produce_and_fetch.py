@@ -22,7 +22,7 @@ from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.record import iterate_records
 from pipeline.records.turns import Steps
 from tests.support.blocking_client import BlockingClient
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 from tests.unit.broker.requests.handlers.conftest import headers_of
 
 

@@ -10,8 +10,8 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.records.batch import iterate_headers
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 from tests.support.transactions import PRODUCER, TRANSACTIONAL, marker, with_attributes
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
 async def _read(

@@ -20,7 +20,7 @@ from pipeline.records.compression import Codec
 from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.turns import Steps
 from tests.support.bombs import batch_of, bomb
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
+from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
 def asked(partitions: int = 1) -> ListOffsetsRequest:

@@ -1,4 +1,4 @@
-"""The one error tree. Each error carries its data, and its message says what the user can do.
+"""Error tree of the package. Each error carries its data, and its message says what the user can do.
 
 Foreign exceptions (kazoo, sockets, the disk, HTTP) are translated once, at the door where they come in, with `from`.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class PipelineError(Exception):
-    """Everything this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class ConfigurationError(PipelineError):
@@ -20,15 +20,15 @@ class ConfigurationError(PipelineError):
 
 
 class ProtocolError(PipelineError):
-    """Bytes that are not the message they should be: truncated, oversized, or of an unknown kind."""
+    """Bytes are not the expected message: truncated, oversized, or of an unknown kind."""
 
 
 class TooManyElementsError(ProtocolError):
-    """A message whose arrays hold more elements than are taken."""
+    """The arrays of a message hold more elements than are accepted."""
 
 
 class CorruptBatchError(PipelineError):
-    """A record batch whose header, length or checksum is wrong. `offset` is its base offset where it could be read."""
+    """A record batch has a wrong header, length or checksum. `offset` is its base offset, if that could be read."""
 
     def __init__(self, reason: str, offset: int | None = None) -> None:
         super().__init__(reason if offset is None else f"batch at offset {offset}: {reason}")
@@ -37,7 +37,7 @@ class CorruptBatchError(PipelineError):
 
 
 class BatchTooLargeError(CorruptBatchError):
-    """A sound record batch that is larger than the topic allows (Kafka's MESSAGE_TOO_LARGE)."""
+    """A sound record batch is larger than the topic allows (Kafka's MESSAGE_TOO_LARGE)."""
 
     def __init__(self, size_bytes: int, max_batch_bytes: int, offset: int | None = None) -> None:
         super().__init__(f"{size_bytes} bytes, at most {max_batch_bytes} are allowed", offset)
@@ -46,9 +46,7 @@ class BatchTooLargeError(CorruptBatchError):
 
 
 class OpenedBatchTooLargeError(CorruptBatchError):
-    """A record batch that holds more, uncompressed, than may be opened. Send smaller batches, or raise the topic's
-    `max.message.bytes`, which the bound follows.
-    """
+    """A record batch is too large uncompressed. Send smaller batches, or raise the topic's `max.message.bytes`."""
 
     def __init__(self, max_opened_bytes: int, offset: int | None = None) -> None:
         super().__init__(f"uncompressed it is larger than the {max_opened_bytes} bytes allowed", offset)
@@ -56,7 +54,7 @@ class OpenedBatchTooLargeError(CorruptBatchError):
 
 
 class MemoryExhaustedError(PipelineError):
-    """The memory for opened batches was taken by others for too long. Try again, or raise its bound."""
+    """Other batches held the memory for opened batches for too long. Try again, or raise its bound."""
 
     def __init__(self, size_bytes: int, capacity_bytes: int) -> None:
         super().__init__(
@@ -68,8 +66,9 @@ class MemoryExhaustedError(PipelineError):
 
 
 class InvalidRecordError(CorruptBatchError):
-    """A sound batch that breaks a rule for producers or of its topic. `record_errors`: what is wrong with which of its
-    records (index within the batch, sentence), as far as single records are at fault (KIP-467).
+    """A sound batch violates a rule for producers or of its topic.
+
+    `record_errors`: the records at fault, if any, as (index within the batch, sentence) (KIP-467).
     """
 
     def __init__(self, reason: str, offset: int | None = None, record_errors: Sequence[tuple[int, str]] = ()) -> None:
@@ -78,11 +77,11 @@ class InvalidRecordError(CorruptBatchError):
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """Records are older or newer than the topic takes."""
+    """Records are older or newer than the topic accepts."""
 
 
 class OffsetOutOfRangeError(PipelineError):
-    """A read outside of the log. Start again from `log_start_offset` (oldest) or `log_end_offset` (from now on)."""
+    """A read is outside of the log. Start again at `log_start_offset` (oldest) or `log_end_offset` (new records)."""
 
     def __init__(self, requested: int, log_start_offset: int, log_end_offset: int) -> None:
         super().__init__(
@@ -94,7 +93,7 @@ class OffsetOutOfRangeError(PipelineError):
 
 
 class LogEndMismatchError(PipelineError):
-    """An append that was made for a log of another end. Look where it ends, `log_end_offset`, before going on."""
+    """An append expected another log end offset. Check `log_end_offset` before going on."""
 
     def __init__(self, expected: int, log_end_offset: int) -> None:
         super().__init__(f"the log ends at {log_end_offset}, not at {expected} as the sender thinks")
@@ -103,7 +102,7 @@ class LogEndMismatchError(PipelineError):
 
 
 class OffsetOverlapError(PipelineError):
-    """An append at a given offset that lies before the end of the log. Go on from `log_end_offset`."""
+    """An append at a given offset lies before the log end offset. Go on from `log_end_offset`."""
 
     def __init__(self, base_offset: int, log_end_offset: int) -> None:
         super().__init__(f"batch at offset {base_offset} overlaps the log, which ends at {log_end_offset}")
@@ -112,7 +111,7 @@ class OffsetOverlapError(PipelineError):
 
 
 class StorageError(PipelineError):
-    """The disk refused. `path` is what was being read or written."""
+    """The disk refused an operation on `path`."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -121,10 +120,9 @@ class StorageError(PipelineError):
 
 
 class RollDueError(PipelineError):
-    """An append needs a new segment, or something else of the disk, in a thread first (`UnifiedLog.roll`). Nothing was
-    appended.
+    """An append needs a new segment or other disk work in a thread first (`UnifiedLog.roll`). Nothing was appended.
 
-    `base_offset` is that of the segment to append to, while the log ends at `end_offset`; None if a roll is under way.
+    `base_offset`: of the segment to append to, while the log ends at `end_offset`; None if a roll is under way.
     """
 
     def __init__(self, end_offset: int, base_offset: int | None) -> None:
@@ -134,33 +132,30 @@ class RollDueError(PipelineError):
 
 
 class SegmentClosedError(PipelineError):
-    """A read needs files that are not open, or bytes that are not in the page cache: a thread is to open or to read
-    them first (`open_for_read`).
-    """
+    """A read needs closed files or uncached bytes: have a thread open or read them first (`open_for_read`)."""
 
 
 class OddEntryError(StorageError):
-    """Something else has the name of a file or directory of ours. The disk is well; what needs the name is concerned
-    alone.
-    """
+    """A foreign entry has the name of a file or directory of ours. The disk is well; only that name is affected."""
 
 
 class DamagedSegmentError(StorageError):
-    """A segment holds something else than whole batches where some are due. The rest of the log can be read."""
+    """A segment holds bytes that are no whole batches. The rest of the log can be read."""
 
 
 class LogDirSilentError(StorageError):
-    """The disk of a log dir has not answered for long. What it holds is as it was, and may be used once it answers."""
+    """The disk of a log dir has not answered for long. Its data are unchanged, and usable once it answers."""
 
 
 class LogFailedError(StorageError):
-    """One log failed alone: by an error that nobody foresaw, or by what lies in its directory. It is offline until the
-    broker is started again; the other logs of its log dir go on.
+    """A single log failed, by an unforeseen error or by the contents of its directory.
+
+    It is offline until the broker restarts; the other logs of its log dir go on.
     """
 
 
 class DiskFullError(StorageError):
-    """No space left. Nothing of what was refused remains; make room and try again."""
+    """No space is left. Nothing of the refused write remains; make room and try again."""
 
 
 class OutOfOrderSequenceError(PipelineError):
@@ -174,7 +169,7 @@ class OutOfOrderSequenceError(PipelineError):
 
 
 class TooManyProducersError(PipelineError):
-    """The broker remembers as many idempotent producers as it may, and this one is new. Nothing was appended."""
+    """The broker remembers the maximum of idempotent producers, and this one is new. Nothing was appended."""
 
     def __init__(self, producer_id: int, max_producers: int) -> None:
         super().__init__(
@@ -186,7 +181,7 @@ class TooManyProducersError(PipelineError):
 
 
 class StaleProducerEpochError(PipelineError):
-    """A batch of an older epoch than the producer is known by: a newer instance has taken its place."""
+    """A batch has an older epoch than its producer is known by: a newer instance has replaced it."""
 
     def __init__(self, producer_id: int, current_epoch: int, got: int) -> None:
         super().__init__(f"producer {producer_id}: epoch {got} is older than its current epoch {current_epoch}")
@@ -196,7 +191,7 @@ class StaleProducerEpochError(PipelineError):
 
 
 class CoordinationError(PipelineError):
-    """ZooKeeper said no, or did not answer in time. `path` is the znode."""
+    """ZooKeeper refused, or did not answer in time. `path` is the znode."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
@@ -205,11 +200,11 @@ class CoordinationError(PipelineError):
 
 
 class NodeExistsError(CoordinationError):
-    """The znode to be created is there already."""
+    """The znode to create exists already."""
 
 
 class NodeOwnedError(NodeExistsError):
-    """The ephemeral znode to be created belongs to another live session, which put `data` there."""
+    """The ephemeral znode to create belongs to another live session, which wrote `data`."""
 
     def __init__(self, path: str, data: bytes, owner_session: int | None) -> None:
         owner = "nobody's session" if owner_session is None else f"session 0x{owner_session:x}"
@@ -219,23 +214,23 @@ class NodeOwnedError(NodeExistsError):
 
 
 class NoNodeError(CoordinationError):
-    """The znode is not there."""
+    """The znode does not exist."""
 
 
 class BadVersionError(CoordinationError):
-    """Somebody else changed the znode since it was read."""
+    """Another process has changed the znode since it was read."""
 
 
 class NodeContendedError(CoordinationError):
-    """Others changed the znode again and again before it could be written."""
+    """Other processes changed the znode again and again before it could be written."""
 
 
 class NotEmptyError(CoordinationError):
-    """The znode to be deleted has children."""
+    """The znode to delete has children."""
 
 
 class CoordinationUnavailableError(CoordinationError):
-    """ZooKeeper could not be reached in time; nothing was sent, so the operation can be repeated."""
+    """ZooKeeper was not reached in time; nothing was sent, so the operation can be repeated."""
 
 
 class CoordinationLostError(CoordinationError):
@@ -247,4 +242,4 @@ class NetworkError(PipelineError):
 
 
 class DeadlineExceededError(PipelineError):
-    """What was waited for did not happen within its bound."""
+    """A deadline passed before the awaited event."""

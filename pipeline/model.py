@@ -1,6 +1,6 @@
-"""The nouns that every room shares: identifiers and small values, without behaviour of their own.
+"""Nouns that every room shares: identifiers and small values without behaviour.
 
-Identifiers are NewTypes so that a checker tells an offset from an epoch; at run time they are what they wrap.
+Identifiers are NewTypes, so that a type checker tells an offset from an epoch; at run time they are plain values.
 """
 
 from dataclasses import dataclass
@@ -13,32 +13,32 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
 NO_LEADER_EPOCH = LeaderEpoch(-1)
 NO_BROKER_EPOCH = -1
-"""Of a broker that does not tell its epoch."""
+"""The epoch of a broker that does not report one."""
 
 BROKER_IDS = "/brokers/ids"
 """The znode of the live brokers, which brokers write and clients may read."""
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic. Ordered by topic, then number. A tuple, because one is looked up for each batch."""
+    """A partition of a topic, ordered by topic, then number. A tuple, because one is looked up for each batch."""
 
     topic: str
     partition: int
 
     def __str__(self) -> str:
-        """Kafka's directory name of the partition, `topic-0`."""
+        """Return Kafka's directory name of the partition, `topic-0`."""
         return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class HostPort:
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        """`host:port`, an IPv6 address in brackets."""
+        """Return `host:port`, with an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -50,21 +50,21 @@ class BrokerEndpoint:
     address: HostPort
     rack: str | None = None
     epoch: int = NO_BROKER_EPOCH
-    """Of its registration (KIP-903)."""
+    """The epoch of its registration (KIP-903)."""
 
 
 class OpenFile(Protocol):
-    """A file that stays open as long as something refers to it."""
+    """A file that stays open as long as it is referred to."""
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile."""
+        """Return the descriptor, for sendfile."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRegion:
-    """Bytes of an open file that travel from the page cache to a socket without being copied into the process.
+    """Bytes of an open file that go from the page cache to a socket without a copy in the process.
 
-    Holding the region holds the file open, so a segment that is deleted meanwhile is still readable to its end.
+    A region holds its file open, so a segment that is deleted meanwhile can still be read to its end.
     """
 
     file: OpenFile
@@ -72,16 +72,16 @@ class FileRegion:
     size: int
 
     def __len__(self) -> int:
-        """Bytes in the region."""
+        """Return the number of bytes."""
         return self.size
 
 
 class Clock(Protocol):
-    """Wall clock: milliseconds since 1970 UTC. Passed in, so that tests and simulations turn it themselves.
+    """Wall clock: milliseconds since 1970 UTC. Passed in, so that tests and simulations can set it.
 
-    The clock may be set back or forward at any time. It gives records their times, and decides how old records and
-    committed offsets are; waits, lags and sessions are measured in trio's time.
+    The clock may be set back or forward at any time. It gives records their timestamps, and decides the age of records
+    and committed offsets; waits, lags and sessions are measured in trio's time.
     """
 
     def __call__(self) -> int:
-        """Milliseconds since 1970 UTC."""
+        """Return milliseconds since 1970 UTC."""

@@ -1,4 +1,4 @@
-"""A replica as its observers see it: properties that a broker offers and the audit reads."""
+"""Observed replicas: properties that a broker offers and the audit reads."""
 
 import uuid
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ class ObservedLog(Protocol):
         """Offset before which every record survives a crash."""
 
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
-        """Headers of the batches, from the batch with this offset on."""
+        """Yield the headers of the batches, from the batch with this offset on."""
 
     def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
-        """Start offset of a leader epoch; None if it is not known."""
+        """Return the start offset of a leader epoch; None if it is not known."""
 
 
 class ObservedPartition(Protocol):
-    """A replica on this broker; each property has its present value."""
+    """A replica on this broker. Each property has its present value."""
 
     @property
     def topic_partition(self) -> TopicPartition:

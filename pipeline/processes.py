@@ -1,14 +1,14 @@
 """Child processes: started, watched, and stopped by their own id, never by name. For Linux.
 
-Owns each child until it has been reaped. A child's standard input is what it is given, or closed, and its output goes
-to a file, so that no child shares the terminal with its parent; it runs in a session of its own, so that Ctrl-C reaches
-the parent alone, which then stops its children in order.
+Owns each child until it has been reaped. A child has the given standard input or none, and its output goes to a file,
+so that no child shares the terminal with its parent. It runs in its own session, so that Ctrl-C reaches only the
+parent, which then stops its children in order.
 
-A child does not outlive its parent, even when that is killed with -9: the kernel kills it then (PR_SET_PDEATHSIG, see
-prctl(2)), which works for any program and leaves nothing to clean up, unlike ids noted in a file. The kernel means the
-thread that started the child, not the process, so children are started in the thread that runs trio, and not in the
-worker threads of `trio.lowlevel.open_process`, which end when they are idle. A program in between asks for it and then
-becomes the child, since Python code between fork and exec (`preexec_fn`) may hang where there are threads.
+A child does not outlive its parent, even if that is killed with -9: the kernel then kills the child (PR_SET_PDEATHSIG,
+see prctl(2)). This works for any program and leaves nothing to clean up, unlike ids noted in a file. The kernel watches
+the thread that started the child, so children are started in the thread that runs trio, and not in the worker threads
+of `trio.lowlevel.open_process`, which end when they are idle. A program in between asks the kernel and then becomes the
+child, since Python code between fork and exec (`preexec_fn`) may hang in a process with threads.
 """
 
 import os
@@ -26,7 +26,7 @@ from pipeline.errors import DeadlineExceededError, PipelineError
 
 STOP_GRACE_S = 10.0
 BROKER_STOP_GRACE_S = 330.0
-"""Longer than a broker waits for its disks (`log.directory.CLOSE_TIMEOUT_S`) and for others to take over."""
+"""Time above a broker's waits for its disks (`log.directory.CLOSE_TIMEOUT_S`) and for new leaders."""
 POLL_INTERVAL_S = 0.05
 LOG_TAIL_BYTES = 4000
 
@@ -41,16 +41,16 @@ try:
 except OSError as error:
     sys.exit(f"{sys.argv[2]}: {error.strerror}")
 """
-"""Becomes the program given by its arguments, after the id of the parent."""
+"""A program that becomes the command in its arguments, which follow the id of the parent."""
 
 
 class ProcessEndedError(PipelineError):
-    """A child ended before it was ready. The message holds the end of what it wrote."""
+    """A child ended before it was ready. The message holds the end of its output."""
 
 
 @dataclass(slots=True)
 class ChildProcess:
-    """One running child."""
+    """A running child."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -63,11 +63,11 @@ class ChildProcess:
 
     @property
     def running(self) -> bool:
-        """False once it has ended."""
+        """True until the child has ended."""
         return self.process.poll() is None
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended (negative: the signal)."""
+        """Wait for the end of the child, and return its exit code (negative: the signal)."""
         while self.running:
             try:
                 descriptor = os.pidfd_open(self.pid)
@@ -81,7 +81,7 @@ class ChildProcess:
         return self.process.wait()
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> int:
-        """SIGTERM, and SIGKILL when `grace_s` is over. Completes even when cancelled."""
+        """Send SIGTERM, and SIGKILL after `grace_s`. Return the exit code. Runs to its end even if cancelled."""
         with trio.CancelScope(shield=True):
             if self.running:
                 self.process.send_signal(signal.SIGTERM)
@@ -93,14 +93,11 @@ class ChildProcess:
         return self.process.wait()
 
     def kill(self) -> None:
-        """SIGKILL, at once."""
+        """Send SIGKILL."""
         self.process.kill()
 
     async def wait_until(self, ready: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
-        """Poll `ready` until it holds.
-
-        Raises ProcessEndedError when the child ends first, DeadlineExceededError after `timeout_s`.
-        """
+        """Poll `ready` until it is True. Raises DeadlineExceededError, ProcessEndedError if the child ends first."""
         with trio.move_on_after(timeout_s):
             while not await ready():
                 if not self.running:
@@ -120,10 +117,8 @@ def start_process(
 ) -> ChildProcess:
     """Start `command`; its output is appended to `log`. It ends when this process ends, however that happens.
 
-    `stdin`: a descriptor that becomes its standard input; without one it has none. `stdout`: one that its standard
-    output goes to instead of `log`.
-
-    A command that cannot be started is a child that ends at once, with the reason in `log`.
+    `stdin` and `stdout` are descriptors: the child's input (default: none), and its output instead of `log`. A command
+    that cannot be started is a child that ends at once, with the reason in `log`.
     """
     with log.open("ab") as log_file:
         process = subprocess.Popen(
@@ -137,7 +132,7 @@ def start_process(
 
 
 def is_port_free(port: int, host: str = "127.0.0.1") -> bool:
-    """True if a server could listen there now."""
+    """True if a server could listen on the port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -148,11 +143,11 @@ def is_port_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port for a server that is started later and may come back to it; nobody else gets it while this process lives.
+    """Reserve a port for a server that starts later and may restart, for as long as this process lives.
 
-    The kernel chooses it, and keeps it for a socket that is bound and never listens: connections to it are refused, and
-    neither a program that asks for any port nor an outgoing connection is given it. A server that sets SO_REUSEADDR can
-    listen on it all the same, as long as no other one does. Raises PipelineError where no port is left.
+    The kernel chooses the port for a socket that is bound and never listens: connections to it are refused, and neither
+    a program that asks for any port nor an outgoing connection gets it. A server that sets SO_REUSEADDR can listen on
+    it all the same, if no other server does. Raises PipelineError if no port is left.
     """
     reservation = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

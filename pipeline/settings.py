@@ -1,4 +1,4 @@
-"""Checks settings of services: models of dotted names, built once, with errors that name the key.
+"""Settings of services: models of dotted names, checked once, with errors that name the key.
 
 A setting is declared once: a field with its dotted name as alias, type, default and bounds. The docstring under the
 field is the setting's description, which the tables of docs/*.md show.
@@ -20,7 +20,7 @@ _ENDPOINT = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/
 
 
 def parse_address(text: str) -> HostPort:
-    """`host:port`, `[v6]:port`, or `:port`. Raises ValueError."""
+    """Parse `host:port`, `[v6]:port` or `:port`. Raises ValueError."""
     matched = _ENDPOINT.fullmatch(text.strip())
     if matched is None or int(matched["port"]) > 65535:
         raise ValueError(f"{text!r} is not host:port")
@@ -33,12 +33,12 @@ def parse_address(text: str) -> HostPort:
 
 
 def parse_addresses(text: str) -> tuple[HostPort, ...]:
-    """A comma-separated bootstrap list, at least one address. Raises ValueError."""
+    """Parse a comma-separated bootstrap list of at least one address. Raises ValueError."""
     return tuple(parse_address(part) for part in text.split(","))
 
 
 def parsed_by(parse: Callable[[str], object]) -> BeforeValidator:
-    """Make a type accept text that `parse` turns into a value or refuses by ValueError."""
+    """Make a type accept text, which `parse` turns into a value or refuses with ValueError."""
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
@@ -47,7 +47,7 @@ Addresses = Annotated[tuple[HostPort, ...], parsed_by(parse_addresses)]
 
 
 class SettingsModel(BaseModel):
-    """Base of a service's settings."""
+    """Base of the settings of a service."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -56,7 +56,7 @@ class SettingsModel(BaseModel):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Check a mapping of dotted names to values. Raises ConfigurationError, which names the first wrong key."""
+        """Check a mapping of dotted names to values. Raises ConfigurationError, with the first wrong key."""
         try:
             return cls.model_validate(dict(settings))
         except ValidationError as error:
@@ -64,18 +64,18 @@ class SettingsModel(BaseModel):
 
     @classmethod
     def descriptions(cls) -> dict[str, str]:
-        """Return the description of each setting by dotted name, each in one line."""
+        """Return the descriptions by dotted name, each in one line."""
         return {str(field.alias): " ".join((field.description or "").split()) for field in cls.model_fields.values()}
 
 
 def hint(key: str, model: type[SettingsModel]) -> str:
-    """Return the end of a message that refuses an unknown setting: the most similar name, if any."""
+    """Return the end of an error about an unknown setting: the most similar name, if any."""
     near = difflib.get_close_matches(key, [str(field.alias) for field in model.model_fields.values()], n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def reason_of(error: Any) -> str:
-    """Return what is wrong with a value, from an entry of `ValidationError.errors`."""
+    """Return the fault of a value, from an entry of `ValidationError.errors`."""
     reason = re.sub(r"^\w+ should |, unable to (parse|interpret).*| after validation", "", str(error["msg"]))
     return f"must {reason}" if reason != error["msg"] else reason.removeprefix("Value error, ")
 

@@ -1,1 +1,1 @@
-"""What lies inside a record batch (format v2): header, checksum, compression, columns. Pure functions of bytes."""
+"""Record batches (format v2) from inside: header, checksum, compression, columns. Pure functions of bytes."""

@@ -1,15 +1,15 @@
-"""The header of a record batch, format v2 (KIP-98; `DefaultRecordBatch` in Apache Kafka): read, checked, patched.
+"""Header of a record batch, format v2 (KIP-98; `DefaultRecordBatch` in Apache Kafka): read, checked, patched.
 
-The payload stays closed here: nothing is decompressed and no record is looked at. Layout, big-endian:
+The payload stays closed: nothing is decompressed and no record is read. Layout, big-endian:
 
     base_offset int64 | batch_length int32 | partition_leader_epoch int32 | magic int8 | crc uint32 |
     attributes int16 | last_offset_delta int32 | base_timestamp int64 | max_timestamp int64 |
     producer_id int64 | producer_epoch int16 | base_sequence int32 | record_count int32 | records
 
 Invariants:
-- `batch_length` counts what follows it; the CRC-32C covers all from `attributes` on. So base offset and leader epoch
-  are patched in place and the checksum stays true; a patch behind them renews it.
-- Bytes that are no batch raise CorruptBatchError, never anything else.
+- `batch_length` counts the bytes behind it; the CRC-32C covers all bytes from `attributes` on. So base offset and
+  leader epoch are patched in place without a new checksum; a patch behind them needs one.
+- Bytes that are no batch raise CorruptBatchError, and no other error.
 """
 
 import struct
@@ -31,8 +31,8 @@ LOG_OVERHEAD = 12
 MAGIC = 2
 MIN_RECORD_SIZE = 7
 MAX_PRODUCED_RECORDS = (1 << 30) // MIN_RECORD_SIZE
-"""Of one request for one partition. More than a batch can hold that anybody may open, and few enough for a segment,
-whose offsets lie within 2^31 of its base offset. A compressed batch can claim any number."""
+"""Bound of records in one request for one partition, since a compressed batch can claim any number. It is above any
+batch that may be opened, and below the offsets of a segment, which lie within 2^31 of its base offset."""
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
@@ -40,7 +40,7 @@ MAX_SEQUENCE = 2**31 - 1
 """The sequence number after which 0 follows."""
 NO_TIMESTAMP = -1
 DELETE_HORIZON = 0x40
-"""The bit of the attributes that makes the base timestamp the time after which deletions may go (KIP-534)."""
+"""Attribute bit: the base timestamp is the time after which tombstones may be removed (KIP-534)."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
@@ -60,7 +60,7 @@ CONTROL = 0x20
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps of a batch: the producer, or the broker on append (KIP-32)."""
+    """Source of a batch's timestamps: the producer, or the broker on append (KIP-32)."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -69,7 +69,7 @@ class TimestampType(IntEnum):
 class BatchHeader(NamedTuple):
     """The 61 bytes before the records of a batch, fields in wire order. Timestamps in ms since 1970 UTC.
 
-    A tuple, because a broker makes one or two of them for each batch: `struct` gives it its fields.
+    A tuple, because a broker makes one or two for each batch, straight from `struct`.
     """
 
     base_offset: int
@@ -88,7 +88,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header and records."""
+        """Size of header and records."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -103,7 +103,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed. Raises CorruptBatchError for a codec Kafka does not know."""
+        """Codec of the records. Raises CorruptBatchError for a codec that Kafka does not know."""
         number = self.attributes & _CODEC_MASK
         if number > Codec.ZSTD:
             raise CorruptBatchError(f"unknown compression codec {number}", self.base_offset)
@@ -111,22 +111,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_compressed(self) -> bool:
-        """True if the records are compressed, be it with a codec Kafka does not know."""
+        """True if the records are compressed, even with a codec that Kafka does not know."""
         return bool(self.attributes & _CODEC_MASK)
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """With LOG_APPEND_TIME all records bear `max_timestamp`."""
+        """Timestamp type; with LOG_APPEND_TIME all records have `max_timestamp`."""
         return TimestampType.LOG_APPEND_TIME if self.attributes & _LOG_APPEND_TIME else TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
-        """Part of a transaction."""
+        """True if the batch is part of a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Holds a transaction marker or the like, no user's records."""
+        """True if the batch holds a control record (a transaction marker), not data."""
         return bool(self.attributes & CONTROL)
 
     @property
@@ -137,17 +137,17 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
 
-_new_header = partial(tuple.__new__, BatchHeader)
+_NEW_HEADER = partial(tuple.__new__, BatchHeader)
 
 
 def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; the records behind it may be missing and the checksum is not looked at.
+    """Return the header at `position`. The records may be missing; the checksum is not verified.
 
-    Raises CorruptBatchError where the bytes cannot be a v2 header (older formats included).
+    Raises CorruptBatchError if the bytes cannot be a v2 header (older formats included).
     """
     if len(buffer) - position < HEADER_SIZE:
         raise CorruptBatchError(f"{len(buffer) - position} bytes are too few for a batch header")
-    header = _new_header(_HEADER.unpack_from(buffer, position))
+    header = _NEW_HEADER(_HEADER.unpack_from(buffer, position))
     base_offset, batch_length, last_offset_delta = header.base_offset, header.batch_length, header.last_offset_delta
     if header.magic != MAGIC:
         raise CorruptBatchError(f"message format {header.magic}, only {MAGIC} is known", base_offset)
@@ -163,7 +163,7 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
 
 
 def iterate_headers(buffer: ReadableBuffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch as (position, header). Stops before a partial trailing batch, as Fetch responses have."""
+    """Yield (position, header) of each whole batch. Stops before a partial last batch, as in Fetch responses."""
     position = 0
     while len(buffer) - position >= HEADER_SIZE:
         header = read_header(buffer, position)
@@ -174,7 +174,7 @@ def iterate_headers(buffer: ReadableBuffer) -> Iterator[tuple[int, BatchHeader]]
 
 
 def whole_batches(buffer: ReadableBuffer) -> int:
-    """How many leading bytes are whole batches, by their lengths alone."""
+    """Return the size of the leading whole batches, by their lengths alone. Raises CorruptBatchError."""
     position = 0
     while len(buffer) - position >= HEADER_SIZE:
         length = _LENGTH.unpack_from(buffer, position + _LENGTH_POSITION)[0]
@@ -187,9 +187,7 @@ def whole_batches(buffer: ReadableBuffer) -> int:
 
 
 def take_batches(buffer: ReadableBuffer, start: int, at_most: int) -> tuple[int, int]:
-    """Where the first batches from `start` on end, and how many they are, by their lengths alone. Those that are not
-    whole, or no batches, are not taken.
-    """
+    """Return the end of the first whole batches from `start` on, and their number, by their lengths alone."""
     position = start
     for count in range(at_most):
         if len(buffer) - position < HEADER_SIZE:
@@ -202,21 +200,19 @@ def take_batches(buffer: ReadableBuffer, start: int, at_most: int) -> tuple[int,
 
 
 def place_batch(buffer: WritableBuffer, position: int, base_offset: int, leader_epoch: int) -> BatchHeader:
-    """Patch the offset of the batch's first record and the epoch of the leader that appends it; the checksum covers
-    neither. Returns the new header.
-    """
+    """Patch base offset and leader epoch, which the checksum does not cover. Return the new header."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
-    return _new_header(_HEADER.unpack_from(buffer, position))
+    return _NEW_HEADER(_HEADER.unpack_from(buffer, position))
 
 
 def set_base_offset(buffer: WritableBuffer, position: int, offset: int) -> None:
-    """Patch the offset of the batch's first record; the checksum does not cover it."""
+    """Patch the base offset, which the checksum does not cover."""
     _OFFSET.pack_into(buffer, position, offset)
 
 
 def set_log_append_time(buffer: WritableBuffer, position: int, timestamp_ms: int) -> BatchHeader:
-    """Make `timestamp_ms` the timestamp of all records of a batch and renew the checksum. Returns the new header."""
+    """Make `timestamp_ms` the timestamp of all records of a batch and renew the checksum. Return the new header."""
     header = read_header(buffer, position)
     struct.pack_into(">h", buffer, position + _ATTRIBUTES_POSITION, header.attributes | _LOG_APPEND_TIME)
     struct.pack_into(">q", buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
@@ -225,7 +221,7 @@ def set_log_append_time(buffer: WritableBuffer, position: int, timestamp_ms: int
 
 
 def write_header(buffer: WritableBuffer, header: BatchHeader) -> None:
-    """Write a header at the start of a buffer that holds exactly its batch. The checksum is computed, not taken."""
+    """Write a header at the start of a buffer that holds exactly its batch. The checksum is computed."""
     _HEADER.pack_into(buffer, 0, *header._replace(crc=0))
     write_crc(buffer, 0, header.size_bytes)
 
@@ -236,7 +232,7 @@ def write_crc(buffer: WritableBuffer, position: int, size_bytes: int) -> None:
 
 
 def verify_crc(buffer: ReadableBuffer, position: int, header: BatchHeader) -> None:
-    """Raises CorruptBatchError unless the batch is whole and its checksum true."""
+    """Verify that the batch is whole and its checksum right. Raises CorruptBatchError."""
     size_bytes = header.batch_length + LOG_OVERHEAD
     if size_bytes > len(buffer) - position:
         raise CorruptBatchError(f"{len(buffer) - position} bytes of a batch of {size_bytes}", header.base_offset)
@@ -244,7 +240,7 @@ def verify_crc(buffer: ReadableBuffer, position: int, header: BatchHeader) -> No
 
 
 def verify_checksum(buffer: ReadableBuffer, position: int, size_bytes: int) -> None:
-    """Raises CorruptBatchError unless the checksum of the whole batch at `position` is true."""
+    """Verify the checksum of the whole batch at `position`. Raises CorruptBatchError."""
     (crc,) = _CRC.unpack_from(buffer, position + _CRC_POSITION)
     computed = _compute_crc(buffer, position, size_bytes)
     if crc != computed:
@@ -255,13 +251,12 @@ def verify_checksum(buffer: ReadableBuffer, position: int, size_bytes: int) -> N
 def validate_for_append(
     buffer: ReadableBuffer, *, max_batch_bytes: int, keep_offsets: bool = False
 ) -> list[BatchHeader]:
-    """The headers of the batches that fill `buffer`, checked as a broker does on Produce (Kafka's LogValidator).
+    """Return the headers of the batches that fill `buffer`, checked as on Produce (Kafka's LogValidator).
 
-    A producer's batch starts at offset 0, has a record for every offset, a payload and is no control batch, and all of
-    them have at most MAX_PRODUCED_RECORDS. With `keep_offsets` (copies of another log) offsets must rise from batch to
-    batch, while gaps, control batches and batches without payload are let through.
-    Raises CorruptBatchError; one whose size alone is wrong is a BatchTooLargeError, a sound one that no producer may
-    send an InvalidRecordError.
+    A producer's batch starts at offset 0, has a record for every offset and a payload, and is no control batch; all
+    batches have at most MAX_PRODUCED_RECORDS. With `keep_offsets` (copies of another log) offsets must rise from batch
+    to batch, while gaps, control batches and batches without payload are accepted.
+    Raises CorruptBatchError; for a sound batch BatchTooLargeError, or InvalidRecordError if no producer may send it.
     """
     headers: list[BatchHeader] = []
     position = 0

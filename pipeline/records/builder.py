@@ -1,10 +1,10 @@
-"""Records into a batch: each record is encoded once, straight behind the room kept for the header.
+"""Builder of a batch: each record is encoded once, straight into the batch's buffer, behind space for the header.
 
 Invariants:
 - Offsets and timestamps are deltas to the first record's; the batch starts at offset 0, which a broker patches.
-- A batch holds at least one record, however large, and else never grows beyond `max_bytes` before compression.
+- A batch holds at least one record, however large; with more records it never exceeds `max_bytes` before compression.
 - `build` gives the buffer away: a builder makes one batch.
-- An `append` that raises adds nothing: the records before and behind it are whole.
+- An `append` that raises adds nothing: the other records are whole.
 
 Record layout (KIP-98), all integers zigzag varints: length, attributes int8, timestamp delta, offset delta, key length
 (-1: null) and key, value length and value, number of headers, each with key length, key, value length, value.
@@ -28,7 +28,7 @@ from pipeline.records.compression import Codec, compress
 Header = tuple[str, bytes | None]
 
 MAX_TIMESTAMP_MS = 2**62 - 1
-"""Times are within it, forward and back, so that no difference of two is beyond 64 bits."""
+"""Bound of timestamps, positive and negative, so that the difference of two fits into 64 bits."""
 
 _NULL = b"\x01"
 _NO_ATTRIBUTES = b"\x00"
@@ -47,14 +47,14 @@ _SMALL_VARINTS = tuple(_encode_unsigned(value << 1) for value in range(8192))
 
 
 def encode_varint(value: int) -> bytes:
-    """Zigzag varint of a signed integer of up to 64 bits."""
+    """Encode a signed integer of up to 64 bits as a zigzag varint."""
     if 0 <= value < 8192:
         return _SMALL_VARINTS[value]
     return _encode_unsigned(value << 1 if value >= 0 else ~(value << 1))
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
-    """The header section of a record, its count first. Raises TypeError, ValueError or AttributeError."""
+    """Encode the headers of a record, their count first. Raises TypeError, ValueError or AttributeError."""
     encoded = bytearray(encode_varint(len(headers)))
     for key, value in headers:
         key_bytes = key.encode()
@@ -72,7 +72,7 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 class BatchBuilder:
-    """Takes records until it is full, then makes one batch of them. `max_bytes` counts the header, uncompressed."""
+    """Takes records until it is full, then makes a batch. `max_bytes`: the uncompressed bound, header included."""
 
     def __init__(self, codec: Codec, max_bytes: int) -> None:
         self._codec = codec
@@ -86,18 +86,18 @@ class BatchBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """Header and records so far, uncompressed."""
+        """Uncompressed size of header and records."""
         return len(self._buffer)
 
     @property
     def record_count(self) -> int:
-        """Records so far."""
+        """Number of records."""
         return self._record_count
 
     def append(self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp_ms: int) -> bool:
-        """Add a record. False, and nothing added, when it does not fit any more; the first one always fits.
+        """Add a record. Return False and add nothing if it does not fit; the first record always fits.
 
-        Raises TypeError, ValueError or AttributeError where key, value, headers or time are not what they must be.
+        Raises TypeError, ValueError or AttributeError for a wrong key, value, header or timestamp.
         """
         count = self._record_count
         if not -MAX_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
@@ -107,7 +107,7 @@ class BatchBuilder:
         delta_ms = timestamp_ms - self._base_timestamp_ms if count else 0
         if headers is not self._last_headers:
             self._last_headers_encoded = encode_headers(headers)
-            # A tuple cannot change: producers that give the same one each time have it encoded once.
+            # A tuple cannot change: a producer that passes the same one each time has it encoded once.
             self._last_headers = headers if isinstance(headers, tuple) else None
         encoded_headers = self._last_headers_encoded
         timestamp_and_offset = encode_varint(delta_ms) + encode_varint(count)
@@ -152,7 +152,7 @@ class BatchBuilder:
         producer_epoch: int = NO_PRODUCER_EPOCH,
         base_sequence: int = NO_SEQUENCE,
     ) -> bytearray:
-        """The batch, compressed and with its checksum. At least one record must have been added; ends the builder."""
+        """Return the batch, compressed and with checksum, and end the builder. Raises ValueError without records."""
         if not self._record_count:
             raise ValueError("a batch needs at least one record")
         batch, self._buffer = self._buffer, bytearray(HEADER_SIZE)

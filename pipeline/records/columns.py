@@ -1,9 +1,9 @@
-"""Batches opened as columns: arrays of offsets, timestamps and field positions over one buffer, and Arrow from them.
+"""Columns of opened batches: arrays of offsets, timestamps and field positions over one buffer, and Arrow from them.
 
 Invariants:
-- No object per record. Fields stay where they are: in the buffer given, if nothing in it is compressed, else in one
-  new buffer. So the columns are valid as long as the buffer given is neither changed nor used again.
-- Checksums are verified. Bytes that are no batches raise CorruptBatchError, with nothing read outside of them.
+- No object per record. Fields stay in the given buffer if nothing in it is compressed, else in one new buffer. So the
+  columns are valid as long as the given buffer is not changed.
+- Checksums are verified. Bytes that are no batches raise CorruptBatchError; no byte outside of them is read.
 - Control batches are not opened: they are listed, and `next_offset` counts them.
 
 Heavy imports (numba, numpy, pyarrow): never imported by a broker or by the package at start.
@@ -41,7 +41,7 @@ from pipeline.records.record import MAX_UNCOMPRESSED_BYTES
 
 _MAX_BUFFER_BYTES = 2**31 - 1
 _COLUMNS_BYTES = 64
-"""What the arrays take for each record, headers aside."""
+"""Memory of the arrays for each record, without headers."""
 
 _HEADER_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 ARROW_SCHEMA = pa.schema(
@@ -59,20 +59,20 @@ ARROW_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Fields:
-    """Where byte strings lie in the buffer: parallel arrays of position and length, length -1 for null."""
+    """Byte strings in the buffer: parallel arrays of position and length, length -1 for null."""
 
     position: Int32s
     length: Int32s
 
     def __getitem__(self, rows: slice) -> "Fields":
-        """The same, of some rows."""
+        """The fields of some rows."""
         return Fields(position=self.position[rows], length=self.length[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordColumns:
-    """n records of m batches. `header_index` (n + 1 long): headers of row i are rows header_index[i] up to [i + 1]
-    of `header_key` and `header_value`. `batch_index` points into `batches`. Timestamps in ms since 1970 UTC.
+    """Columns of n records of m batches. `header_index` (n + 1 long): headers of row i are rows header_index[i] up to
+    [i + 1] of `header_key` and `header_value`. `batch_index` points into `batches`. Timestamps in ms since 1970 UTC.
     """
 
     buffer: Bytes
@@ -88,16 +88,16 @@ class RecordColumns:
     header_value: Fields
 
     def __len__(self) -> int:
-        """Records."""
+        """Number of records."""
         return len(self.offset)
 
     @property
     def next_offset(self) -> int | None:
-        """Where to read on: the offset after the last batch, control batches counted. None without any batch."""
+        """Offset after the last batch, control batches included: the next one to read. None without batches."""
         return max((header.next_offset for header in self.batches + self.control_batches), default=None)
 
     def between(self, start_offset: int, end_offset: int) -> "RecordColumns":
-        """The records from `start_offset` to before `end_offset`, of batches as they lie in a log. Copies nothing."""
+        """Return the records from `start_offset` to before `end_offset`, for batches in log order. Copies nothing."""
         first, last = np.searchsorted(self.offset, (start_offset, end_offset))
         rows = slice(int(first), max(int(first), int(last)))
         return replace(
@@ -111,9 +111,9 @@ class RecordColumns:
         )
 
     def to_arrow(self) -> pa.RecordBatch:
-        """A record batch of ARROW_SCHEMA. Fields are copied together, once.
+        """Return a record batch of ARROW_SCHEMA. Fields are copied once.
 
-        A header key that is no UTF-8 gets replacement characters, as in Java clients.
+        A header key that is not UTF-8 gets replacement characters, as in Java clients.
         """
         types = np.array([header.timestamp_type for header in self.batches], dtype=np.int32)
         return pa.RecordBatch.from_arrays(
@@ -160,12 +160,12 @@ class RecordColumns:
 def open_batches(
     buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES, max_batch_bytes: int = MIN_OPENED_BYTES
 ) -> RecordColumns:
-    """The records of all whole batches in `buffer`; a partial trailing batch is left out.
+    """Return the records of all whole batches in `buffer`; a partial last batch is left out.
 
-    `max_bytes` bounds what all compressed batches together may hold, `max_batch_bytes` what each may. Waits in this
-    thread for the memory that they take while they are opened; the columns are the caller's. Raises CorruptBatchError,
-    OpenedBatchTooLargeError beyond a bound (with the offset, where a single batch is too large), MemoryExhaustedError;
-    ValueError where buffer and bound together reach 2 GiB: open it in portions.
+    `max_bytes` bounds the payloads of all compressed batches together, `max_batch_bytes` each of them. Blocks until
+    there is memory to open them; the caller owns the columns. Raises CorruptBatchError, MemoryExhaustedError;
+    OpenedBatchTooLargeError beyond a bound (with the offset, if a single batch is too large); ValueError if buffer and
+    bound together reach 2 GiB: open the buffer in portions.
     """
     if len(buffer) + max_bytes > _MAX_BUFFER_BYTES:
         raise ValueError(f"{len(buffer)} bytes and up to {max_bytes} more are too many to open at once")
@@ -200,19 +200,18 @@ def open_batches(
 
 
 def open_in_portions(buffer: ReadableBuffer, *, max_batch_bytes: int = MIN_OPENED_BYTES) -> Iterator[RecordColumns]:
-    """Open batches in portions: any number of batches takes no more memory than a single large batch does."""
+    """Yield the records of all whole batches in portions, in the memory of a single large batch."""
     starts = [position for position, _ in iterate_headers(buffer)]
     try:
-        columns = open_batches(
-            buffer, max_bytes=max(max_batch_bytes, MIN_OPENED_BYTES), max_batch_bytes=max_batch_bytes
-        )
+        max_bytes = max(max_batch_bytes, MIN_OPENED_BYTES)
+        columns = open_batches(buffer, max_bytes=max_bytes, max_batch_bytes=max_batch_bytes)
     except OpenedBatchTooLargeError as error:
         if error.offset is not None or len(starts) == 1:
             raise
     else:
         yield columns
         return
-    # Outside of the handler: an error keeps what was opened before it alive.
+    # Outside of the handler: its error would keep the opened payloads alive.
     middle = starts[len(starts) // 2]
     view = memoryview(buffer)
     yield from open_in_portions(view[:middle], max_batch_bytes=max_batch_bytes)
@@ -220,7 +219,7 @@ def open_in_portions(buffer: ReadableBuffer, *, max_batch_bytes: int = MIN_OPENE
 
 
 def _need_bytes(plain_bytes: int, headers: Sequence[BatchHeader]) -> int:
-    """All payloads, the last one a second time, and the columns."""
+    """Return the memory of all payloads, of a second copy of the last one, and of the columns."""
     records = min(sum(header.record_count for header in headers), plain_bytes // MIN_RECORD_SIZE)
     return 2 * plain_bytes + _COLUMNS_BYTES * records
 
@@ -231,7 +230,7 @@ def _uncompress(
     limit_bytes: int,
     max_batch_bytes: int,
 ) -> tuple[ReadableBuffer, list[tuple[int, int]]]:
-    """The one buffer that holds all payloads, and where each lies in it."""
+    """Return a buffer of all payloads, and the span of each in it."""
     plain = bytearray()
     spans = []
     for (codec, section), header in zip(sections, headers, strict=True):

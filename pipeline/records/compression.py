@@ -1,11 +1,11 @@
-"""The codecs of a batch's payload, each in the framing Kafka writes.
+"""Codecs of a batch's payload, each in the framing that Kafka writes.
 
 Invariants:
-- `decompress` never yields more than `max_bytes` and never allocates beyond it on the word of the data;
-  whatever else is wrong with the data, it raises CorruptBatchError and nothing else.
-- `plain_pieces` yields what `decompress` returns and refuses what that refuses, though it may have yielded something
-  before. It holds one piece at a time, and never takes more memory than `opening_bytes` says beforehand.
-- A library is loaded when its codec is first used, so that a broker, which never opens a payload, loads none.
+- `decompress` never returns more than `max_bytes`, and never allocates more because the data say so. Any fault of the
+  data raises CorruptBatchError and no other error.
+- `plain_pieces` yields the bytes that `decompress` returns, and refuses the same data, perhaps after the first pieces.
+  It holds one piece at a time, and never takes more memory than `opening_bytes` says beforehand.
+- A library is loaded when its codec is first used: a broker seldom opens a payload.
 
 Framings: gzip (RFC 1952, any number of members), snappy in the blocks of xerial's SnappyOutputStream (raw snappy is
 read too), an LZ4 frame with independent blocks (KIP-57), a zstd frame (KIP-110).
@@ -15,7 +15,7 @@ import contextlib
 import mmap
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 
 from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError
@@ -23,16 +23,16 @@ from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError
 ReadableBuffer = bytes | bytearray | memoryview
 
 LZ4_FAST_LEVEL = 9
-"""Kafka's default, which stands for the fast compressor; all others are levels of the thorough one."""
+"""Kafka's default, which means the fast compressor; all others are levels of the thorough one."""
 ZSTD_USUAL_LEVEL = 3
 
 GZIP_WINDOW_BITS = 31
 _GZIP_CHUNK_BYTES = 16 * 1024
 _SMALL_GZIP_BYTES = 16 << 20
-XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_VERSIONS = b"\x00\x00\x00\x01\x00\x00\x00\x01"
-_XERIAL_HEADER_SIZE = len(XERIAL_MAGIC) + len(XERIAL_VERSIONS)
-XERIAL_BLOCK_BYTES = 32 * 1024
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_VERSIONS = b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_HEADER_SIZE = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
+_XERIAL_BLOCK_BYTES = 32 * 1024
 _LIKELY_RATIO = 8
 _LIMIT_GROWTH = 4
 _LEAST_LIMIT_BYTES = 1 << 20
@@ -42,23 +42,23 @@ _ZSTD_LIKELY_RATIO = 16
 
 PIECE_BYTES = 256 * 1024
 FRAME_HEADER_BYTES = 32
-"""No codec has a longer header."""
+"""Bound of the header of a frame, for all codecs."""
 _SNAPPY_MAX_RATIO = 22
-"""Three bytes of snappy stand for 64 at most."""
+"""Three bytes of snappy hold 64 at most."""
 _LZ4_INPUT_BYTES = 64 * 1024
 _ZSTD_SMALL_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 128
 """A block of four bytes may hold 128 KiB, so this much input yields 4 MiB at most."""
 _GZIP_MEMORY_BYTES = 1 << 20
 _STREAM_MEMORY_BYTES = 10 << 20
-"""Two blocks of the largest size, and what they make of one input."""
+"""Two blocks of the largest size, and the output of one input."""
 
-# A zstd context is dear to make and must not be used by two threads at once.
-_of_thread = threading.local()
+_OF_THREAD = threading.local()
+"""The zstd context of each thread: it is expensive to make, and two threads must not share one."""
 
 
 class Codec(IntEnum):
-    """Bits 0-2 of a batch's attributes."""
+    """Compression codecs: bits 0-2 of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -68,7 +68,7 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, data: ReadableBuffer, level: int | None = None) -> ReadableBuffer:
-    """`data` in the codec's framing; without a codec, `data` itself. Levels are Kafka's (KIP-390), None the usual."""
+    """Return `data` in the codec's framing; without a codec `data` itself. Levels are Kafka's (KIP-390), or None."""
     match codec:
         case Codec.NONE:
             return data
@@ -76,7 +76,7 @@ def compress(codec: Codec, data: ReadableBuffer, level: int | None = None) -> Re
             compressor = zlib.compressobj(-1 if level is None else level, wbits=GZIP_WINDOW_BITS)
             return compressor.compress(data) + compressor.flush()
         case Codec.SNAPPY:
-            return _compress_xerial(data)
+            return b"".join(xerial_pieces((data,)))
         case Codec.LZ4:
             import lz4.frame
 
@@ -94,7 +94,7 @@ def compress(codec: Codec, data: ReadableBuffer, level: int | None = None) -> Re
 
 
 def decompress(codec: Codec, data: ReadableBuffer, max_bytes: int) -> ReadableBuffer:
-    """The plain bytes, at most `max_bytes`; without a codec, `data` itself. Raises CorruptBatchError."""
+    """Return the plain bytes, at most `max_bytes`; without a codec `data` itself. Raises CorruptBatchError."""
     match codec:
         case Codec.NONE:
             plain = data
@@ -123,7 +123,7 @@ def _decompress_gzip(data: ReadableBuffer, max_bytes: int) -> ReadableBuffer:
             plain += piece
             _check_size(len(plain), max_bytes)
         return plain
-    # What grows is copied again and again, and the heap keeps the smaller copies. A map of all that may come takes
+    # A growing buffer is copied again and again, and the heap keeps the smaller copies. A map of `max_bytes` takes
     # memory only as far as it is written.
     view, end = memoryview(mmap.mmap(-1, max_bytes)), 0
     for piece in pieces:
@@ -134,7 +134,7 @@ def _decompress_gzip(data: ReadableBuffer, max_bytes: int) -> ReadableBuffer:
 
 
 def _gzip_pieces(data: ReadableBuffer, piece_bytes: int) -> Iterator[bytes]:
-    # Small chunks: zlib copies what follows a member, which would be quadratic in the number of members.
+    # Small chunks: zlib copies the bytes behind a member, which would be quadratic in the number of members.
     position = 0
     with memoryview(data) as view:
         while position < len(view):
@@ -151,16 +151,17 @@ def _gzip_pieces(data: ReadableBuffer, piece_bytes: int) -> Iterator[bytes]:
                 position += len(chunk) - len(member.unconsumed_tail) - len(member.unused_data)
 
 
-def _compress_xerial(data: ReadableBuffer) -> bytearray:
+def xerial_pieces(pieces: Iterable[ReadableBuffer]) -> Iterator[ReadableBuffer]:
+    """Yield the pieces in xerial's framing."""
     from cramjam import snappy
 
-    framed = bytearray(XERIAL_MAGIC + XERIAL_VERSIONS)
-    with memoryview(data) as view:
-        for start in range(0, len(view), XERIAL_BLOCK_BYTES):
-            block = memoryview(snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
-            framed += len(block).to_bytes(4, "big")
-            framed += block
-    return framed
+    yield _XERIAL_MAGIC + _XERIAL_VERSIONS
+    for piece in pieces:
+        with memoryview(piece) as view:
+            for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+                block = memoryview(snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+                yield len(block).to_bytes(4, "big")
+                yield block
 
 
 def _decompress_snappy(data: ReadableBuffer, max_bytes: int) -> bytearray:
@@ -172,7 +173,7 @@ def _decompress_snappy(data: ReadableBuffer, max_bytes: int) -> bytearray:
 
 def _snappy_blocks(data: ReadableBuffer) -> Iterator[memoryview]:
     with memoryview(data) as view:
-        if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+        if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
             yield view
             return
         if len(view) < _XERIAL_HEADER_SIZE:
@@ -215,7 +216,7 @@ def _decompress_lz4(data: ReadableBuffer, max_bytes: int) -> bytearray:
 
     decompressor = lz4.frame.LZ4FrameDecompressor()
     plain = bytearray()
-    # The library allocates what it may yield at most: a likely size first, more only where there is more.
+    # The library allocates the most that it may return: a likely size first, then more if there is more.
     allowance = max(_LZ4_LIKELY_RATIO * len(data), _LZ4_FIRST_BYTES)
     while not decompressor.eof:
         try:
@@ -236,12 +237,12 @@ def _decompress_lz4(data: ReadableBuffer, max_bytes: int) -> bytearray:
 def _decompress_zstd(data: ReadableBuffer, max_bytes: int) -> bytes:
     import zstandard
 
-    if not hasattr(_of_thread, "zstd"):
-        _of_thread.zstd = zstandard.ZstdDecompressor()
-    decompressor: zstandard.ZstdDecompressor = _of_thread.zstd
+    if not hasattr(_OF_THREAD, "zstd"):
+        _OF_THREAD.zstd = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _OF_THREAD.zstd
     size = 0
     try:
-        # The limit given to the library holds, and is allocated, only for frames that do not tell their size.
+        # The library heeds the limit, and allocates it, only for frames that do not declare their size.
         size = zstandard.frame_content_size(data)
         _check_size(size, max_bytes)
         likely_bytes = _ZSTD_LIKELY_RATIO * len(data)
@@ -250,7 +251,7 @@ def _decompress_zstd(data: ReadableBuffer, max_bytes: int) -> bytes:
                 return decompressor.decompress(data, max_output_size=likely_bytes, allow_extra_data=False)
         return decompressor.decompress(data, max_output_size=max(max_bytes, 1), allow_extra_data=False)
     except zstandard.ZstdError as error:
-        # The library says the same of a frame that is cut off, which the checksum of a batch all but rules out.
+        # A truncated frame gives the same message, but the checksum of a batch all but rules that out.
         if size < 0 and "did not decompress full frame" in str(error):
             raise OpenedBatchTooLargeError(max_bytes) from error
         raise CorruptBatchError(f"not a zstd frame of at most {max_bytes} bytes: {error}") from error
@@ -260,10 +261,9 @@ def _decompress_zstd(data: ReadableBuffer, max_bytes: int) -> bytes:
 
 
 def plain_limits(sections: Sequence[tuple[Codec, ReadableBuffer]], max_bytes: int) -> list[int]:
-    """How many bytes to allow for what these sections hold together: the size if it is known, else a likely one,
-    then ever more up to `max_bytes`. So a charge is seldom much more than what is opened.
+    """Return the limits to try for all sections together: the declared size, else a likely one, then up to `max_bytes`.
 
-    Raises CorruptBatchError.
+    So a charge is seldom much more than the plain bytes. Raises CorruptBatchError.
     """
     sizes = [_plain_size(codec, data) for codec, data in sections]
     likely_bytes = sum(
@@ -279,7 +279,7 @@ def plain_limits(sections: Sequence[tuple[Codec, ReadableBuffer]], max_bytes: in
 
 
 def _plain_size(codec: Codec, data: ReadableBuffer) -> int | None:
-    """The bytes that the data hold uncompressed, None where they do not say so. Raises CorruptBatchError."""
+    """Return the uncompressed size, None if the data do not declare it. Raises CorruptBatchError."""
     match codec:
         case Codec.NONE:
             return len(data)
@@ -293,10 +293,7 @@ def _plain_size(codec: Codec, data: ReadableBuffer) -> int | None:
 
 
 def plain_pieces(codec: Codec, data: ReadableBuffer, max_bytes: int) -> Iterator[ReadableBuffer]:
-    """Yield the plain bytes in pieces, at most `max_bytes` in all.
-
-    Raises CorruptBatchError, OpenedBatchTooLargeError beyond `max_bytes`.
-    """
+    """Yield the plain bytes in pieces. Raises CorruptBatchError, OpenedBatchTooLargeError beyond `max_bytes`."""
     size_bytes = 0
     for piece in _pieces(codec, data, max_bytes):
         size_bytes += len(piece)
@@ -305,8 +302,9 @@ def plain_pieces(codec: Codec, data: ReadableBuffer, max_bytes: int) -> Iterator
 
 
 def opening_bytes(codec: Codec, start: ReadableBuffer, size_bytes: int, max_bytes: int) -> int:
-    """The memory that `plain_pieces` takes at most for data of this size and with this start (FRAME_HEADER_BYTES or
-    more, or all), beside the data. Raises CorruptBatchError.
+    """Return the bound of the memory of `plain_pieces` for `size_bytes` of data, without the data.
+
+    `start`: their first FRAME_HEADER_BYTES or more. Raises CorruptBatchError.
     """
     match codec:
         case Codec.NONE:
@@ -387,7 +385,7 @@ def _zstd_pieces(data: ReadableBuffer) -> Iterator[ReadableBuffer]:
 
 
 def _zstd_sizes(data: ReadableBuffer) -> tuple[int, int]:
-    """The bytes that a frame holds by its own word, -1 if it does not say so, and its window."""
+    """Return the declared size of a frame, -1 if there is none, and its window."""
     import zstandard
 
     try:

@@ -1,8 +1,8 @@
-"""The machine-code loops over records (numba); `record.py` is their pure-Python twin.
+"""Machine-code loops over records (numba); `record.py` is their pure-Python twin.
 
 Invariants:
-- No read outside of the stated bytes, whatever they hold: each position is compared with its end before it is used,
-  and a failure is a code of `Fault`, never an exception.
+- No read outside of the given bytes, whatever they are: each position is compared with its end before it is used, and
+  a failure is a code of `Fault`, never an exception.
 - Positions fit in int32: callers pass buffers below 2 GiB.
 """
 
@@ -18,7 +18,7 @@ Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 _Int = int | np.int64
 
-# The columns of the table of batches that `parse_records` takes.
+# Columns of the table of batches for `parse_records`.
 START: Final = 0
 END: Final = 1
 BASE_OFFSET: Final = 2
@@ -31,7 +31,7 @@ BATCH_FIELDS: Final = 8
 
 
 class Fault(IntEnum):
-    """What is wrong with a record."""
+    """A fault of a record."""
 
     NONE = 0
     NUMBER = 1
@@ -65,7 +65,7 @@ _TRAILING_BYTES: Final = int(Fault.TRAILING_BYTES)
 
 @njit(cache=True, nogil=True)
 def read_varint(buffer: Bytes, position: _Int, end: _Int, bits: int) -> tuple[_Int, _Int]:
-    """(value, position behind it) of a zigzag varint that must end before `end`; position -1 where it does not."""
+    """Return (value, position behind it) of a zigzag varint; position -1 if it does not end before `end`."""
     if position >= end:
         return 0, -1
     byte = np.int64(buffer[position])
@@ -83,7 +83,7 @@ def read_varint(buffer: Bytes, position: _Int, end: _Int, bits: int) -> tuple[_I
         if byte < 0x80:
             break
         shift += 7
-    # The last byte may only fill up what is left of the number's bits.
+    # The last byte may only fill the remaining bits of the number.
     if byte >> (bits - shift) and shift + 7 > bits:
         return 0, -1
     return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), position
@@ -91,7 +91,7 @@ def read_varint(buffer: Bytes, position: _Int, end: _Int, bits: int) -> tuple[_I
 
 @njit(cache=True, nogil=True)
 def _read_field(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, _Int, int]:
-    """(start, length or -1 for null, fault) of a field with its length before it."""
+    """Return (start, length or -1 for null, fault) of a field that follows its length."""
     length, position = read_varint(buffer, position, end, 32)
     if position < 0:
         return 0, 0, _NUMBER
@@ -115,10 +115,7 @@ def parse_records(
     header_start: Int32s,
     record_end: Int32s,
 ) -> tuple[int, int]:
-    """Fill the columns, whose length is the sum of the record counts. Returns (fault, batch it was found in).
-
-    Headers are counted (`header_index`: running total, one longer than the rest) and left to `parse_headers`.
-    """
+    """Fill the columns, a row for each record; `header_index` sums up header counts. Return (fault, its batch)."""
     row = 0
     header_index[0] = 0
     for batch in range(len(batches)):
@@ -187,7 +184,7 @@ def parse_headers(
     value_position: Int32s,
     value_length: Int32s,
 ) -> tuple[int, int]:
-    """Fill the columns of headers that `parse_records` counted. Returns (fault, row it was found in)."""
+    """Fill the columns of headers that `parse_records` counted. Return (fault, row)."""
     for row in range(len(header_start)):
         first = header_index[row]
         last = header_index[row + 1]
@@ -216,7 +213,7 @@ def parse_headers(
 
 @njit(cache=True, nogil=True)
 def gather(buffer: Bytes, positions: Int32s, offsets: Int32s, gathered: Bytes) -> None:
-    """Lay pieces of `buffer` end to end: piece i goes to offsets[i]..offsets[i + 1]. All within bounds by contract."""
+    """Copy pieces of `buffer` end to end: piece i goes to offsets[i]..offsets[i + 1]. The caller checks the bounds."""
     for row in range(len(positions)):
         # Slices first: their indices start at 0, which lets the compiler copy many bytes at a time.
         target = gathered[offsets[row] : offsets[row + 1]]

@@ -1,8 +1,7 @@
-"""Keys and values of a batch, and nothing else of its records: for those who load a long journal and want it fast.
+"""Keys and values of a batch without the rest of its records, to load a long journal fast.
 
 Invariants: keys and values are those that `record.py` reads; bytes that cannot be records raise CorruptBatchError.
-What else a record has (times, offsets, headers) is stepped over unchecked: the checksum of the batch says that it is
-what was written.
+Times, offsets and headers are skipped unchecked: the checksum of the batch covers them.
 """
 
 from pipeline.errors import CorruptBatchError
@@ -13,15 +12,15 @@ from pipeline.records.opening import opened
 
 _MAX_VARINT_BYTES = 5
 _RECORD_BYTES = 160
-"""A tuple in a list, and what two byte strings take beside their bytes."""
+"""Memory of a tuple in a list, and of two byte strings without their bytes."""
 
 
 def keys_and_values(
     buffer: ReadableBuffer, position: int, header: BatchHeader
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Of the one batch at `position`, whose checksum has been verified.
+    """Return keys and values of the batch at `position`, whose checksum has been verified.
 
-    Waits in this thread for the memory that a compressed batch takes. Raises CorruptBatchError, MemoryExhaustedError.
+    Blocks until there is memory for a compressed batch. Raises CorruptBatchError, MemoryExhaustedError.
     """
     with opened(buffer, position, header, MIN_OPENED_BYTES, record_bytes=_RECORD_BYTES) as payload:
         try:
@@ -73,7 +72,7 @@ def _read(payload: bytes, count: int) -> tuple[list[tuple[bytes | None, bytes | 
 
 
 def _rest(payload: bytes, position: int, first: int) -> tuple[int, int]:
-    """The value (not yet unfolded from zigzag) and the end of a varint whose first byte says that more follow."""
+    """Return the value (still zigzag) and the end of a varint whose first byte says that more follow."""
     value = first & 127
     for shift in range(7, 7 * _MAX_VARINT_BYTES, 7):
         byte = payload[position]

@@ -1,15 +1,15 @@
-"""The memory that opened batches of a process may take together, and how much one batch may hold.
+"""Memory that opened batches of a process may take together, and the bound of one batch.
 
 Invariants:
 
-- Memory is charged before a library makes it, all of it that one batch needs at once: so nobody holds some and waits
-  for more, and no two wait for each other.
-- What is charged never exceeds the capacity, but for a charge that is larger than the capacity, which is given when
-  nothing else is charged: so the bound of all batches never keeps a single one from being opened.
-- Charges are given in the order in which they were asked for, and a wait ends at its deadline. Waits of
-  `MemoryBudget.charged` block their thread; an event loop looks at `Charge.is_given` from time to time instead.
+- Memory is charged before a library allocates it, and for a whole batch at once: no task holds memory and waits for
+  more, so no two wait for each other.
+- The charges never exceed the capacity, except for one larger than the capacity, which is granted when there is no
+  other charge: so any single batch can be opened.
+- Charges are granted in the order of requests, and a wait ends at its deadline. `MemoryBudget.charged` blocks its
+  thread; an event loop polls `Charge.is_given` instead.
 - The bound of one batch is a function of its topic's `max.message.bytes` alone, the same wherever a batch is opened:
-  what is admitted can be cleaned.
+  a batch that was accepted can be cleaned.
 """
 
 import threading
@@ -25,16 +25,16 @@ MIN_OPENED_BYTES = 64 << 20
 MAX_OPENED_BYTES = (1 << 30) - 1
 OPENED_RATIO = 16
 WAIT_S = 20.0
-"""The longest wait for memory: shorter than clients wait for an answer."""
+"""The longest wait for memory, shorter than the request timeout of clients."""
 
 
 def max_opened_bytes(max_message_bytes: int) -> int:
-    """The bytes that a batch of a topic with this `max.message.bytes` may hold uncompressed."""
+    """Return the bound of an uncompressed batch of a topic with this `max.message.bytes`."""
     return min(max(MIN_OPENED_BYTES, OPENED_RATIO * max_message_bytes), MAX_OPENED_BYTES)
 
 
 class Charge:
-    """Memory that one batch needs: asked for, then given, then closed. A context that closes it at its end."""
+    """Memory of one batch: requested, then granted, then closed. Also a context, which closes it."""
 
     __slots__ = ("_budget", "size_bytes")
 
@@ -49,76 +49,61 @@ class Charge:
         self.close()
 
     def is_given(self) -> bool:
-        """True if the memory may be taken now. Does not wait."""
+        """True if the memory is granted by now. Does not wait."""
         return self._budget.is_given(self, 0.0)
 
     def wait(self, wait_s: float = WAIT_S) -> None:
-        """Wait in this thread until the memory may be taken. Raises MemoryExhaustedError if it may not in time."""
+        """Block this thread until the memory is granted. Raises MemoryExhaustedError after `wait_s`."""
         if not self._budget.is_given(self, wait_s):
             raise self.refusal()
 
     def refusal(self) -> MemoryExhaustedError:
-        """The error of a wait that took too long."""
+        """Return the error of a wait that took too long."""
         return MemoryExhaustedError(self.size_bytes, self._budget.capacity_bytes)
 
     def shrink(self, size_bytes: int) -> None:
-        """Give back what a given charge holds beyond this size."""
+        """Return the memory of a granted charge beyond this size."""
         self._budget.shrink(self, size_bytes)
 
     def close(self) -> None:
-        """Give back what is held, or ask no more. Again is harmless."""
+        """Return the memory, or withdraw the request. Closing twice does nothing."""
         self._budget.close(self)
 
 
 class MemoryBudget:
-    """Bytes that threads and tasks take and give back. Safe to use from several threads."""
+    """Bytes that threads and tasks take and return. Thread-safe."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
-        self._held_bytes = 0
-        self._max_held_bytes = 0
+        self.capacity_bytes = capacity_bytes
+        """Bound of all charges together, unless a single one is larger. `resize` sets it."""
+        self.held_bytes = 0
+        """Bytes charged now."""
+        self.max_held_bytes = 0
+        """The most bytes ever charged at a time."""
         self._waiting: deque[Charge] = deque()
         self._given: set[Charge] = set()
         self._freed = threading.Condition()
 
     @property
-    def capacity_bytes(self) -> int:
-        """The most that is charged at a time, but for a single charge that is larger."""
-        return self._capacity_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """The bytes charged now."""
-        return self._held_bytes
-
-    @property
-    def max_held_bytes(self) -> int:
-        """The most that was ever charged at a time."""
-        return self._max_held_bytes
-
-    @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of charges that wait."""
         return len(self._waiting)
 
     def resize(self, capacity_bytes: int) -> None:
-        """Have another capacity from now on; what is charged stays charged."""
+        """Change the capacity; present charges stay."""
         with self._freed:
-            self._capacity_bytes = capacity_bytes
+            self.capacity_bytes = capacity_bytes
             self._freed.notify_all()
 
     @contextmanager
     def charged(self, size_bytes: int, *, wait_s: float = WAIT_S) -> Generator[Charge]:
-        """Hold so many bytes for as long as the context lasts; waits in this thread until they fit.
-
-        Raises MemoryExhaustedError if they do not fit in time.
-        """
+        """Hold `size_bytes` while the context lasts. Blocks until they are granted. Raises MemoryExhaustedError."""
         with self.ask(size_bytes) as charge:
             charge.wait(wait_s)
             yield charge
 
     def ask(self, size_bytes: int) -> Charge:
-        """A charge, given at once or waiting behind all others; close it in any case."""
+        """Ask for a charge, which is granted at once or waits behind all others. The caller must close it."""
         charge = Charge(self, size_bytes)
         with self._freed:
             if not self._waiting and self._fits(size_bytes):
@@ -128,7 +113,7 @@ class MemoryBudget:
         return charge
 
     def is_given(self, charge: Charge, wait_s: float) -> bool:
-        """True if this charge, which was asked for, is given by now or within `wait_s`."""
+        """True if this charge is granted by now or within `wait_s`."""
         if charge in self._given:
             return True
         with self._freed:
@@ -141,13 +126,13 @@ class MemoryBudget:
 
     def _give(self, charge: Charge) -> None:
         self._given.add(charge)
-        self._held_bytes += charge.size_bytes
-        self._max_held_bytes = max(self._max_held_bytes, self._held_bytes)
+        self.held_bytes += charge.size_bytes
+        self.max_held_bytes = max(self.max_held_bytes, self.held_bytes)
 
     def shrink(self, charge: Charge, size_bytes: int) -> None:
         """See `Charge.shrink`."""
         with self._freed:
-            self._held_bytes -= charge.size_bytes - size_bytes
+            self.held_bytes -= charge.size_bytes - size_bytes
             charge.size_bytes = size_bytes
             self._freed.notify_all()
 
@@ -156,14 +141,14 @@ class MemoryBudget:
         with self._freed:
             if charge in self._given:
                 self._given.remove(charge)
-                self._held_bytes -= charge.size_bytes
+                self.held_bytes -= charge.size_bytes
             elif charge in self._waiting:
                 self._waiting.remove(charge)
             self._freed.notify_all()
 
     def _fits(self, size_bytes: int) -> bool:
-        return self._held_bytes == 0 or self._held_bytes + size_bytes <= self._capacity_bytes
+        return self.held_bytes == 0 or self.held_bytes + size_bytes <= self.capacity_bytes
 
 
 OPENED_BATCHES = MemoryBudget(DEFAULT_CAPACITY_BYTES)
-"""The one budget of this process, for everybody who opens batches in it."""
+"""The budget of this process, for all opened batches."""

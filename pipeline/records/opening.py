@@ -1,13 +1,13 @@
 """Compressed batches opened as a whole, one at a time, within the memory of the process for opened batches.
 
 Invariants:
-- A charge is given before the library allocates, and covers twice the payload: itself, and what is made of it. The
+- A charge is granted before the library allocates, and covers twice the payload: itself, and a copy of its fields. The
   caller holds the charge for as long as the payload lives.
-- Where data do not say what they hold, one allowance after the other is tried, each charged anew after the one before
-  was given back: so nobody holds some and waits for more.
-- Batches without a codec are not charged: what is made of them takes no more than they took when they came.
-- `open_uncharged` opens batches that hold at most UNCHARGED_BYTES, for callers with one open batch at a time: a charge
-  takes longer than reading a record, and such a caller takes at most twice that size beside the budget.
+- If the data do not declare their size, one limit after the other is tried. Each charge is returned before the next
+  is asked for, so no task holds memory and waits for more.
+- Batches without a codec are not charged: copies of their fields take no more memory than the batches did.
+- `open_uncharged` opens batches of at most UNCHARGED_BYTES, for callers with one open batch at a time: a charge takes
+  longer than reading a record, and such a caller takes at most twice that size beside the budget.
 """
 
 from collections.abc import Generator, Iterator
@@ -21,12 +21,12 @@ from pipeline.records.memory import OPENED_BATCHES, Charge
 
 _COPIES = 2
 UNCHARGED_BYTES = 256 << 10
-"""The most that a compressed batch holds which is opened without a charge."""
+"""Bound of the payload of a compressed batch that is opened without a charge."""
 _SMALL_SECTION_BYTES = UNCHARGED_BYTES // 8
-"""Data of this size are likely to hold no more than that."""
+"""Compressed size whose payload is likely to stay within that bound."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OpeningAttempt:
     """Attempt to open one batch within one limit: ask for its charge, wait until the charge is granted, then open."""
 
@@ -37,11 +37,11 @@ class OpeningAttempt:
     is_last: bool
 
     def ask(self) -> Charge:
-        """The charge that the attempt needs."""
+        """Ask for the charge that the attempt needs."""
         return OPENED_BATCHES.ask(self._need_bytes(self.limit_bytes))
 
     def open(self, charge: Charge) -> bytes | None:
-        """The payload; None if it holds more than this attempt allows. Raises CorruptBatchError."""
+        """Return the payload; None if it is larger than the limit. Raises CorruptBatchError."""
         try:
             payload = bytes(decompress(self.header.codec, self.section, self.limit_bytes))
         except OpenedBatchTooLargeError as error:
@@ -59,27 +59,19 @@ class OpeningAttempt:
 def attempts(
     buffer: ReadableBuffer, position: int, header: BatchHeader, max_bytes: int, record_bytes: int = 0
 ) -> Iterator[OpeningAttempt]:
-    """The attempts to open the compressed batch at `position`, until one yields a payload.
+    """Yield attempts to open the compressed batch at `position`; stop once one returns a payload.
 
-    `record_bytes` is what the caller makes of each record beside copies of its fields. Raises CorruptBatchError.
+    `record_bytes`: memory of the caller for each record, beside copies of its fields. Raises CorruptBatchError.
     """
     section = memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes]
     *likely, last = plain_limits([(header.codec, section)], max_bytes)
     for limit_bytes in (*likely, last):
-        yield OpeningAttempt(
-            header=header,
-            section=section,
-            limit_bytes=limit_bytes,
-            record_bytes=record_bytes,
-            is_last=limit_bytes == last,
-        )
+        is_last = limit_bytes == last
+        yield OpeningAttempt(header, section, limit_bytes, record_bytes, is_last)
 
 
 def open_uncharged(buffer: ReadableBuffer, position: int, header: BatchHeader, max_bytes: int) -> bytes | None:
-    """The payload of the batch at `position`; None if the batch has to be charged, since it is compressed and large.
-
-    Raises CorruptBatchError.
-    """
+    """Return the payload of the batch at `position`; None if it needs a charge (large). Raises CorruptBatchError."""
     section = memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes]
     codec = header.codec
     if codec is Codec.NONE:
@@ -96,9 +88,9 @@ def open_uncharged(buffer: ReadableBuffer, position: int, header: BatchHeader, m
 def opened(
     buffer: ReadableBuffer, position: int, header: BatchHeader, max_bytes: int, *, record_bytes: int = 0
 ) -> Generator[bytes]:
-    """The payload of the batch at `position`, charged as long as the context lasts. Waits in this thread.
+    """Open the batch at `position`: its payload, charged while the context lasts. Blocks until there is memory.
 
-    `max_bytes` bounds what a compressed batch holds. Raises CorruptBatchError, MemoryExhaustedError.
+    `max_bytes` is the bound of a compressed payload. Raises CorruptBatchError, MemoryExhaustedError.
     """
     if header.codec is Codec.NONE:
         yield bytes(memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes])

@@ -1,8 +1,7 @@
-"""Compression of a payload that comes in pieces, in the framings of `compression`: neither the plain bytes nor what is
-made of them are held as a whole.
+"""Compression of a payload piece by piece, in the framings of `compression`: neither side is in memory as a whole.
 
-Invariant: what a compressor takes is known beforehand (`compressing_bytes`), and is small whatever the level. With zstd
-the window and the tables are those of a payload of ZSTD_SOURCE_BYTES: a higher level finds nothing further back.
+Invariant: the memory of a compressor is known beforehand (`compressing_bytes`), and is small at any level. With zstd
+window and tables are those of a payload of ZSTD_SOURCE_BYTES: a higher level does not look further back.
 """
 
 import zlib
@@ -13,12 +12,10 @@ from pipeline.records.compression import (
     GZIP_WINDOW_BITS,
     LZ4_FAST_LEVEL,
     PIECE_BYTES,
-    XERIAL_BLOCK_BYTES,
-    XERIAL_MAGIC,
-    XERIAL_VERSIONS,
     ZSTD_USUAL_LEVEL,
     Codec,
     ReadableBuffer,
+    xerial_pieces,
 )
 
 if TYPE_CHECKING:
@@ -28,16 +25,13 @@ ZSTD_SOURCE_BYTES = 1 << 20
 _COMPRESSOR_MEMORY_BYTES = 1 << 20
 _ZSTD_BLOCK_BYTES = 128 << 10
 _PIECES_HELD = 4
-"""A piece, what is made of it, and a copy of each."""
+"""A piece, its compressed form, and a copy of each."""
 
 
 def compress_pieces(
     codec: Codec, pieces: Iterable[ReadableBuffer], size_bytes: int, level: int | None = None
 ) -> Iterator[ReadableBuffer]:
-    """Yield the pieces in the codec's framing; some yields may be empty. They hold `size_bytes` in all.
-
-    Levels are Kafka's (KIP-390), None the usual.
-    """
+    """Yield the pieces, `size_bytes` in all, in the codec's framing; some may be empty. Levels as in `compress`."""
     match codec:
         case Codec.NONE:
             yield from pieces
@@ -46,7 +40,7 @@ def compress_pieces(
             yield from map(gzip.compress, pieces)
             yield gzip.flush()
         case Codec.SNAPPY:
-            yield from _xerial_pieces(pieces)
+            yield from xerial_pieces(pieces)
         case Codec.LZ4:
             yield from _lz4_pieces(pieces, level)
         case Codec.ZSTD:
@@ -59,25 +53,13 @@ def compress_pieces(
 
 
 def compressing_bytes(codec: Codec, size_bytes: int, level: int | None = None) -> int:
-    """The memory that `compress_pieces` takes at most for so many bytes, beside the result and PIECE_BYTES pieces."""
+    """Return a bound of the memory of `compress_pieces`, without the result and the pieces of PIECE_BYTES."""
     compressor_bytes = _COMPRESSOR_MEMORY_BYTES
     if codec is Codec.ZSTD:
         parameters = _zstd_parameters(level, size_bytes)
         buffers_bytes = (1 << parameters.window_log) + 2 * _ZSTD_BLOCK_BYTES
         compressor_bytes += parameters.estimated_compression_context_size() + buffers_bytes
     return compressor_bytes + _PIECES_HELD * PIECE_BYTES
-
-
-def _xerial_pieces(pieces: Iterable[ReadableBuffer]) -> Iterator[ReadableBuffer]:
-    from cramjam import snappy
-
-    yield XERIAL_MAGIC + XERIAL_VERSIONS
-    for piece in pieces:
-        with memoryview(piece) as view:
-            for start in range(0, len(view), XERIAL_BLOCK_BYTES):
-                block = memoryview(snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
-                yield len(block).to_bytes(4, "big")
-                yield block
 
 
 def _lz4_pieces(pieces: Iterable[ReadableBuffer], level: int | None) -> Iterator[ReadableBuffer]:

@@ -1,7 +1,7 @@
-"""Records as objects, for those who ask for objects; the pure-Python twin of the kernel in `columns.py`.
+"""Records as objects, for callers that ask for objects; the pure-Python twin of `kernels.py`.
 
-Invariants: both read the same bytes to the same records and refuse the same bytes, with CorruptBatchError; offsets
-rise within a batch and stay within its header's last offset; a record fills its stated length exactly.
+Invariants: both read the same bytes as the same records and refuse the same bytes with CorruptBatchError; offsets rise
+within a batch and stay within its header's last offset; a record fills its stated length exactly.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ MAX_UNCOMPRESSED_BYTES = (1 << 30) - 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. A header key that is no UTF-8 has replacement characters, as in Java clients."""
+    """A record. A header key that is not UTF-8 has replacement characters, as in Java clients."""
 
     offset: int
     timestamp_ms: int
@@ -35,10 +35,10 @@ class Record:
 
 
 def iterate_records(buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> Iterator[Record]:
-    """The records of all whole batches but control batches, checksums verified. Raises CorruptBatchError.
+    """Yield the records of all whole batches except control batches, with verified checksums. Raises CorruptBatchError.
 
-    `max_bytes` bounds what one batch may hold uncompressed. A batch that was fetched by an offset within it has
-    records before that offset: skip them.
+    `max_bytes` is the bound of an uncompressed batch. A batch that was fetched by an offset within it has records
+    before that offset: skip them.
     """
     for position, header in iterate_headers(buffer):
         verify_crc(buffer, position, header)
@@ -49,15 +49,14 @@ def iterate_records(buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED
 def records_of_batch(
     buffer: ReadableBuffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES
 ) -> Iterator[Record]:
-    """The records of the one batch at `position`, whose checksum has been verified."""
-    payload = decompress(
-        header.codec, memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes], max_bytes
-    )
+    """Return the records of the batch at `position`, whose checksum has been verified."""
+    section = memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes]
+    payload = decompress(header.codec, section, max_bytes)
     return records_of_payload(bytes(payload), header)
 
 
 def records_of_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
-    """The records of a batch that was opened. Raises CorruptBatchError."""
+    """Yield the records of an opened batch. Raises CorruptBatchError."""
     reader = _Reader(payload, header)
     if header.record_count * MIN_RECORD_SIZE > len(payload):
         raise reader.corrupt(f"{header.record_count} records in {len(payload)} bytes")
@@ -68,7 +67,7 @@ def records_of_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 class _Reader:
-    """Walks through the payload of one batch."""
+    """Reads the payload of one batch."""
 
     def __init__(self, payload: bytes, header: BatchHeader) -> None:
         self._payload = payload

@@ -1,8 +1,8 @@
-"""What a broker does to a batch whose topic wants more than a look at the header: compress it anew, scan its records.
+"""Recompression and record scans of batches, for topics that need more of a broker than the header.
 
 Invariants: a batch stays one batch; offsets, timestamps, keys, values, headers and the producer's fields are the same
-bytes as before, in another codec; whatever is wrong with the payload is a CorruptBatchError. Scans and compression hold
-one piece of the payload at a time, and scans of a record nothing but its first fields.
+bytes as before, in another codec; any fault of the payload is a CorruptBatchError. Scans and compression hold one piece
+of the payload at a time, and scans hold only the first fields of a record.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -35,22 +35,19 @@ _LEAST_HEADER_BYTES = 2
 _LENGTHS_OF_A_STEP = 4096
 _NO_HEADERS = b"\0"
 _LONG_OR_NEGATIVE = 0x81
-"""Bits of the first byte of a number that has more bytes, or is below 0."""
+"""Bits of the first byte of a number that has more bytes or is negative."""
 _MAX_FIELDS_BYTES = 32
-"""Length, attributes, timestamp, offset and length of the key take no more."""
+"""Bound of length, attributes, timestamp, offset and length of the key together."""
 _MAX_LENGTH_BYTES = 5
 
 
 def payload_pieces(batch: ReadableBuffer, header: BatchHeader, max_bytes: int) -> Iterator[ReadableBuffer]:
-    """Open the payload of a batch piece by piece. Raises CorruptBatchError."""
+    """Yield the payload of a batch piece by piece. Raises CorruptBatchError."""
     return plain_pieces(header.codec, memoryview(batch)[HEADER_SIZE : header.size_bytes], max_bytes)
 
 
 def scan_memory(start: ReadableBuffer, header: BatchHeader, max_bytes: int) -> int:
-    """The memory that a scan of `payload_pieces` takes at most, beside the batch, of which START_BYTES suffice to tell.
-
-    Raises CorruptBatchError.
-    """
+    """Return the bound of a scan's memory without the batch, from its first START_BYTES. Raises CorruptBatchError."""
     frame, size_bytes = memoryview(start)[HEADER_SIZE:], header.size_bytes - HEADER_SIZE
     return _PIECES_HELD * PIECE_BYTES + opening_bytes(header.codec, frame, size_bytes, max_bytes)
 
@@ -64,10 +61,9 @@ def close_payload(
     size_bytes: int,
     max_batch_bytes: int,
 ) -> Generator[None, None, bytearray]:
-    """Make a batch of these records, `size_bytes` in all, under the same header in another codec.
+    """Return a batch of these records, `size_bytes` in all, under the same header in another codec.
 
-    Yields after each piece: a place to stop. Raises BatchTooLargeError beyond `max_batch_bytes`, and what the pieces
-    raise.
+    Yields after each piece, to give others their turn. Raises BatchTooLargeError, and the errors of the pieces.
     """
     batch = bytearray(HEADER_SIZE)
     for packed in compress_pieces(codec, pieces, size_bytes, level):
@@ -83,11 +79,10 @@ def close_payload(
 def scan_records(
     pieces: Iterable[ReadableBuffer], header: BatchHeader, *, checks_headers: bool = False
 ) -> Iterator[tuple[int, int, bool] | None]:
-    """Yield the timestamp and the offset delta of each record, and True if it has a key, without making the rest.
+    """Yield timestamp, offset delta and True if there is a key, for each record of a payload that comes in pieces.
 
     Within a record of very many headers, None is yielded now and then: a place to stop, and no record.
-    The payload comes in pieces. Raises CorruptBatchError; with `checks_headers` for all that the cleaner and consumers
-    refuse, too.
+    Raises CorruptBatchError; with `checks_headers` for everything that the cleaner and consumers refuse.
     """
     rest = iter(pieces)
     payload, position, is_last = b"", 0, False
@@ -141,11 +136,11 @@ def scan_records(
 
 
 def _has_short_headers(payload: bytes, position: int, end: int) -> bool:
-    """True if the record's headers are sound and as they usually are, so that `_pass_headers` need not read them.
+    """True if the headers are sound, and their names and values short (63 bytes) and not null.
 
-    These have names and values of at most 63 bytes, none of them null. Raises IndexError for some that are unsound.
+    Raises IndexError for some unsound headers. `_pass_headers` reads all headers, slowly.
     """
-    long_or_negative = _LONG_OR_NEGATIVE  # a local name: this is read for each header of each record
+    long_or_negative = _LONG_OR_NEGATIVE  # local: read for each header of each record
     if end > len(payload) or payload[position] & long_or_negative:
         return False
     count = payload[position] >> 1
@@ -168,8 +163,8 @@ def _pass_headers(
 ) -> Generator[None, None, tuple[bytes, int, bool]]:
     """Read the headers of a record, from their count at `position` to the end of the record. Yields now and then.
 
-    Returns the bytes from there on, the end of the record in these, and True if no pieces follow. Raises
-    CorruptBatchError, IndexError.
+    Return the present bytes, the end of the record in them, and True if no pieces follow.
+    Raises CorruptBatchError, IndexError.
     """
     lengths_left, least_length = 0, 0
     is_count = True
@@ -198,7 +193,7 @@ def _pass_headers(
 
 
 def _read_on(rest: Iterator[ReadableBuffer], payload: bytes, position: int) -> tuple[bytes, int, bool]:
-    """The bytes from `position` on, at least those of a record's first fields unless the pieces end, which is told."""
+    """Return bytes, the position in them, and True at the end of the pieces; else a record's first fields are there."""
     while True:
         piece = next(rest, None)
         if piece is None:
@@ -212,7 +207,7 @@ def _read_on(rest: Iterator[ReadableBuffer], payload: bytes, position: int) -> t
 
 
 def _varint(payload: bytes, position: int, bits: int) -> tuple[int, int]:
-    """A zigzag varint of at most so many bits and where it ends. Raises IndexError at the end of the bytes."""
+    """Return a zigzag varint of at most `bits` bits and its end. Raises IndexError, CorruptBatchError."""
     byte = payload[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1

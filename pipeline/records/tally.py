@@ -1,4 +1,4 @@
-"""Counts of batches by time window, in which audit and load report what they handled. Pure.
+"""Counts of batches by time window, which audit and load report. Pure.
 
 A batch belongs to the window of its base timestamp, the creation time of its first record, which no broker, mirror or
 compaction ever rewrites. So every tier files a batch under the same window from its header alone (paper section 4).
@@ -15,13 +15,13 @@ CRC_SUM_MODULUS = 1 << 64
 
 
 def window_start(timestamp_ms: int, window_ms: int) -> int:
-    """Start of the window that holds `timestamp_ms`; windows begin at multiples of `window_ms` since 1970 UTC."""
+    """Return the start of the window of `timestamp_ms`. Windows begin at multiples of `window_ms` since 1970 UTC."""
     return timestamp_ms - timestamp_ms % window_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The amount of data that a tier handled.
+    """Amount of data that a tier handled.
 
     `crc_sum` is the sum of the batches' CRC-32C modulo 2**64. It does not depend on order, and changes if one batch is
     lost while another one of equal size is doubled. Equal counts are strong evidence of equal data, not a proof.

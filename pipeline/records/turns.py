@@ -1,11 +1,11 @@
-"""Scans of batches in turns: work on somebody's batches that stops now and then, so that others have the threads.
+"""Scans of batches in turns: work that stops now and then, so that other scans get the threads.
 
 Invariants:
 
-- A scan stops after so many records, and within a record of very many headers. Whoever drives it looks at deadlines and
-  at the time that it took whenever it stops.
-- A scan that stops holds a charge for its memory. One that holds little and is over at once is not charged: it never
-  waits behind large ones. At most as many of these are under way as there are threads for scans.
+- A scan stops after `_RECORDS_OF_A_STEP` records, and within a record of very many headers. Its driver checks deadlines
+  and the time that it took at each stop.
+- A scan that stops holds a charge for its memory. A brief scan is not charged, so it never waits behind large ones. At
+  most as many brief scans are under way as there are threads for scans.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -20,11 +20,11 @@ _Result = TypeVar("_Result")
 _Visitor = TypeVar("_Visitor", bound=Callable[[int, int, bool], bool])
 
 Steps = Generator[Charge | None, None, _Result]
-"""Work in steps. It yields a charge, to go on once that is given, or None where others may have their turn."""
+"""Work in steps. It yields a charge, which must be granted before it goes on, or None to give others their turn."""
 
 BRIEF_RECORDS = 10_000
 BRIEF_BYTES = 12 << 20
-"""The memory of a scan that is over at once and not charged: enough for any codec but snappy and the widest zstd."""
+"""Memory of a brief scan, which is not charged: enough for any codec but snappy and the widest zstd."""
 _RECORDS_OF_A_STEP = 500
 
 
@@ -52,7 +52,7 @@ def scan_in_turns(
 ) -> Steps[tuple[_Visitor, int]]:
     """Call a visitor with timestamp, offset delta and True if there is a key, for each record until it returns True.
 
-    Returns the visitor and the bytes that were uncompressed. A scan that takes longer than it seemed begins anew, with
+    Return the visitor and the number of uncompressed bytes. A scan that turns out not to be brief starts again with
     another visitor. Raises CorruptBatchError.
     """
     if header.record_count <= BRIEF_RECORDS and need_bytes <= BRIEF_BYTES:
@@ -79,7 +79,7 @@ def scan_in_turns(
 
 
 class _CountedPieces(Iterator[ReadableBuffer]):
-    """Pieces of a payload, and how much has been taken of it."""
+    """Pieces of a payload, and their size so far."""
 
     def __init__(self, pieces: Iterable[ReadableBuffer]) -> None:
         self._pieces = iter(pieces)

@@ -1,15 +1,15 @@
 """Publishes counts, at regular intervals, to the audit topic of the cluster where they were counted."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
-from typing import Protocol
 from uuid import UUID
 
 import structlog
 import trio
 
+from pipeline.audit.broker_counter import BrokerCounter
 from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_audit_event, encode_key, portions
 from pipeline.audit.producer_counter import ProducerCounter
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
@@ -29,20 +29,9 @@ DEFAULT_INTERVAL_S = 10.0
 RETENTION = {"retention.ms": "-1"}
 """Events are kept for ever: an audit service reads the whole topic whenever it starts."""
 
+Counter = ProducerCounter | BrokerCounter
+
 logger = structlog.get_logger()
-
-
-class Counter(Protocol):
-    """Counts that can be taken as events, and put back if these could not be published."""
-
-    def take_events(self) -> list[AuditEvent]:
-        """Return events for the windows that changed since the last call."""
-
-    def published(self, events: Sequence[AuditEvent]) -> None:
-        """Take note that these events are in the audit topic."""
-
-    def put_back(self, events: Sequence[AuditEvent]) -> None:
-        """Take these events again next time: they could not be published."""
 
 
 async def ensure_audit_topic(cluster: Cluster) -> None:

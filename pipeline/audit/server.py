@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector as MetricSource
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from pipeline.audit.collector import Collector, ReadingState
 from pipeline.audit.config import AuditConfig
@@ -142,13 +142,6 @@ def _hour_document(report: HourReport) -> dict[str, Any]:
     }
 
 
-def _routes(service: AuditService, metrics: CollectorRegistry) -> list[BaseRoute]:
-    async def serve_report(request: Request) -> JSONResponse:
-        return JSONResponse(await service.report(request.query_params.get("topic")))
-
-    return [Route("/v1/report", serve_report), *operations_routes(metrics, lambda: None)]
-
-
 async def run_audit(
     config: AuditConfig,
     clusters: Mapping[str, Cluster],
@@ -165,8 +158,11 @@ async def run_audit(
     collector = Collector(clusters, config.retry_backoff_ms / 1000)
     metrics.register(AuditMetrics(collector.states))
     service = AuditService(config, collector, read_routes, clock)
+
+    async def serve_report(request: Request) -> JSONResponse:
+        return JSONResponse(await service.report(request.query_params.get("topic")))
+
+    routes = [Route("/v1/report", serve_report), *operations_routes(metrics, lambda: None)]
     async with trio.open_nursery() as nursery:
-        task_status.started(
-            await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)
-        )
+        task_status.started(await nursery.start(serve_http, http_application(routes), config.http_listen))
         await collector.run()

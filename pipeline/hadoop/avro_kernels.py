@@ -58,7 +58,6 @@ _BRANCH: Final = int(DatumFault.BRANCH)
 _TRAILING_BYTES: Final = int(DatumFault.TRAILING_BYTES)
 _TOO_COMPLEX: Final = int(DatumFault.TOO_COMPLEX)
 
-_NULL: Final = int(AvroKind.NULL)
 _BOOLEAN: Final = int(AvroKind.BOOLEAN)
 _INT: Final = int(AvroKind.INT)
 _LONG: Final = int(AvroKind.LONG)

@@ -134,11 +134,8 @@ def check_coverage(
             batch.count(counts, window_ms)
         # Only a batch that begins before the load's first offset may lack rows; it is not counted (manifest.py, D).
         elif batch.seen > batch.records or batch.base_offset >= starts[batch.partition]:
-            raise CoverageError(
-                topic,
-                f"{batch.seen} of the {batch.records} records of the batch at offset {batch.base_offset} of partition "
-                f"{batch.partition} were loaded",
-            )
+            place = f"the batch at offset {batch.base_offset} of partition {batch.partition}"
+            raise CoverageError(topic, f"{batch.seen} of the {batch.records} records of {place} were loaded")
     return counts
 
 

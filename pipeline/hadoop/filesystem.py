@@ -4,8 +4,8 @@ Invariants:
 
 A. `create` never replaces a file, and a file whose `close` returned is whole and durable.
 B. `rename_exclusive` never replaces its target: of two callers with one target, one gets `PathExistsError`.
-C. Only `StorageError` and its subclasses leave this module. An error of `rename_exclusive` does not tell the outcome
-   (a request may have been carried out although its answer was lost; a repeated request then finds its own target).
+C. Only `StorageError` and its subclasses leave this module. An error of `rename_exclusive` leaves the outcome open (a
+   request may have been carried out although its answer was lost; a repeated request then finds its own target).
 
 Paths are those of the file system, absolute, without scheme and authority.
 """
@@ -17,10 +17,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 from urllib.parse import urlsplit
 
 from pipeline.errors import ConfigurationError, StorageError
+
+if TYPE_CHECKING:
+    from hdfs_native import FileWriter
 
 HDFS_RETRIES = {
     "dfs.client.failover.max.attempts": "8",
@@ -237,14 +240,8 @@ class HdfsFileSystem:
             return self._client.delete(path)
 
 
-class _HdfsFile(Protocol):
-    def write(self, data: bytes | bytearray | memoryview, /) -> int: ...
-
-    def close(self) -> None: ...
-
-
 class _HdfsSink:
-    def __init__(self, path: str, file: _HdfsFile) -> None:
+    def __init__(self, path: str, file: "FileWriter") -> None:
         self._path = path
         self._file = file
         self._closed = False

@@ -266,11 +266,9 @@ def _check_same(config: LoadConfig, head: Head, state: TopicState) -> None:
         raise LoadError(config.topic, f"window.ms is {config.window_ms}, but the manifests have {last.window_ms}")
     if last.topic_id is not None and state.topic_id is not None and last.topic_id != state.topic_id:
         partition, offset = min(last.offsets.items())
-        raise DataLossError(
-            config.topic,
-            OffsetRange(partition=partition, start=offset, end=offset),
-            "the topic was deleted and created again since the last load. Load it below another root",
-        )
+        missing = OffsetRange(partition=partition, start=offset, end=offset)
+        reason = "the topic was deleted and created again since the last load. Load it below another root"
+        raise DataLossError(config.topic, missing, reason)
 
 
 def _run_tasks(
@@ -294,10 +292,9 @@ def _run_tasks(
         schemas=RegistryLookup(config.registry) if config.value_format == "avro" else None,
     )
     client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{run_id}")
+    job = LoadJob(client=client, spec=spec, tasks=tasks, max_opened_bytes=config.max_opened_bytes)
     try:
-        return run_tasks(
-            spark, LoadJob(client=client, spec=spec, tasks=tasks, max_opened_bytes=config.max_opened_bytes)
-        )
+        return run_tasks(spark, job)
     except (PySparkException, Py4JError) as error:
         # The error that a worker raised, without the traces that Spark puts around it.
         found = _WORKER_ERROR.findall(str(error)) or [str(error).strip().split("\n", 1)[0]]

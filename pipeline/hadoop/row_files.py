@@ -4,7 +4,7 @@ Bytes and CRC-32C of each file are summed up while it is written, for the manife
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import crc32c
 import numpy as np
@@ -52,23 +52,8 @@ class SummingSink:
         """Do nothing: the owner of the sink closes it."""
 
 
-class RowFile(Protocol):
-    """One file being written. `pending_bytes` wait in memory."""
-
-    pending_bytes: int
-
-    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
-        """Add rows; `decoded` holds their values if the file has columns for them."""
-
-    def flush(self) -> None:
-        """Write the rows that wait in memory."""
-
-    def finish(self) -> None:
-        """Write the rows that wait, and the end of the file. The sink stays open."""
-
-
 class AvroFile:
-    """A container of envelopes around the values of one schema, or around plain bytes."""
+    """Envelopes around the values of one schema, or around plain bytes, in blocks. `pending_bytes` are in memory."""
 
     def __init__(self, sink: SummingSink, schema: DatumSchema | None, codec: str, unique_name: str) -> None:
         self._is_datum = schema is not None
@@ -79,7 +64,7 @@ class AvroFile:
         self.pending_bytes = 0
 
     def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:  # noqa: ARG002 - datums are copied as they are
-        """See RowFile."""
+        """Add rows; `decoded` holds their values if the file has columns for them."""
         envelopes = encode_envelopes(rows, is_datum=self._is_datum)
         first_row, start = 0, 0
         data = envelopes.data.data
@@ -96,19 +81,19 @@ class AvroFile:
                 self.flush()
 
     def flush(self) -> None:
-        """See RowFile."""
+        """Write the rows that wait in memory."""
         if self._pending_rows:
             block = self._pending[0] if len(self._pending) == 1 else memoryview(b"".join(self._pending))
             self._container.write_block(block, self._pending_rows)
         self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
 
     def finish(self) -> None:
-        """See RowFile."""
+        """Write the rows that wait, and the end of the file. The sink stays open."""
         self.flush()
 
 
 class ParquetFile:
-    """Columns of the decoded values, or one column of plain bytes, beside those of the record."""
+    """Columns of the record and of decoded values, or of plain bytes. `pending_bytes` are in memory."""
 
     def __init__(self, sink: SummingSink, columns: DatumColumns | None, codec: str) -> None:
         self._columns = columns
@@ -119,7 +104,7 @@ class ParquetFile:
         self.pending_bytes = 0
 
     def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
-        """See RowFile."""
+        """Add rows; `decoded` holds their values if the file has columns for them."""
         batch = plain_columns(rows) if self._columns is None else self._columns.to_arrow(rows, decoded)
         self._pending.append(batch)
         self.pending_bytes += batch.nbytes
@@ -127,12 +112,15 @@ class ParquetFile:
             self.flush()
 
     def flush(self) -> None:
-        """See RowFile."""
+        """Write the rows that wait in memory."""
         if self._pending:
             self._writer.write_table(pa.Table.from_batches(self._pending, schema=self._schema))
         self._pending, self.pending_bytes = [], 0
 
     def finish(self) -> None:
-        """See RowFile."""
+        """Write the rows that wait, and the end of the file. The sink stays open."""
         self.flush()
         self._writer.close()
+
+
+RowFile = AvroFile | ParquetFile

@@ -9,7 +9,7 @@ import trio
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
@@ -226,13 +226,6 @@ def _is_recreated(now: SourcePartition, assignment: Assignment) -> bool:
     return ZERO_UUID not in (recorded, now.topic_id) and recorded != now.topic_id
 
 
-def _routes(service: MirrorService, metrics: CollectorRegistry) -> list[BaseRoute]:
-    async def serve_status(_request: Request) -> JSONResponse:
-        return JSONResponse(service.status())
-
-    return [Route("/v1/status", serve_status), *operations_routes(metrics, lambda: None)]
-
-
 async def run_mirror(
     config: MirrorConfig,
     sources: Mapping[str, Cluster],
@@ -248,8 +241,11 @@ async def run_mirror(
     `sources` holds a cluster for each source of `config`, by name. Raises ConfigurationError for a bad pattern.
     """
     service = MirrorService(config, sources, destination, clock=clock, rng=rng, metrics=MirrorMetrics(metrics))
+
+    async def serve_status(_request: Request) -> JSONResponse:
+        return JSONResponse(service.status())
+
+    routes = [Route("/v1/status", serve_status), *operations_routes(metrics, lambda: None)]
     async with trio.open_nursery() as nursery:
-        task_status.started(
-            await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)
-        )
+        task_status.started(await nursery.start(serve_http, http_application(routes), config.http_listen))
         await service.run()

@@ -13,7 +13,7 @@ point). Conclusions from such an assumption are dropped if the assumption falls;
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -96,10 +96,6 @@ class Incompatibility:
         path = "".join(part if part.startswith("[") else f".{part}" for part in self.path).removeprefix(".")
         return f"{self.kind} at {path}: {self.message}" if path else f"{self.kind}: {self.message}"
 
-    def below(self, part: str) -> "Incompatibility":
-        """Return the same reason with a path that begins one level further out."""
-        return Incompatibility(self.kind, (part, *self.path), self.message)
-
 
 Reasons = tuple[Incompatibility, ...]
 
@@ -109,11 +105,9 @@ def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> Reasons:
     if reader.canonical == writer.canonical:
         return ()
     reasons = _Resolver(reader.names, writer.names).resolve(reader.root, writer.root)
-    return (
-        _below(short_name(reader.root.name), reasons)
-        if isinstance(reader.root, Fixed | Enum | RecordSchema)
-        else reasons
-    )
+    if isinstance(reader.root, Fixed | Enum | RecordSchema):
+        return _below(short_name(reader.root.name), reasons)
+    return reasons
 
 
 def why_incompatible(
@@ -184,12 +178,8 @@ class _Resolver:
             same_kind = type(branch) is type(writer) and not isinstance(branch, Primitive)
             if same_kind and not any(reason.kind is Mismatch.NAME_MISMATCH and not reason.path for reason in reasons):
                 nearest = nearest or reasons
-        lacking = Incompatibility(
-            Mismatch.MISSING_UNION_BRANCH,
-            (),
-            f"no branch of the reader's union {_describe(reader)} reads the writer's {_describe(writer)}",
-        )
-        return (lacking, *nearest)
+        message = f"no branch of the reader's union {_describe(reader)} reads the writer's {_describe(writer)}"
+        return (Incompatibility(Mismatch.MISSING_UNION_BRANCH, (), message), *nearest)
 
     def _resolve_named(self, reader: Named, writer: Named) -> Reasons:
         if type(reader) is not type(writer):
@@ -270,7 +260,8 @@ def _mismatch(reader: AvroType, writer: AvroType) -> Reasons:
 
 
 def _below(part: str, reasons: Reasons) -> Reasons:
-    return tuple(reason.below(part) for reason in reasons)
+    """Return the same reasons with paths that begin one level further out."""
+    return tuple(replace(reason, path=(part, *reason.path)) for reason in reasons)
 
 
 def _describe(type_: AvroType) -> str:

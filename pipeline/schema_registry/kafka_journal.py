@@ -60,9 +60,7 @@ class KafkaJournal:
         deliveries = [await self._producer.send(topic, value, key, partition) for key, value in records]
         offsets = [(await delivery.wait()).offset for delivery in deliveries]
         if min(offsets) < 0:
-            raise NetworkError(
-                f"{self._partition}: the records were appended, but the broker did not tell their offsets"
-            )
+            raise NetworkError(f"{self._partition}: the records were appended, but the answer has no offsets")
         return offsets
 
     async def end_offset(self) -> int:

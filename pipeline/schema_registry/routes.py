@@ -25,7 +25,7 @@ from pipeline.schema_registry.errors import Code, RegistryError, subject_not_fou
 from pipeline.schema_registry.events import AVRO
 from pipeline.schema_registry.registry import SchemaRequest
 from pipeline.schema_registry.service import RegistryService
-from pipeline.schema_registry.state import RegistryState, StoredSchema, Version
+from pipeline.schema_registry.state import StoredSchema, Version
 
 MAX_BODY_BYTES = 1_000_000
 """Bound by which a schema in its record stays below Kafka's default bound of a batch."""
@@ -129,10 +129,7 @@ class _Api:
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
-
-    @property
-    def _state(self) -> RegistryState:
-        return self._service.state
+        self._state = service.state
 
     async def root(self, _request: Request) -> Any:
         return {}

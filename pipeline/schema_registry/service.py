@@ -83,7 +83,9 @@ class RegistryService:
             delay_s = RETRY_DELAY_S
             for record in page.records:
                 self._apply(record)
-            self._advance(page.next_offset)
+            if page.next_offset > self._next_offset:
+                self._next_offset = page.next_offset
+                self._progress.notify()
 
     def _apply(self, record: JournalRecord) -> None:
         event = decode_event(record.key, record.value)
@@ -98,11 +100,6 @@ class RegistryService:
             logger.warning("registry_record_refused", offset=record.offset, reason=refusal)
             if self._writing.locked():
                 self._refused_offsets.add(record.offset)
-
-    def _advance(self, next_offset: int) -> None:
-        if next_offset > self._next_offset:
-            self._next_offset = next_offset
-            self._progress.notify()
 
     async def write(self, decide: Callable[[RegistryState], WritePlan[AnswerT]]) -> AnswerT:
         """Carry out the plan of `decide`, and return its answer. A plan without events is answered from memory.

@@ -37,7 +37,7 @@ def test_the_reason_of_exit_code_1_is_on_stderr(monkeypatch: pytest.MonkeyPatch)
     async def describe(*_: object) -> dict[str, Any]:
         return told
 
-    monkeypatch.setattr(broker_description, "describe_brokers", describe)
+    monkeypatch.setattr(broker_description, "gather_brokers", describe)
     done = CliRunner().invoke(app, ["broker", "describe", "--json", "-b", "127.0.0.1:1"])
     assert (done.exit_code, json.loads(done.stdout)) == (1, told)
     assert done.stderr == "pipeline: broker 2 does not answer: timed out\n"

@@ -1,6 +1,4 @@
-"""Places batches that are appended: in a segment, at offsets (given or kept) and in a leader epoch. Pure but for the
-bytes, in which both are patched; the producer's checksum covers neither.
-"""
+"""Chooses the segment, offsets and leader epoch of appended batches. The producer's checksum covers none of them."""
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -14,7 +12,7 @@ from pipeline.records.batch import LOG_OVERHEAD, BatchHeader, place_batch
 
 
 class AppendInfo(NamedTuple):
-    """What became of an append. `headers`: the batches as they lie in the log now, none of a duplicate."""
+    """The result of an append. `headers`: the batches as they lie in the log now, none of a duplicate."""
 
     base_offset: Offset
     last_offset: Offset
@@ -35,7 +33,7 @@ class Target(Enum):
 def choose_segment(
     last: Segment, size_bytes: int, headers: Sequence[BatchHeader], *, end_offset: int, config: LogConfig, now_ms: int
 ) -> Target:
-    """Where batches go that come after `end_offset`."""
+    """Return the segment for batches that come after `end_offset`."""
     last_offset = headers[-1].last_offset
     is_open = not last.was_truncated and last_offset - last.base_offset <= MAX_RELATIVE_OFFSET
     if is_open and (
@@ -54,8 +52,8 @@ def choose_segment(
 def place_next(
     batches: bytearray | memoryview, headers: Sequence[BatchHeader], next_offset: int, leader_epoch: LeaderEpoch
 ) -> list[BatchHeader]:
-    """Give the batches the offsets from `next_offset` on. Raises ValueError if headers and bytes differ in length,
-    InvalidRecordError if there are not so many offsets left.
+    """Assign offsets from `next_offset` on. Raises ValueError if headers and bytes differ in length, InvalidRecordError
+    if the log has too few offsets left.
     """
     position = 0
     placed = []
@@ -77,7 +75,7 @@ def is_within_reach(headers: Sequence[BatchHeader]) -> bool:
 def within_reach(
     batches: bytearray | memoryview, headers: Sequence[BatchHeader]
 ) -> Iterator[tuple[memoryview, Sequence[BatchHeader]]]:
-    """Batches whose offsets rise, in runs that one segment can hold: nearly always all of them at once."""
+    """Split batches whose offsets rise into runs that one segment can hold: nearly always a single run."""
     view, begun, position = memoryview(batches), 0, 0
     if not is_within_reach(headers):
         first = 0
@@ -93,7 +91,7 @@ def within_reach(
 def set_epoch(
     batches: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: LeaderEpoch
 ) -> list[BatchHeader]:
-    """Leave the batches their offsets and give them this epoch. Raises ValueError if headers and bytes differ."""
+    """Set the leader epoch of batches that keep their offsets. Raises ValueError if headers and bytes differ."""
     position = 0
     placed = []
     for header in headers:
@@ -104,8 +102,8 @@ def set_epoch(
 
 
 def check_rising(batches: bytearray | memoryview, headers: Sequence[BatchHeader], next_offset: int) -> None:
-    """Raises OffsetOverlapError for a batch that lies before `next_offset` or before the end of another one, ValueError
-    if headers and bytes differ in length.
+    """Raise OffsetOverlapError for a batch before `next_offset` or before the end of another one, ValueError if headers
+    and bytes differ in length.
     """
     size_bytes = 0
     for header in headers:

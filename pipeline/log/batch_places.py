@@ -27,7 +27,7 @@ class BatchPlace(NamedTuple):
 
 
 def damage(path: Path, reason: str, position: int) -> DamagedSegmentError:
-    """The error for a place that holds something else than it should."""
+    """Return the error for a place that does not hold what it should."""
     return DamagedSegmentError(str(path), f"is damaged at position {position}: {reason}; {REMEDY}")
 
 

@@ -1,4 +1,4 @@
-"""Segments whose time is over (`retention`) leave their log, and their files lose their names."""
+"""Removes expired segments (`retention`) from their log, then renames their files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +18,12 @@ def take_expired(
 ) -> Sequence[Segment]:
     """Take expired segments out of a log, with `keeps_last` only closed ones; the log start offset moves behind them.
 
-    They are to be given to `delete_segments` once the log start offset is checkpointed. Raises StorageError,
-    RollDueError.
+    The caller gives them to `delete_segments` once the log start offset is checkpointed. Nothing is taken during a roll
+    or a truncation: the next retention check decides anew. Raises StorageError, RollDueError.
     """
     check_online(log)
     if not log.locks.change.acquire(blocking=False):
-        return ()  # a truncation or a roll is under way: the next look finds the same segments
+        return ()  # without waiting: the event loop must not wait for the disk
     try:
         log.producers.forget_silent(now_ms)
         segments, log_start_offset, log_end_offset, epochs = log.snapshot
@@ -43,7 +43,7 @@ def take_expired(
         with log.locks.snapshot:
             present = log.snapshot
             if present.segments[:count] != segments[:count]:
-                return ()  # a cleaned segment took the place of some: look again the next time
+                return ()  # a cleaned segment has replaced some: the next check decides anew
             left = present.segments[count:]
             start_offset = Offset(max(present.start_offset, left[0].base_offset))
             log.snapshot = present._replace(segments=left, start_offset=start_offset)

@@ -4,12 +4,11 @@ Invariants:
 
 - An open file has no `close`: its descriptor lives exactly as long as something refers to the object. A `FileRegion`
   handed to a socket therefore stays readable while its segment is deleted, and a descriptor is never used after reuse.
-- Every refusal of the disk leaves as `StorageError` (`OddEntryError` where something else has the name; `DiskFullError`
-  where only space, or leave to open another file, is missing; never of a sync: what it should have brought to disk may
-  be lost, whatever the reason).
+- Every refusal of the disk is raised as `StorageError`: `OddEntryError` if the name is not a file's, `DiskFullError` if
+  only space or a descriptor is missing. A failed sync never raises DiskFullError: its data may be lost.
 - Writes carry their position. A write that failed half way is repaired by writing there again.
-- What has been written survives a crash once `sync` returned; that a *name* exists, once `sync_directory` of its
-  directory returned. That needs a descriptor half way through changes of names, so one is kept for it.
+- What was written survives a crash once `sync` has returned, and a *name* once `sync_directory` of its directory has
+  returned. The latter needs a descriptor in the middle of changes, so one is kept in reserve.
 """
 
 import errno
@@ -42,38 +41,30 @@ class LogFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it was opened; it may have been renamed since."""
-        ...
+        """The name that the file was opened by; it may have been renamed since."""
 
     def fileno(self) -> int:
         """The descriptor, for sendfile."""
-        ...
 
     def size(self) -> int:
         """Length in bytes."""
-        ...
 
     def read_at(self, size: int, position: int, *, waits: bool = True) -> bytes:
         """`size` bytes from `position`, fewer at the end of the file. Without `waits` raises SegmentClosedError if they
         are not in the page cache, where the file system can tell.
         """
-        ...
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         """Fill `buffer` from `position`; returns the bytes read, fewer only at the end of the file."""
-        ...
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write all of `data` at `position`."""
-        ...
 
     def truncate(self, size: int) -> None:
         """Cut the file off at `size`."""
-        ...
 
     def sync(self) -> None:
         """Return once all that was written would survive a crash."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,73 +80,56 @@ class FileLock(Protocol):
 
     def release(self) -> None:
         """Let others have it."""
-        ...
 
 
 class Files(Protocol):
-    """What a log asks of a file system."""
+    """The file system as a log uses it. Every method raises StorageError."""
 
     def open(self, path: Path, *, create: bool = False) -> LogFile:
         """Open for reading and writing; with `create`, an empty file if there is none."""
-        ...
 
     def exists(self, path: Path) -> bool:
-        """Is there a file or directory of this name?"""
-        ...
+        """Return True if there is a file or directory of this name."""
 
     def is_directory(self, path: Path) -> bool:
-        """Is there a directory of this name, or a link to one?"""
-        ...
+        """Return True if there is a directory of this name, or a link to one."""
 
     def size(self, path: Path) -> int:
         """Length of a file in bytes."""
-        ...
 
     def names(self, directory: Path) -> list[str]:
         """Names in a directory, sorted."""
-        ...
 
     def volume(self, path: Path) -> Volume:
         """The space of the file system that holds this file or directory."""
-        ...
 
     def make_directory(self, path: Path) -> None:
-        """Make it and its parents; one that is there already is fine."""
-        ...
+        """Create a directory and its parents, unless they exist."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename at once; a file of the target name is replaced."""
-        ...
+        """Rename a file atomically; a file of the target name is replaced."""
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; none there is fine."""
-        ...
+        """Remove a file if it exists."""
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it; none there is fine."""
-        ...
+        """Remove a directory and all in it, if it exists."""
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in this directory would survive a crash."""
-        ...
 
     def lock(self, path: Path) -> FileLock | None:
         """Take the lock on this file; None if another process has it."""
-        ...
 
     def file_id(self, path: Path) -> str:
-        """Which file of this machine that is, whatever its name. A copy is another one. Raises StorageError."""
-        ...
+        """Return what identifies the file on this machine, whatever its name: a copy differs. Raises StorageError."""
 
     def boot_id(self) -> str:
-        """Which start of the machine this is: while it is the same, what was written is there, synced or not. Empty if
-        that is not known.
-        """
-        ...
+        """Return the id of the machine's boot, empty if unknown: within one, no write is lost, synced or not."""
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:
-    """The error of this tree for an error of the operating system."""
+    """Translate an error of the operating system."""
     if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
         return OddEntryError(str(path), _NO_FILE)
     kind = DiskFullError if error.errno in _FULL else StorageError
@@ -178,7 +152,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _find(path: Path) -> os.stat_result | None:
-    """What has this name, None if nothing has. Raises StorageError."""
+    """Return the status of the file of this name, None if there is none. Raises StorageError."""
     try:
         return os.stat(path)  # noqa: PTH116 - a start asks for many thousands of names
     except OSError as error:
@@ -294,21 +268,21 @@ class DiskLock:
 
 
 class _SpareDescriptor:
-    """A descriptor of this process that is given up where another one is needed and none is left."""
+    """A descriptor kept in reserve, to be closed when the process needs another one and has none left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._descriptor = -1
 
     def keep(self) -> None:
-        """Have one from now on, if there is any."""
+        """Keep a descriptor in reserve from now on, if one is left."""
         if self._descriptor < 0:
             with self._lock:
                 self._take()
 
     @contextmanager
     def given_up(self) -> Iterator[None]:
-        """Have it free for the block."""
+        """Free the descriptor for the block."""
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
@@ -343,11 +317,11 @@ class DiskFiles:
         return DiskFile(path, create=create)
 
     def exists(self, path: Path) -> bool:
-        """Is there a file or directory of this name?"""
+        """Return True if there is a file or directory of this name."""
         return _find(path) is not None
 
     def is_directory(self, path: Path) -> bool:
-        """Is there a directory of this name, or a link to one?"""
+        """Return True if there is a directory of this name, or a link to one."""
         found = _find(path)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
@@ -375,22 +349,22 @@ class DiskFiles:
         return Volume(total_bytes=usage.total, usable_bytes=usage.free)
 
     def make_directory(self, path: Path) -> None:
-        """Make it and its parents; one that is there already is fine."""
+        """Create a directory and its parents, unless they exist."""
         with _translated(path):
             path.mkdir(parents=True, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename at once; a file of the target name is replaced."""
+        """Rename a file atomically; a file of the target name is replaced."""
         with _translated(source):
             source.replace(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; none there is fine."""
+        """Remove a file if it exists."""
         with _translated(path):
             path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it; none there is fine. Of a link to one the link alone."""
+        """Remove a directory and all in it, if it exists. Of a link only the link is removed."""
         with _translated(path), suppress(FileNotFoundError):  # an operator was faster
             if path.is_symlink():
                 path.unlink()
@@ -426,7 +400,7 @@ class DiskFiles:
         return f"{found.st_dev:x}:{found.st_ino}"
 
     def boot_id(self) -> str:
-        """Of the kernel; empty if it does not tell."""
+        """Return the kernel's boot id, empty if it has none."""
         try:
             return _BOOT_ID.read_text().strip()
         except OSError:

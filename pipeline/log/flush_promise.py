@@ -16,17 +16,16 @@ from pipeline.log.unified_log import UnifiedLog
 
 
 def has_promise(files: Files, directory: Path) -> bool:
-    """Return True if the log in this directory bears the note. Raises StorageError."""
+    """Return True if the log in this directory has the note. Raises StorageError."""
     return files.exists(directory / FLUSHED_FIRST)
 
 
 def promise_flushes(log: UnifiedLog, *, is_promised: bool) -> None:
-    """Return once the note that nothing is acknowledged before it is flushed is on the disk, after a flush; or once no
-    loss of power brings that note back.
+    """Flush and return once the note is on the disk; or, without `is_promised`, once it is gone for good.
 
-    A log that bears the note is flushed, too: a process that was killed may have left what it did not flush. The
-    caller flushes before it acknowledges from before this is called with True until it has returned with False.
-    Raises StorageError; the log is offline then, unless the disk is full.
+    A log that has the note is flushed, too: a killed process may have left unflushed records. The caller flushes before
+    it acknowledges from before the call with True until the call with False has returned. Raises StorageError; the log
+    is offline then, unless the disk is full.
     """
     if is_promised and (not log.is_flushed_first or log.recovery_point < log.log_end_offset):
         log.flush()

@@ -25,15 +25,7 @@ from pipeline.model import Offset
 class Flusher:
     """The flushes of one log."""
 
-    __slots__ = (
-        "_directory",
-        "_files",
-        "has_new_names",
-        "lock",
-        "metadata",
-        "recovery_point",
-        "unflushed_since_ms",
-    )
+    __slots__ = ("_directory", "_files", "has_new_names", "lock", "metadata", "recovery_point", "unflushed_since_ms")
 
     def __init__(self, files: Files, directory: Path, recovery_point: Offset) -> None:
         self._files = files
@@ -43,7 +35,7 @@ class Flusher:
         self.has_new_names = True
         """True if names in the directory may not be on the disk."""
         self.metadata: Path | None = None
-        """The file of the topic id, if that may not be on the disk."""
+        """The file of the topic id, if it may not be on the disk."""
         self.unflushed_since_ms: int | None = None
 
     def flush(self, take_snapshot: Callable[[], LogSnapshot]) -> None:
@@ -73,11 +65,9 @@ class Flusher:
         self.recovery_point = log_end_offset
 
     def is_due(self, segments: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
-        """True if a record has waited for `flush_ms`, or if a segment was closed that may not be on the disk yet.
-
-        A record that was appended after `now_ms` has waited for an unknown time: the clock was set back.
-        """
+        """True if a record has waited for `flush_ms`, or if a closed segment may not be on the disk yet."""
         if len(segments) > 1 and not segments[-2].is_synced:
             return True
         since_ms, flush_ms = self.unflushed_since_ms, config.flush_ms
+        # a record appended after `now_ms` has waited for an unknown time: the clock was set back
         return since_ms is not None and flush_ms is not None and not 0 <= now_ms - since_ms < flush_ms

@@ -1,4 +1,4 @@
-"""Files that a log holds open: the one that it appends to, those with data that was not synced, those read of late."""
+"""Files that a log holds open: the one it appends to, files with unsynced data, and files that were read recently."""
 
 from pipeline.log.log_failure import fails_alone
 from pipeline.log.unified_log import UnifiedLog
@@ -6,9 +6,9 @@ from pipeline.model import Offset
 
 
 def hold_end_open(log: UnifiedLog) -> None:
-    """Have the next append wait for nothing but its write, and hold the file that it writes to open from now on.
+    """Hold the file that is appended to open from now on, so that an append waits for its write alone.
 
-    To be called in a thread, before anything is appended. Raises StorageError; the log is as it was then.
+    To be called in a thread, before anything is appended. Raises StorageError; nothing has changed then.
     """
     with log.locks.files:
         log.snapshot.segments[-1].prepare()
@@ -26,9 +26,7 @@ def open_for_read(log: UnifiedLog, offset: Offset, max_bytes: int, up_to_offset:
 
 @fails_alone
 def release_files(log: UnifiedLog) -> None:
-    """Hold no files open but those with data that was not synced, until they are needed again, and the one that
-    `hold_end_open` is about.
-    """
+    """Close all files but those with unsynced data and the one of `hold_end_open`, until they are needed again."""
     log.aborted.forget_read()
     segments = log.snapshot.segments
     held = segments[-1] if log.holds_end else None
@@ -43,7 +41,7 @@ def release_files(log: UnifiedLog) -> None:
 
 
 def drop_files(log: UnifiedLog) -> None:
-    """Hold no files open, of a log that was abandoned: deleted files take space as long as they are open."""
+    """Close all files of an abandoned log: deleted files take space as long as they are open."""
     with log.locks.files, log.locks.snapshot:
         for segment in log.snapshot.segments:
             segment.release()

@@ -7,7 +7,7 @@ the timestamp, and the batch that ends with that offset has it.
 Invariants:
 
 - Keys rise strictly from entry to entry.
-- An index is a hint made from the log: it is written without sync and made anew where it contradicts the log.
+- An index is a hint made from the log: it is written without sync, and rebuilt if it contradicts the log.
 - Memory does not grow with the log: the newest entries are in memory, the others are read from the file when needed.
 - The file is open only while something is done with it, unless it is held: a broker has many more indexes than it may
   have open files.
@@ -86,9 +86,7 @@ class Index:
         self.open().sync()
 
     def floor(self, key: int, *, waits: bool = True) -> tuple[int, int] | None:
-        """The last entry whose key is not above `key`. Without `waits` raises SegmentClosedError if it is not in the
-        page cache.
-        """
+        """The last entry whose key is at most `key`. Without `waits` raises SegmentClosedError if it is not cached."""
         unpack = self._entry.unpack_from
         tail = self._tail  # replaced by a spill, which may happen in another thread
         if tail and key >= unpack(tail, 0)[0]:
@@ -176,11 +174,11 @@ class Index:
             if held is None:
                 raise
             return held
-        held = self._file  # whoever renames the file holds it open before: the name may be another one's since
+        held = self._file  # a file is held open before it is renamed: the name may be another file's by now
         return file if held is None else held
 
     def hold_open(self) -> None:
-        """Keep the file open, whatever becomes of its name, if there is anything in it."""
+        """Keep the file open, whatever becomes of its name, unless it is empty."""
         if self._stored:
             self._file = self._stored_file()
 

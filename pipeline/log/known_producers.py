@@ -1,8 +1,8 @@
-"""How many idempotent producers all logs of this process remember. One bound for all of them.
+"""Counts the idempotent producers that all logs of this process remember, and bounds their number.
 
 Invariant: a producer is forgotten for its silence alone. If it were forgotten to make room, a batch of it that was
 acknowledged would be appended again when it is sent a second time. So leaders refuse *new* producers at the bound.
-What a leader has taken, its followers and mirrors take, and a start takes what is in the log.
+Followers and mirrors accept what a leader has accepted, and a start accepts what is in the log.
 """
 
 import threading
@@ -10,7 +10,7 @@ import threading
 from pipeline.errors import TooManyProducersError
 
 DEFAULT_MAX_PRODUCERS = 40_000
-"""They take some 550 bytes each, with all that is remembered of one."""
+"""A producer takes about 550 bytes, with its remembered batches."""
 
 
 class KnownProducers:
@@ -31,10 +31,10 @@ class KnownProducers:
             self.count += number
 
     def check_room(self, producer_id: int, number: int = 1) -> None:
-        """Raises TooManyProducersError if there is no room for so many new ones, of which this is one."""
+        """Raise TooManyProducersError if there is no room for this many new producers, of which this is one."""
         if self.count + number > self.capacity:
             raise TooManyProducersError(producer_id, self.capacity)
 
 
 KNOWN_PRODUCERS = KnownProducers(DEFAULT_MAX_PRODUCERS)
-"""Those of this process."""
+"""The count of this process."""

@@ -1,11 +1,11 @@
-"""Which leader epoch began where in a log (KIP-101), in Kafka's checkpoint format. Pure.
+"""The offsets at which leader epochs begin in a log (KIP-101), in Kafka's checkpoint format. Pure.
 
 Invariants:
 
 - Epochs and their start offsets both rise from entry to entry.
-- An entry that begins at or behind the end of the log tells of nothing yet: the next one takes its place, also one of
-  an older epoch. (Who led without writing anything may be sent records of before that by the next leader.)
-- The checkpoint tells of all epochs of the records before the recovery point; those behind are found in the batches.
+- An entry at or behind the log end offset has no records yet: the next entry replaces it, even one of an older epoch.
+  (A leader that wrote nothing may receive records of older epochs from the next leader.)
+- The checkpoint has all epochs of records before the recovery point; later ones are found in the batches.
 """
 
 from bisect import bisect_right
@@ -28,9 +28,7 @@ class EpochStart(NamedTuple):
 
 
 class LeaderEpochs:
-    """The epochs of one log. `is_changed`: the checkpoint does not tell of the records' last epoch yet; `written`: that
-    of the last append.
-    """
+    """The epochs of one log. `is_changed`: the checkpoint lacks the last epoch; `written`: epoch of the last append."""
 
     __slots__ = ("_entries", "is_changed", "written")
 
@@ -50,7 +48,7 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else NO_LEADER_EPOCH
 
     def begin(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
-        """From this offset on the log is written in this epoch; an epoch that is not newer than the last is skipped."""
+        """Note that the log is in this epoch from here on; an epoch that is not newer than the last is skipped."""
         if self._entries and self._entries[-1].start_offset < start_offset and epoch <= self.latest:
             return
         kept = tuple(entry for entry in self._entries if entry.start_offset < start_offset)
@@ -59,22 +57,22 @@ class LeaderEpochs:
         self.written = None
 
     def note(self, headers: Iterable[BatchHeader]) -> None:
-        """Take batches that lie in the log."""
+        """Note the epochs of batches that lie in the log."""
         for header in headers:
             self.begin(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
 
     def note_appended(self, headers: Sequence[BatchHeader]) -> None:
-        """Take batches that were appended just now."""
+        """Note the epochs of batches that were just appended."""
         self.note(headers)
         self.is_changed = True
         self.written = headers[-1].partition_leader_epoch
 
     def truncate_from_end(self, end_offset: Offset) -> None:
-        """The log ends here now."""
+        """Drop the epochs from the new log end offset on."""
         self._entries = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
 
     def truncate_from_start(self, log_start_offset: Offset) -> None:
-        """The log starts here now; the epoch of its first record starts there, too."""
+        """Drop the epochs before the new log start offset; the epoch of the first record starts there."""
         before = [entry for entry in self._entries if entry.start_offset <= log_start_offset]
         if before and before[-1].start_offset < log_start_offset:
             later = self._entries[len(before) :]
@@ -107,7 +105,7 @@ class LeaderEpochs:
 
     @classmethod
     def decode(cls, content: bytes) -> "LeaderEpochs":
-        """What `encode` wrote. Raises ValueError."""
+        """Decode the output of `encode`. Raises ValueError."""
         version, count, *lines = content.decode().splitlines()
         if version != "0" or int(count) != len(lines):
             raise ValueError("not a leader epoch checkpoint of version 0, or cut off")

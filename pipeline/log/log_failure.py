@@ -3,9 +3,9 @@
 Invariants:
 
 - A log that failed refuses every call from then on, and the next start recovers it.
-- An error that nobody foresaw, and an odd entry in its directory, end the use of the log that met it, and of nothing
-  else: its log dir and the other logs there go on, for the disk has refused nothing.
-- A full disk is no failure where what was begun could be taken back.
+- An unforeseen error, or an odd entry in the directory of a log, takes this log offline alone: the disk has refused
+  nothing, so its log dir and the other logs there go on.
+- A full disk is no failure if what was begun could be taken back.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 def fails_alone(function: Callable[Concatenate[_Log, _P], _T]) -> Callable[Concatenate[_Log, _P], _T]:
-    """Have a function of a log raise LogFailedError, with the log offline, where it would raise an unforeseen error."""
+    """Make a function of a log take it offline and raise LogFailedError instead of an unforeseen error."""
 
     @wraps(function)
     def guarded(log: _Log, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -53,7 +53,7 @@ def fails_alone(function: Callable[Concatenate[_Log, _P], _T]) -> Callable[Conca
 
 
 def check_online(log: FallibleLog) -> None:
-    """Raises StorageError if the log has failed, was closed, or was deleted."""
+    """Raise StorageError if the log has failed, was closed, or was deleted."""
     if log.failure is not None:
         raise StorageError(log.failure.path, log.failure.reason)
 
@@ -64,7 +64,7 @@ def abandon(log: FallibleLog, reason: str) -> None:
 
 
 def fail_alone(log: FallibleLog, error: Exception) -> LogFailedError:
-    """Take a log offline, with its log dir left as it is; returns the error that its calls raise from now on."""
+    """Take a log offline, but not its log dir; returns the error that its calls raise from now on."""
     logger.error("log_failed", topic_partition=log.directory.name, exc_info=error)
     reason = error.reason if isinstance(error, StorageError) else f"an error that nobody foresaw: {error!r}"
     path = error.path if isinstance(error, StorageError) else str(log.directory)
@@ -75,7 +75,7 @@ def fail_alone(log: FallibleLog, error: Exception) -> LogFailedError:
 
 
 def fail(log: FallibleLog, error: StorageError) -> None:
-    """Take a log offline whose disk refused something, and have its log dir notified."""
+    """Take a log offline after a refusal of its disk, and notify its log dir."""
     if isinstance(error, OddEntryError):
         fail_alone(log, error)
         return
@@ -87,7 +87,7 @@ def fail(log: FallibleLog, error: StorageError) -> None:
 
 @contextmanager
 def failing_unless_full(log: FallibleLog) -> Iterator[None]:
-    """Take a log offline at any refusal of the disk but a lack of space."""
+    """Take a log offline if the disk refuses something for another reason than a lack of space."""
     try:
         yield
     except DiskFullError:
@@ -99,7 +99,7 @@ def failing_unless_full(log: FallibleLog) -> Iterator[None]:
 
 @contextmanager
 def failing_half_way(log: FallibleLog) -> Iterator[None]:
-    """Take a log offline of which a change was carried out in part; for want of space of this log alone."""
+    """Take a log offline if a change fails half way; for a lack of space this log alone."""
     try:
         yield
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""Reads of a log: of the snapshot that the caller took, so no append or deletion is in the way."""
+"""Reads of a log, from an immutable snapshot: no append or deletion blocks a read."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -20,16 +20,16 @@ from pipeline.records.reopening import START_BYTES, payload_pieces, scan_memory
 from pipeline.records.turns import Steps, scan_in_turns
 
 MAX_SKIPPED = 5000
-"""Batches without records that a request skips: some milliseconds of the event loop."""
+"""Batches without records that a request may skip: some milliseconds of the event loop."""
 
 PLACES_OF_A_STEP = 1000
-"""Batches that a search by time looks at before others have their turn."""
+"""Batches that a search by time reads before other requests have a turn."""
 
 _base_offset = attrgetter("base_offset")
 
 
 class SkipBudget:
-    """Batches without records that one request may still skip, in all its partitions together."""
+    """The number of batches without records that one request may still skip, in all its partitions together."""
 
     __slots__ = ("left",)
 
@@ -43,15 +43,13 @@ class LogSlice(NamedTuple):
     region: FileRegion
     base_offset: Offset
     offset_count: float = 0
-    """Offsets that the bytes span: exact if they end with the segment or what may be read of it, else in proportion to
-    the bytes, so that a reader of all of it is told the right sum.
-    """
+    """Offsets that the bytes span: exact at the end of what may be read of the segment, else an estimate by bytes."""
     end_offset: Offset = Offset(0)
     """The end of what may be read of the segment."""
     segment: Segment | None = None
 
     def upper_bound(self, *, waits: bool = True) -> Offset:
-        """An offset that is behind all records of the slice, and not far. Raises as `Segment.locate`."""
+        """Return an offset behind all records of the slice, and close to them. Raises as `Segment.locate`."""
         end = self.region.position + self.region.size
         offset = self.base_offset + int(self.offset_count)
         step = 1 + int(self.offset_count) // 16
@@ -66,16 +64,16 @@ class LogSlice(NamedTuple):
 
 
 class LogSnapshot(NamedTuple):
-    """What a log holds at one moment: all of it that a reader needs. A log replaces its snapshot as a whole.
+    """The contents of a log at one moment. A log replaces its snapshot as a whole.
 
-    Batches that are appended later may show at the end of the last segment, so readers stop at `end_offset`.
+    The last segment may have newer batches, so readers stop at `end_offset`.
     """
 
     segments: tuple[Segment, ...]
     start_offset: Offset
     end_offset: Offset
     epochs: LeaderEpochs
-    """Shared by the snapshots of a log from one truncation to the next."""
+    """Shared by all snapshots of a log between two truncations."""
 
     @property
     def size_bytes(self) -> int:
@@ -99,11 +97,10 @@ class LogSnapshot(NamedTuple):
 
         Batches that compaction left without records are skipped at the beginning, unless nothing follows: librdkafka
         takes an answer without any record for one that was truncated, and in the end gives up (MSG_SIZE_TOO_LARGE).
-        Where `skips` are used up, the last one is returned, and a reader goes on behind it.
+        Once `skips` are used up, the last one is returned, and a reader goes on behind it.
 
-        With `holds` the segments that are looked at hold their files open from then on. Raises OffsetOutOfRangeError,
-        StorageError, and without `waits` SegmentClosedError for a segment of which a file that is needed is not open,
-        or not in the page cache.
+        With `holds` the files of visited segments stay open. Raises OffsetOutOfRangeError, StorageError, and without
+        `waits` SegmentClosedError if a file that is needed is not open, or not in the page cache.
         """
         segments, start_offset, log_end_offset, _ = self
         if not start_offset <= offset <= log_end_offset:
@@ -148,7 +145,7 @@ class LogSnapshot(NamedTuple):
         return without_records or LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
 
     def read_batch(self, header: BatchHeader) -> bytes:
-        """All of the batch with this header. Raises StorageError."""
+        """Read the whole batch with this header. Raises StorageError."""
         segment = self.segments[segment_number(self.segments, header.base_offset)]
         place = segment.locate(header.base_offset)
         return b"" if place is None else segment.file.read_at(place.size_bytes, place.position)
@@ -165,10 +162,9 @@ class LogSnapshot(NamedTuple):
                 yield header
 
     def first_record_since(self, timestamp: int, max_opened_bytes: int) -> Steps[tuple[int, Offset] | None]:
-        """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
+        """Find time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
 
-        A batch that cannot be opened within `max_opened_bytes` counts as one record, at its base offset. Raises
-        StorageError.
+        A batch that needs more than `max_opened_bytes` counts as one record, at its base offset. Raises StorageError.
         """
         start_offset = self.start_offset
         for segment in self.segments:
@@ -188,8 +184,8 @@ class LogSnapshot(NamedTuple):
 def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None, *, waits: bool) -> None:
     """Raise DamagedSegmentError if the segment has batches from `offset` on, before the one that the lengths led to.
 
-    A wrong length leads past batches, or past the end. Unseen they would be left out, as compaction leaves gaps. What
-    the index names tells the two apart, so a jump that ends within one interval of the index stays unseen.
+    A wrong length skips batches, which looks like a gap that compaction left. The index tells the two apart, but not
+    within one interval of the index.
     """
     relative = offset - segment.base_offset
     if following is None:
@@ -206,8 +202,9 @@ def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None,
 def _skip(
     segment: Segment, first: BatchPlace, end_offset: Offset, skips: SkipBudget, *, waits: bool
 ) -> tuple[BatchPlace, BatchPlace | None]:
-    """The last batch that was skipped, of those without records from `first` on, and the one with records behind it;
-    None if there is none before `end_offset`, or if `skips` were used up before.
+    """Skip batches without records from `first` on; returns the last one skipped and the next batch, which has records.
+
+    None instead of the latter if there is none before `end_offset`, or if `skips` were used up before.
     """
     last = first
     for place in segment.places(first.position, waits=waits):
@@ -223,7 +220,7 @@ def _skip(
 
 
 def segment_number(segments: Sequence[Segment], offset: int) -> int:
-    """The number of the segment in which `offset` is, if it is anywhere; 0 for one before all of them."""
+    """The number of the segment that may hold `offset`; 0 for an offset before all of them."""
     return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
 
 
@@ -236,7 +233,7 @@ class _FirstSince:
         self.found: tuple[int, int] | None = None
 
     def __call__(self, timestamp: int, offset_delta: int, _: bool, /) -> bool:
-        """See the next record. Returns True if it is the one."""
+        """Visit the next record; True ends the search."""
         if timestamp < self._timestamp or offset_delta < self._least_delta:
             return False
         self.found = timestamp, offset_delta
@@ -268,7 +265,7 @@ def _first_record(
 def _pieces(
     segment: Segment, place: BatchPlace, header: BatchHeader, max_opened_bytes: int
 ) -> Iterator[ReadableBuffer]:
-    """The records of a batch, uncompressed; without a codec they are read piece by piece, however many there are."""
+    """The uncompressed records of a batch; a batch without compression is read piece by piece."""
     if header.codec is not Codec.NONE:
         batch = segment.file.read_at(place.size_bytes, place.position)
         yield from payload_pieces(batch, header, max_opened_bytes)

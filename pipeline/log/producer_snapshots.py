@@ -2,9 +2,9 @@
 
 Invariants:
 
-- A snapshot is used only if its checksum is true; without one the state is made anew from the batch headers.
-- A snapshot beyond the end of the log is removed for good before anything is appended, for what is appended may differ
-  from what it tells of.
+- A snapshot is used only if its checksum is right; without one the state is rebuilt from the batch headers.
+- A snapshot beyond the log end offset is removed for good before anything is appended: other batches may take the place
+  of those that it counts.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,13 @@ _SNAPSHOTS_KEPT = 2
 def write_snapshot(
     files: Files, directory: Path, offset: Offset, producers: ProducerStates, *, durable: bool = False
 ) -> None:
-    """Write the state as of `offset` and remove all but the newest snapshots. Raises StorageError.
-
-    A snapshot that there is no room for takes none.
-    """
+    """Write the state as of `offset` and remove all but the newest snapshots. Raises StorageError."""
     file = files.open(segment_path(directory, offset, SNAPSHOT_SUFFIX), create=True)
     file.truncate(0)
     try:
         file.write_at(producers.snapshot(), 0)
     except DiskFullError:
-        file.truncate(0)
+        file.truncate(0)  # else the part that was written takes space
         raise
     if durable:
         file.sync()
@@ -45,7 +42,7 @@ def write_snapshot(
 
 
 def remove_snapshots_behind(files: Files, directory: Path, offset: Offset) -> None:
-    """Remove for good the snapshots that tell of batches from this offset on. Raises StorageError."""
+    """Remove for good the snapshots that count batches from this offset on. Raises StorageError."""
     stale = [found for found in segment_offsets(files.names(directory), SNAPSHOT_SUFFIX) if found > offset]
     for found in stale:
         files.unlink(segment_path(directory, found, SNAPSHOT_SUFFIX))
@@ -63,8 +60,7 @@ def restore_producers(
 ) -> None:
     """Fill `producers` from the newest good snapshot; `take` is called for each header behind it. Raises StorageError.
 
-    Snapshots of what is no longer in the log, and damaged ones, are removed. When a batch was appended is not known
-    from its header: producers found there count as heard of now.
+    Damaged snapshots, and those outside of the log, are removed.
     """
     start = snapshot.start_offset
     has_removed = False
@@ -95,11 +91,9 @@ def rebuild_producers(
     snapshot: LogSnapshot,
     aborted: AbortedTransactions,
 ) -> ProducerStates:
-    """Make the state of the producers of a truncated log anew. Raises StorageError.
-
-    Producers found in batches count as heard of at the last append of all that are `known`.
-    """
+    """Rebuild the state of the producers of a truncated log. Raises StorageError."""
     producers = ProducerStates(expiration_ms=config.producer_expiration_ms)
+    # a batch does not tell when it was appended: its producer counts as active at the last append that is known
     now_ms = max((producer.last_append_ms for producer in known.active()), default=0)
     restore_producers(
         files,

@@ -1,4 +1,4 @@
-"""Which segments of a log have outlived their time: a prefix of them, as Kafka decides it. Pure.
+"""Decides how many of the first segments of a log have expired, as Kafka does. Pure.
 
 Invariants:
 
@@ -17,7 +17,7 @@ from pipeline.model import Offset
 
 
 class SegmentFacts(NamedTuple):
-    """What the decision needs to know of a segment. `end_offset`: where the next one starts, or the log ends."""
+    """The facts of one segment. `end_offset`: base offset of the next segment, or the log end offset."""
 
     end_offset: int
     size_bytes: int
@@ -25,7 +25,7 @@ class SegmentFacts(NamedTuple):
 
 
 def facts_of(segments: Sequence[Segment], log_end_offset: Offset) -> list[SegmentFacts]:
-    """Of a row of segments. One whose records have no time is as old as our knowledge of it."""
+    """Return the facts of segments in order. A segment without timestamps is as old as its creation or load."""
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     return [
         SegmentFacts(
@@ -43,7 +43,7 @@ def count_expired(
     high_watermark: Offset,
     now_ms: int,
 ) -> int:
-    """How many of the first segments are to be deleted. All of them: the last one must be closed before."""
+    """Return how many of the first segments have expired. If all have, the caller closes the last one first."""
     retention_ms, retention_bytes = config.retention_ms, config.retention_bytes
     excess_bytes = 0
     if retention_bytes is not None:

@@ -6,10 +6,10 @@ Invariants:
 - Only the last segment of a log is written to. `size_bytes` moves after the bytes are written, so a reader in another
   thread sees whole batches.
 - A segment is named by the offset at which the one before ends. Only a gap wider than an index reaches lies between
-  segments; then `<base offset>.gap` holds the offset at which the one before ends, written when that one was on disk.
-  So a segment that lost its last batches in a crash shows.
-- Files are held open from before they are renamed. A reader that opens one by its name looks afterwards whether they
-  are: the name may be another file's by then.
+  segments; then `<base offset>.gap` holds the offset at which the one before ends, written once that one is on disk.
+  So a start notices a segment that lost its last batches in a crash.
+- Files are held open before they are renamed. A reader that opened one by its name checks for a held one afterwards:
+  the name may be another file's by then.
 - All offsets are within 2^31 - 1 of the segment's base offset, the reach of an index entry.
 """
 
@@ -71,37 +71,37 @@ class Segment:
         self.size_bytes = 0
         self.is_synced = False
         self.was_truncated = False
-        """True if something lay behind its end that readers may still ask for: nothing is appended to it."""
+        """True if batches behind its end were removed, which readers may still ask for: nothing is appended to it."""
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
         self.newest: BatchPlace | None = None
-        """The batch that lies last, if it is known: most readers want just that one."""
+        """The last batch, if it is known: most readers want just that one."""
         self.reset_indexes()
 
     def create(self) -> Self:
-        """Make the file of a new, empty segment. Raises StorageError."""
+        """Create the file of a new, empty segment. Raises StorageError."""
         self.held_file = self.files.open(self.path, create=True)
         self.held_file.truncate(0)
         return self
 
     def load(self) -> Self:
-        """Take the file that is there; the indexes are still empty. Raises StorageError."""
+        """Load the length of the file; the indexes are still empty. Raises StorageError."""
         self.size_bytes = self.files.size(self.path)
         return self
 
     @property
     def path(self) -> Path:
-        """Its log file."""
+        """The path of the log file."""
         return self.path_of(LOG_SUFFIX)
 
     def path_of(self, suffix: str) -> Path:
-        """The file of this kind, which may have another name for now."""
+        """The path of the file of this kind; it has `suffix` while the segment is being replaced."""
         return segment_path(self.directory, self.base_offset, suffix + self.suffix)
 
     @property
     def file(self) -> LogFile:
-        """Its log file, opened when first needed."""
+        """The log file, opened when first needed."""
         held = self.held_file
         if held is not None:
             return held
@@ -112,19 +112,19 @@ class Segment:
             if held is None:
                 raise
             return held
-        held = self.held_file  # whoever renames the file opens it before: the name may be another one's since
+        held = self.held_file  # a file is held open before it is renamed: the name may be another file's by now
         if held is None:
             held = self.held_file = file
         return held
 
     @property
     def is_open(self) -> bool:
-        """Does it hold files open?"""
+        """True if the log file is held open."""
         return self.held_file is not None
 
     @property
     def is_index_open(self) -> bool:
-        """Does it hold files of its indexes open?"""
+        """True if a file of an index is held open."""
         return self.offset_index.is_held or self.time_index.is_held
 
     def is_at_hand(self, offset: int) -> bool:
@@ -135,26 +135,22 @@ class Segment:
 
     @property
     def is_ready(self) -> bool:
-        """True if an append has nothing to do with the disk but to write to the log file (`prepare`).
-
-        It also opens the file if that is not held open (`hold_end_open`). If each replica waited for a
-        thread, all were held up.
-        """
+        """True if an append needs the disk only to write to the log file, and to open it if it is not held open."""
         return not (self.offset_index.is_tail_full or self.time_index.is_tail_full)
 
     def prepare(self) -> None:
         """Make the segment ready for an append. Raises StorageError."""
         _ = self.file
         if self.size_bytes:
-            with suppress(StorageError):  # damage is for whoever reads it
+            with suppress(StorageError):  # damage is reported to readers
                 _ = self.first_timestamp
         if self.offset_index.is_tail_full or self.time_index.is_tail_full:
             self.offset_index.spill()
             self.time_index.spill()
 
     def release(self, *, keeps_log: bool = False) -> None:
-        """Hold no file open until it is needed again, or with `keeps_log` none but the log file. Not for a segment with
-        data that was not synced: who opens a file anew may not be told that its data could not be written.
+        """Close the files, or with `keeps_log` all but the log file, until they are needed again. Not for a segment
+        with unsynced data: a sync of a file that was opened again may not report that earlier writes failed.
         """
         if not keeps_log:
             self.held_file = None
@@ -163,14 +159,12 @@ class Segment:
 
     @property
     def first_timestamp_read(self) -> int | None:
-        """As `first_timestamp`, None if nobody has read it."""
+        """The `first_timestamp` if it has been read, else None."""
         return self._first_timestamp
 
     @property
     def first_timestamp(self) -> int:
-        """The newest timestamp of the first batch of a segment that is not empty, in ms; -1 if it has none. Raises
-        StorageError.
-        """
+        """The newest timestamp of the first batch (ms), -1 if it has none. Raises StorageError."""
         if self._first_timestamp is None:
             first = next(self.places(), None)
             if first is None:
@@ -179,10 +173,10 @@ class Segment:
         return self._first_timestamp
 
     def would_span_more(self, time_ms: int, headers: Sequence[BatchHeader], now_ms: int) -> bool:
-        """Would it span more time with these batches? By the records' time; by the clock if they have none.
+        """Return True if the segment would span more than `time_ms` with these batches.
 
-        As in Kafka the first batch is compared with the one to be appended: a log of old events does not roll at
-        every append, and two copies of a log roll alike.
+        As in Kafka the first batch is compared with the appended one, so that a log of old events does not roll at
+        every append, and two copies of a log roll alike. The clock counts if the records have no timestamps.
         """
         first = self.first_timestamp
         if first < 0:
@@ -193,10 +187,7 @@ class Segment:
     # Writing
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Write batches at the end, in one write. The segment is ready (`prepare`).
-
-        Raises StorageError; nothing was appended then, though bytes may lie behind the end.
-        """
+        """Append batches in one write; the segment `is_ready`. Raises StorageError; bytes may follow the end then."""
         position = self.size_bytes
         self.file.write_at(data, position)
         for header in headers:
@@ -208,7 +199,7 @@ class Segment:
         self.newest = BatchPlace(start, header.base_offset, last_offset, header.max_timestamp, size_bytes)
 
     def note(self, position: int, last_offset: int, max_timestamp: int, size_bytes: int) -> None:
-        """Take a batch that lies at `position` into the indexes."""
+        """Index a batch that lies at `position`."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -219,19 +210,19 @@ class Segment:
         self._bytes_since_entry += size_bytes
 
     def truncate(self, size_bytes: int) -> None:
-        """Truncate the file to `size_bytes`; the indexes are the caller's matter. Raises StorageError."""
+        """Truncate the file to `size_bytes`, but not the indexes. Raises StorageError."""
         self.newest = None
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes
 
     def hold_open(self) -> None:
-        """Open all that a reader may need, so that it reads on when the names change. Raises StorageError."""
+        """Open all files, so that readers go on reading after the names change. Raises StorageError."""
         _ = self.file
         self.offset_index.hold_open()
         self.time_index.hold_open()
 
     def seal(self) -> None:
-        """Complete the index files. The last time entry tells the newest timestamp. Raises StorageError."""
+        """Complete the index files; the last time entry has the newest timestamp. Raises StorageError."""
         if self.size_bytes:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.offset_index.spill()
@@ -247,7 +238,7 @@ class Segment:
     # Indexes
 
     def reset_indexes(self) -> None:
-        """Start with empty indexes; the files are replaced when they are next written."""
+        """Begin with empty indexes; the files are replaced when they are next written."""
         self.newest = None
         self.offset_index = Index(self.files, self.path_of(INDEX_SUFFIX), OFFSET_ENTRY)
         self.time_index = Index(self.files, self.path_of(TIME_INDEX_SUFFIX), TIME_ENTRY)
@@ -256,7 +247,7 @@ class Segment:
         self._bytes_since_entry = 0
 
     def agrees(self, relative_offset: int, position: int, *, waits: bool = True) -> bool:
-        """Does the batch at an index entry's position end with the entry's offset?"""
+        """Return True if the batch at an index entry's position ends with the entry's offset."""
         if not 0 <= position <= self.size_bytes - HEADER_SIZE:
             return False
         start = self.file.read_at(PLACE.size, position, waits=waits)
@@ -266,9 +257,7 @@ class Segment:
         return bool(base_offset + last_offset_delta == self.base_offset + relative_offset)
 
     def rebuild_indexes(self) -> None:
-        """Rebuild the indexes from the batch headers. Raises StorageError, also where these do not follow one another
-        to the end of the file.
-        """
+        """Rebuild the indexes from the batch headers. Raises StorageError, also if they do not fill the file."""
         self.reset_indexes()
         position, next_offset = 0, self.base_offset
         for place in self.places():
@@ -283,9 +272,7 @@ class Segment:
             raise damage(self.path, f"no batch ends at the end of the file, {self.size_bytes}", position)
 
     def find_end(self, size_bytes: int | None = None, *, waits: bool = True) -> int | None:
-        """The offset behind the last batch before this position (the end), from the nearest index entry on; None if
-        there is no end of a batch.
-        """
+        """Return the offset behind the batch that ends at this position (or the end), None if none ends there."""
         size_bytes = self.size_bytes if size_bytes is None else size_bytes
         newest = self.newest
         if newest is not None and newest.position + newest.size_bytes == size_bytes:
@@ -312,8 +299,8 @@ class Segment:
         return find_headers(self.file, position, self.size_bytes)
 
     def locate(self, offset: int, *, waits: bool = True) -> BatchPlace | None:
-        """The first batch that ends at `offset` or later; None if there is none. Raises StorageError, and without
-        `waits` SegmentClosedError if the way there is not in the page cache.
+        """Return the first batch that ends at `offset` or later, None if there is none. Raises StorageError, and
+        without `waits` SegmentClosedError if an index or a header on the way is not in the page cache.
         """
         newest = self.newest
         if newest is not None and newest.base_offset <= offset <= newest.last_offset:
@@ -328,7 +315,7 @@ class Segment:
         return None
 
     def repair_indexes(self) -> None:
-        """An index contradicts the log: rebuild both, for good if the segment is closed."""
+        """Rebuild both indexes after one contradicted the log; they are synced if the segment is."""
         was_synced = self.is_synced
         self.rebuild_indexes()
         if was_synced:

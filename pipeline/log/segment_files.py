@@ -1,7 +1,4 @@
-"""Files of a segment that get another name, another length, or none.
-
-A segment's files are opened before: its readers read on, whatever becomes of the names.
-"""
+"""Truncates, renames and removes the files of a segment. Files are opened before, so that its readers go on reading."""
 
 from pathlib import Path
 
@@ -19,10 +16,9 @@ from pipeline.log.segment_names import (
 
 
 def truncate_segment(segment: Segment, size_bytes: int) -> Segment:
-    """The first batches of a segment as a closed one in the same file, truncated and on the disk. Raises
-    StorageError.
+    """Truncate the file of a segment, bring it to the disk, and return it as a closed segment. Raises StorageError.
 
-    Readers of the segment go on, up to where the file ends: the indexes are open and have lost their names.
+    Readers of the old segment go on, up to where the file ends: its indexes are open and have lost their names.
     """
     segment.hold_open()
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -45,7 +41,7 @@ def truncate_segment(segment: Segment, size_bytes: int) -> Segment:
 
 
 def _index_beginning_of(segment: Segment, offset_index: Index, time_index: Index) -> None:
-    """Take their entries as far as this segment reaches, and note the rest. Raises StorageError."""
+    """Take over the entries within this segment, and note the rest. Raises StorageError."""
     entry = offset_index.last_below(segment.size_bytes)
     if entry is None or not segment.agrees(*entry):
         segment.rebuild_indexes()
@@ -60,18 +56,18 @@ def _index_beginning_of(segment: Segment, offset_index: Index, time_index: Index
 
 
 def remove_segment(segment: Segment) -> None:
-    """Unlink its files, the log first. Raises StorageError."""
+    """Unlink the files of a segment, the log first. Raises StorageError."""
     for suffix in (LOG_SUFFIX, *BESIDE_LOG):
         segment.files.unlink(segment_path(segment.directory, segment.base_offset, suffix))
 
 
 def segment_paths(segment: Segment) -> list[Path]:
-    """Its log file and its indexes."""
+    """The paths of a segment's indexes and log file."""
     return [segment.path_of(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)]
 
 
 def rename_segment(segment: Segment, file_suffix: str) -> None:
-    """Rename its log file and its indexes, the log last; they stay open. Raises StorageError."""
+    """Rename the indexes and log file of a segment, the log last; they stay open. Raises StorageError."""
     segment.hold_open()
     old = segment_paths(segment)
     segment.suffix = file_suffix
@@ -82,10 +78,9 @@ def rename_segment(segment: Segment, file_suffix: str) -> None:
 
 
 def retire_segment(segment: Segment) -> list[Path]:
-    """Rename its files, the log first, and that of the producers at its start; returns the new names.
+    """Rename the files of a deleted segment, the log first, and its producer snapshot; returns the new names.
 
-    Whoever still reads it reads on: all that it may need is open by then. Raises StorageError; another call goes on
-    with the rest.
+    Readers go on reading. Raises StorageError; another call goes on with the rest.
     """
     segment.hold_open()
     retired = []

@@ -1,4 +1,4 @@
-"""Indexes of a segment: which of them a start trusts, and how a time is looked up in them."""
+"""Loads the indexes of a segment if a start can trust them, and looks times up in them."""
 
 from pipeline.errors import StorageError
 from pipeline.log.batch_places import BatchPlace
@@ -7,12 +7,12 @@ from pipeline.log.segment import Segment
 from pipeline.records.batch import NO_TIMESTAMP
 
 _MAX_INTERVALS = 4
-"""So many intervals of the offset index may lie behind its last entry."""
+"""Maximum distance from the last entry of the offset index to the end of the log, in intervals of the index."""
 
 
 def load_indexes(segment: Segment) -> bool:
-    """Take the index files as they are, if they are there, reach the end of the log, and agree with it as far as a
-    look at the last entries and the batches behind them tells. False: they must be rebuilt.
+    """Take the index files as they are, or return False if they must be rebuilt: if one is missing, does not reach the
+    end of the log, or has a last entry that contradicts the log.
     """
     offset_index = Index.load(segment.files, segment.offset_index.path, OFFSET_ENTRY)
     time_index = Index.load(segment.files, segment.time_index.path, TIME_ENTRY)
@@ -40,9 +40,7 @@ def load_indexes(segment: Segment) -> bool:
 
 
 def _load_tail(segment: Segment, max_timestamp: int) -> bool:
-    """Look at the batches from the last entry of the offset index on. False: that is too far from the end, or one
-    of them is newer than the time index knows.
-    """
+    """Find the last batch. False if the offset index ends far before it, or a batch is newer than the time index."""
     first = 0 if segment.offset_index.last is None else segment.offset_index.last[1]
     usual = max(segment.index_interval_bytes, first // max(1, len(segment.offset_index)))
     for place in segment.places(first):
@@ -53,7 +51,7 @@ def _load_tail(segment: Segment, max_timestamp: int) -> bool:
 
 
 def position_before(segment: Segment, timestamp: int) -> int:
-    """A position before which there is no batch with a record of this time or later. Raises StorageError."""
+    """Return a position before which no batch has a record of this time or later. Raises StorageError."""
     entry = segment.time_index.floor(timestamp)
     start = _place_of(segment, entry)
     if start is None and entry is not None and entry[0] != NO_TIMESTAMP:

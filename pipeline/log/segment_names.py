@@ -25,7 +25,7 @@ def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
 
 
 def segment_offset(name: str, suffix: str) -> int | None:
-    """The offset in a name that `segment_path` made, None if it is not of this kind."""
+    """The offset in a file name of this kind, None if the name is of another kind."""
     stem = name[:_DIGITS]
     if len(name) != _DIGITS + len(suffix) or not (name.endswith(suffix) and stem.isascii() and stem.isdecimal()):
         return None

@@ -1,17 +1,17 @@
-"""Deletes topics in ZooKeeper: first a durable record with the topic id, then the znodes, many by one transaction.
+"""Deletes topics in ZooKeeper: first writes a record with the topic id, then removes the znodes in transactions.
 
 Invariants:
 
-- A topic is deleted by one transaction, which writes `/admin/deleted_topics/<topic id>` and marks the topic's znode. A
-  znode that is merely missing is no deletion: brokers remove a log only if the record of its topic id exists.
-- A marked topic has no partitions and is unknown to clients. Its znodes are removed children first, the topic's own
-  znode and its settings last, in the transaction that completes the record. Anybody may go on where another stopped.
-- Each of these transactions demands the version of the record, which the last one raises. So a broker that was stopped
-  for long in the midst of a deletion removes nothing of a topic that was made under the same name since.
-- Writes of partition states and assignments demand that there is no record of the topic's id (`demand_not_deleted`).
-  So a broker that was cut off or stopped for long changes nothing of a recreated topic, equal versions or not.
-- Records are kept for RECORD_AGE_MS, and at most MAX_RECORDS of them, so that their names fit into an answer of
-  ZooKeeper many times over. A broker that comes back later keeps the log as a stray: the safe direction.
+- One transaction deletes a topic: it writes `/admin/deleted_topics/<topic id>` and marks the topic's znode. A missing
+  znode is no deletion: brokers remove a log only if the record of its topic id exists.
+- A marked topic has no partitions and is unknown to clients. Its znodes are removed children first. The topic's own
+  znode and its settings are removed last, in the transaction that completes the record. Any broker may continue.
+- Each of these transactions requires the version of the record, which the last one raises. So a broker that was
+  suspended in the middle of a deletion removes nothing of a later topic of the same name.
+- Writes of partition states and assignments require that no record of the topic's id exists (`demand_not_deleted`).
+  So a broker that was isolated or suspended changes nothing of a recreated topic, even if versions are equal.
+- Records are kept for RECORD_AGE_MS, and at most MAX_RECORDS of them, whose names easily fit into one answer of
+  ZooKeeper. A broker that returns later keeps the log as a stray, which loses nothing.
 """
 
 import uuid
@@ -55,12 +55,12 @@ from pipeline.errors import (
 
 MAX_RECORDS = 10_000
 STATE = "state"
-"""The name of a partition's state below the partition's znode."""
+"""Name of the state znode below a partition's znode."""
 RECORD_AGE_MS = 90 * 24 * 3600 * 1000
 VIEW_AGE_MS = 600 * 1000
-"""So old a view of the living topics never is."""
+"""Upper bound of the age of a view of the living topics."""
 REMOVED_AT_ONCE = 100
-"""Znodes that one transaction removes: requests of others, a new leader among them, wait behind each for some 10 ms."""
+"""Znodes that one transaction removes: other requests, the election of a leader among them, wait some 10 ms for it."""
 ATTEMPTS = 10
 
 _Item = TypeVar("_Item")
@@ -111,17 +111,18 @@ def record_path(topic_id: uuid.UUID) -> str:
 
 
 def demand_not_deleted(topic_id: uuid.UUID) -> Sequence[Operation]:
-    """Return the parts of a transaction that refuse it, with NodeExistsError, if the topic of this id was deleted.
+    """Return operations that fail a transaction with NodeExistsError if the topic of this id was deleted.
 
-    ZooKeeper cannot check that a znode does not exist. So these parts create the record and delete it again. Without
-    the parent of all records (`make_records_directory`) they raise NoNodeError. Both errors have the record's path.
+    ZooKeeper cannot check that a znode does not exist. So the operations create the record and delete it again. If the
+    parent of all records is missing (`make_records_directory`), they raise NoNodeError. Both errors have the record's
+    path.
     """
     path = record_path(topic_id)
     return CreateNode(path=path), DeleteNode(path=path)
 
 
 async def make_records_directory(zookeeper: CoordinationClient) -> None:
-    """Make the parent of all records. Nothing happens if it exists. Raises CoordinationError."""
+    """Create the parent of all records unless it exists. Raises CoordinationError."""
     if await zookeeper.exists(DeletedTopic.PARENT) is None:
         try:
             await zookeeper.create(DeletedTopic.PARENT)
@@ -130,7 +131,7 @@ async def make_records_directory(zookeeper: CoordinationClient) -> None:
 
 
 async def find_deleted(zookeeper: CoordinationClient, topic_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
-    """Return those ids whose topics were deleted, as far as records are kept. Raises CoordinationUnavailableError."""
+    """Return the ids of deleted topics, as far as records are kept. Raises CoordinationUnavailableError."""
     return set(await find_deletions(zookeeper, topic_ids))
 
 
@@ -150,9 +151,9 @@ async def find_deletions(
 
 
 async def mark_deleted(zookeeper: CoordinationClient, name: str, topic_id: uuid.UUID, now_ms: int) -> None:
-    """Delete the topic of this name and id, but for its znodes. Nothing happens where there is no such topic.
+    """Delete the topic of this name and id, if it exists, except for its znodes.
 
-    Raises CoordinationError. After CoordinationUnavailableError the topic may be deleted or not.
+    Raises CoordinationError. After CoordinationUnavailableError the topic may or may not be deleted.
     """
     for _ in range(ATTEMPTS):
         found = await zookeeper.get_or_none(topic_path(name))
@@ -177,12 +178,12 @@ async def mark_deleted(zookeeper: CoordinationClient, name: str, topic_id: uuid.
 
 
 async def write_record(zookeeper: CoordinationClient, record: DeletedTopic) -> None:
-    """Write the record of a deletion, over one that exists. Raises CoordinationError."""
+    """Write the record of a deletion, also over an existing one. Raises CoordinationError."""
     await update(zookeeper, record.path, lambda _found: record.encode())
 
 
 async def _write_record(zookeeper: CoordinationClient, record: DeletedTopic) -> Operation:
-    """Make the parents, and return what writes the record."""
+    """Create the parent, and return the operation that writes the record."""
     known = await zookeeper.exists(record.path)
     if known is not None:
         return SetNode(path=record.path, data=record.encode(), version=known.version)
@@ -191,10 +192,7 @@ async def _write_record(zookeeper: CoordinationClient, record: DeletedTopic) -> 
 
 
 async def remove_znodes(zookeeper: CoordinationClient, name: str, now_ms: int) -> None:
-    """Remove the znodes of a topic that is marked as deleted, and return when none is left.
-
-    Nothing happens to a topic that is not marked. Raises CoordinationError.
-    """
+    """Remove all znodes of a topic, if it is marked as deleted. Raises CoordinationError."""
     is_usual = True
     for _ in range(ATTEMPTS):
         found = await zookeeper.get_or_none(topic_path(name))
@@ -202,7 +200,7 @@ async def remove_znodes(zookeeper: CoordinationClient, name: str, now_ms: int) -
             return
         record = DeletedTopic(topic_id=marked.id, topic=name, timestamp_ms=now_ms)
         known = await zookeeper.exists(record.path)
-        if known is None:  # somebody removed it by hand
+        if known is None:  # removed by hand
             await write_record(zookeeper, record)
             continue
         try:
@@ -235,7 +233,7 @@ async def _remove(
 
 
 async def _usual_paths(zookeeper: CoordinationClient, topic: str) -> list[str]:
-    """All znodes below a topic's, children before their parents, if there are no others than brokers write."""
+    """Return the znodes that brokers write below a topic's znode, children before their parents."""
     if partitions_path(topic) not in await _children(zookeeper, topic_path(topic)):
         return []
     partitions = await _children(zookeeper, partitions_path(topic))
@@ -247,7 +245,7 @@ async def _usual_paths(zookeeper: CoordinationClient, topic: str) -> list[str]:
 
 
 async def _tree(zookeeper: CoordinationClient, path: str) -> list[str]:
-    """All znodes below one, children before their parents, whoever made them."""
+    """Return all znodes below this path, children before their parents."""
     children = await _children(zookeeper, path)
     below: dict[str, list[str]] = {}
 
@@ -268,9 +266,9 @@ async def _children(zookeeper: CoordinationClient, path: str) -> list[str]:
 
 
 async def prune_records(zookeeper: CoordinationClient, living: Container[uuid.UUID], now_ms: int) -> int:
-    """Remove records that are old or too many, or whose topic lives again, and return how many.
+    """Remove old or surplus records, and records of topics that exist again; return their number.
 
-    A record that is not complete is kept: it guards a deletion under way. Raises CoordinationError.
+    An incomplete record is kept: it guards a deletion under way. Raises CoordinationError.
     """
     try:
         names = await zookeeper.children(DeletedTopic.PARENT)
@@ -297,7 +295,7 @@ async def prune_records(zookeeper: CoordinationClient, living: Container[uuid.UU
 
 
 def _decode(path: str, data: bytes) -> DeletedTopic | None:
-    """The record in the znode of this path, None for what somebody else put there."""
+    """Return the record in the znode at this path; None if it is unreadable."""
     try:
         return DeletedTopic.decode(decode_uuid(path, path.rpartition("/")[2]), data)
     except CoordinationError as error:

@@ -1,16 +1,16 @@
-"""Requests to ZooKeeper as values and one protocol, which `zookeeper.py` and the in-memory twin implement.
+"""Requests to ZooKeeper as values, and the protocol of a client, which `zookeeper.py` and the in-memory twin implement.
 
-Invariants every implementation holds:
+Invariants of every implementation:
 
-- A path is absolute, begins with `/` and does not end with one; a chroot of the connect string is not part of it.
-- Every operation ends within the client's operation deadline. While the connection is away it waits for it; what could
-  not be sent in time raises `CoordinationUnavailableError` (nothing happened, repeat it at will).
+- A path is absolute and does not end with `/`. A chroot of the connect string is not part of it.
+- Every operation ends within the client's operation deadline. Without a connection it waits. An operation that could
+  not be sent in time raises `CoordinationUnavailableError`: nothing was changed, and it can be repeated.
 - A read whose connection broke is repeated. A write whose answer was lost raises `CoordinationLostError`: it may have
-  happened or not. Read the znode back before repeating it: a version, the data or the ephemeral owner tells.
+  happened. Read the znode back before repeating it, and compare the version, the data or the ephemeral owner.
 - Watches end only when their iterator is dropped: they survive lost connections and expired sessions, after which
-  the znode is read again. They coalesce: a slow reader sees the newest value, not each one before it. A reader of a
-  znode that is missing is told so again when it may have been there meanwhile.
-- A client whose session expired opens a new one by itself. Its ephemeral znodes are gone, their owner makes them again
+  the znode is read again. They coalesce: a slow reader sees the newest value, not each one before it. A missing znode
+  is yielded again if it may have existed meanwhile.
+- A client whose session expired opens a new one. Its ephemeral znodes are gone; their owner creates them again
   (`registration.keep_registered`).
 """
 
@@ -23,11 +23,11 @@ SessionId = NewType("SessionId", int)
 
 ANY_VERSION = -1
 MAX_AT_ONCE = 500
-"""So many small znodes can be read or written by one request: ZooKeeper refuses one beyond 1 MB."""
+"""Small znodes that one request can read or write: ZooKeeper refuses requests beyond 1 MB."""
 
 
 class NodeValue(NamedTuple):
-    """The data of a znode and the version to give to a conditional write."""
+    """The data of a znode, and its version, for a conditional write."""
 
     data: bytes
     version: int
@@ -35,7 +35,7 @@ class NodeValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStat:
-    """A znode without its data. `ephemeral_owner` is None for one that outlives its session."""
+    """A znode without its data. `ephemeral_owner` is None for a persistent znode."""
 
     version: int
     ephemeral_owner: SessionId | None
@@ -54,7 +54,7 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """A change of the session. `session_id` is the session that is connected, suspended, or was lost."""
+    """A change of the session `session_id`."""
 
     state: SessionState
     session_id: SessionId
@@ -62,7 +62,7 @@ class SessionEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateNode:
-    """Transaction part: make a znode. Its parent must exist. A sequential one has ten digits more than its path."""
+    """Transaction part: create a znode, whose parent must exist. ZooKeeper appends ten digits to a sequential path."""
 
     path: str
     data: bytes = b""
@@ -99,7 +99,7 @@ Operation = CreateNode | SetNode | DeleteNode | CheckNode
 
 
 class CoordinationClient(Protocol):
-    """One session with ZooKeeper after another, as one client. All errors are `CoordinationError`s."""
+    """A client of ZooKeeper, with one session after another. All errors are `CoordinationError`s."""
 
     @property
     def session_id(self) -> SessionId:
@@ -111,23 +111,23 @@ class CoordinationClient(Protocol):
         ...
 
     async def get(self, path: str) -> NodeValue:
-        """Data and version. Raises NoNodeError."""
+        """Return data and version. Raises NoNodeError."""
         ...
 
     async def get_or_none(self, path: str) -> NodeValue | None:
-        """Data and version, None where there is no such znode."""
+        """Return data and version; None if there is no such znode."""
         ...
 
     async def get_each(self, paths: Sequence[str]) -> list[NodeValue | None]:
-        """Data and versions of at most MAX_AT_ONCE small znodes, in that order, by one request."""
+        """Return data and versions of at most MAX_AT_ONCE small znodes, in this order, by one request."""
         ...
 
     async def exists(self, path: str) -> NodeStat | None:
-        """Version and owner, None where there is no such znode."""
+        """Return version and owner; None if there is no such znode."""
         ...
 
     async def children(self, path: str) -> tuple[str, ...]:
-        """Names (not paths) of the children, sorted. Raises NoNodeError."""
+        """Return the sorted names (not paths) of the children. Raises NoNodeError."""
         ...
 
     async def create(
@@ -139,7 +139,7 @@ class CoordinationClient(Protocol):
         sequential: bool = False,
         make_parents: bool = True,
     ) -> str:
-        """Make a znode and return its path (a sequential one has ten digits more than asked).
+        """Create a znode and return its path, which has ten more digits if it is sequential.
 
         Raises NodeExistsError; NoNodeError if the parent is missing and `make_parents` is false.
         """
@@ -154,19 +154,17 @@ class CoordinationClient(Protocol):
         ...
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
-        """All of them or none, in order. Raises the error of the first that cannot be done; its `path` tells which."""
+        """Perform all operations in order, or none. Raises the error of the first that fails, with its `path`."""
         ...
 
     def watch_data(self, path: str) -> AsyncIterator[NodeValue | None]:
-        """The value now (None: no such znode), then after each change. Never raises for a lost connection."""
+        """Yield the value now (None: no znode), then after each change. Never raises for a lost connection."""
         ...
 
     def watch_children(self, path: str) -> AsyncIterator[tuple[str, ...]]:
-        """The sorted names now (none: no such znode), then after each change. Never raises for a lost connection."""
+        """Yield the sorted names now (none: no znode), then after each change. Never raises for a lost connection."""
         ...
 
     def sessions(self) -> AsyncIterator[SessionEvent]:
-        """The state now, then each change. EXPIRED is never skipped. A short interruption may be: then CONNECTED comes
-        once more.
-        """
+        """Yield the state now, then each change. EXPIRED is never skipped; SUSPENDED may be, then CONNECTED repeats."""
         ...

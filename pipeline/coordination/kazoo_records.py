@@ -24,7 +24,7 @@ _ANY_WATCH = 3
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """Data and versions of znodes."""
+    """Reads data and versions of znodes."""
 
     paths: Sequence[str]
 
@@ -34,7 +34,7 @@ class MultiRead:
         return 22
 
     def serialize(self) -> bytes:
-        """A header, a path and "no watch" for each, and a header that ends it."""
+        """Encode a header, a path and "no watch" for each znode, then the header that ends the request."""
         parts: list[bytes] = []
         for path in self.paths:
             name = path.encode()
@@ -79,7 +79,7 @@ class WatchRemoval:
         return 18
 
     def serialize(self) -> bytes:
-        """The path, and the kind of watch."""
+        """Encode the path, and the kind of watch."""
         name = self.path.encode()
         return _INT.pack(len(name)) + name + _INT.pack(_ANY_WATCH)
 

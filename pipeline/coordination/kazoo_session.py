@@ -1,10 +1,10 @@
-"""The kazoo client of a session, with its threads, and the client that takes its place where it cannot go on.
+"""The kazoo client of a session, with its threads, and its replacement by a new client when it cannot go on.
 
 Invariants:
 
-- Kazoo's threads never touch our state: what they have to say is posted to the loop.
-- Should kazoo's connection thread die of a broken answer, a new client with a new session takes its place. Likewise
-  where servers refuse this one: restored from a backup, they have not counted up to the transactions that it saw.
+- Kazoo's threads never touch our state: they post function calls to the loop.
+- A client whose connection thread died of a broken answer is replaced by a new client with a new session. So is a
+  client that servers refuse: restored from a backup, they lack transactions that the client has seen.
 """
 
 import logging
@@ -22,19 +22,19 @@ from pipeline.coordination.session import SessionHistory
 CLOSE_TIMEOUT_S = 5.0
 REPLACE_AFTER_S = 1.0
 LOOK_FOR_OLDER_S = 0.5
-"""So often a client without a server looks whether servers hold older data than it has seen, and so refuse it."""
+"""Interval at which a disconnected client checks if servers hold older data than it has seen, and so refuse it."""
 LOOK_TIMEOUT_S = 2.0
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 logger = structlog.get_logger()
 _KAZOO_LOG = logging.getLogger("kazoo.client")
-_KAZOO_LOG.setLevel(logging.CRITICAL)  # its news are told by our own events
+_KAZOO_LOG.setLevel(logging.CRITICAL)  # our own events report the same
 
 
 class KazooSession:
-    """The session of a `ZooKeeper`. `on_lost` is called in the loop once servers may have forgotten what is watched.
+    """The session of a `ZooKeeper`. `on_lost` is called in the loop when servers may have dropped their watches.
 
-    Raises ValueError for hosts that cannot be read.
+    Raises ValueError for invalid hosts.
     """
 
     def __init__(self, hosts: str, session_timeout_ms: int, on_lost: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ class KazooSession:
         self.kazoo = self._new_kazoo()
 
     async def close(self) -> None:
-        """End the session. Returns once a server has answered, or after `CLOSE_TIMEOUT_S`."""
+        """End the session. Returns once a server has answered, or after CLOSE_TIMEOUT_S."""
         self.is_closed = True
         with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
             await trio.to_thread.run_sync(_dispose, self.kazoo, abandon_on_cancel=True)
@@ -91,7 +91,7 @@ class KazooSession:
             trio.lowlevel.spawn_system_task(self._replace, kazoo)
 
     async def _replace(self, dead: KazooClient) -> None:
-        """Kazoo's thread ended by itself."""
+        """Replace a client whose thread has ended by itself."""
         await trio.to_thread.run_sync(_dispose, dead, abandon_on_cancel=True)
         await trio.sleep(REPLACE_AFTER_S)
         if not self.is_closed:
@@ -104,10 +104,10 @@ class KazooSession:
         self._on_lost()
 
     async def _escape_refusals(self, kazoo: KazooClient, connection: int) -> None:
-        """Begin a new session where servers refuse this one, which saw newer transactions. `connection` broke.
+        """Begin a new session if servers refuse the present one, which saw newer transactions. `connection` broke.
 
-        It begins before the sessions of the backup time out. Otherwise a broker that saw nothing newer, and is let in,
-        would find all others dead meanwhile, and elect replicas that lack what these know of.
+        The new session must begin before the sessions in the backup time out. Otherwise a broker that saw nothing
+        newer, and is accepted, would find all others dead, and elect replicas that lack acknowledged records.
         """
 
         def is_over() -> bool:
@@ -128,16 +128,16 @@ class KazooSession:
         await trio.to_thread.run_sync(_dispose, kazoo, abandon_on_cancel=True)
 
     def _newest_transaction(self) -> int | None:
-        """Return the number of ZooKeeper's newest transaction; None if no server lets a new client in.
+        """Return the number of ZooKeeper's newest transaction; None if no server accepts a new client.
 
-        Blocks for some `LOOK_TIMEOUT_S` at most.
+        Blocks for about LOOK_TIMEOUT_S at most.
         """
         probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_KAZOO_LOG)
         try:
             if not probe.start_async().wait(LOOK_TIMEOUT_S):
                 return None
             probe.sync_async("/").get(timeout=LOOK_TIMEOUT_S)  # a server may lag behind the others
-        except Exception:  # kazoo raises bare ones, too, and a task that dies of it would end the process
+        except Exception:  # kazoo raises bare Exceptions, too, which would end the process
             return None
         else:
             return probe.last_zxid
@@ -146,9 +146,9 @@ class KazooSession:
 
 
 def _dispose(kazoo: KazooClient) -> None:
-    """Ends the session and frees threads and sockets. Blocks until the server has answered or is known to be away."""
+    """End the session, its threads and sockets. Blocks until the server has answered or cannot be reached."""
     try:
         kazoo.stop()
         kazoo.close()
-    except Exception as error:  # also kazoo raises bare Exceptions here; the session then ends by its timeout
+    except Exception as error:  # kazoo raises bare Exceptions here, too; the session then ends by its timeout
         logger.warning("zookeeper_close_failed", error=repr(error))

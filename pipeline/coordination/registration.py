@@ -1,6 +1,6 @@
-"""Staying registered: an ephemeral znode that is made again whenever it, or its session, is lost. Works on any client.
+"""Registers by an ephemeral znode, which is created again whenever the znode or its session is lost.
 
-Invariant: the znode is ours, or we are about to make it, or the caller has been told by an exception whose it is.
+Invariant: the znode is ours, or we are about to create it, or an exception has told the caller its owner.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -65,14 +65,14 @@ async def keep_registered(
 ) -> Never:
     """Create the ephemeral znode, report started, and create it again after every expired session, until cancelled.
 
-    A znode that is removed, made by somebody else, or holds other data than `data` returns, is lost in the same way
-    although the session lives. A caller that changes what `data` returns does so, and writes it, while it holds
-    `writing`. `data` is called before each registration, after `hooks.before`.
+    The registration is also lost if the znode is removed, is created by another client, or holds other data than
+    `data` returns. `data` is called before each registration, after `hooks.before`. A caller that changes the result
+    of `data` holds `writing` while it does so and writes the znode.
 
-    A znode that is there already is taken over if it belongs to a session of this client, or if
-    `is_former_self` says of its data that they are those of an earlier life of this process, which is dead (the caller
-    must know: because it holds what only one process can hold). If it belongs to anybody else: NodeOwnedError, with
-    the data found there. `is_former_self` raises CoordinationError for data that it cannot read.
+    An existing znode is taken over if a session of this client owns it, or if `is_former_self` returns True for its
+    data: they are those of an earlier process, which is dead for certain, since the caller holds a lock that only one
+    process can hold. If another client owns the znode, NodeOwnedError is raised with its data. `is_former_self` raises
+    CoordinationError for unreadable data.
     """
     writing = writing or trio.Lock()
     events = client.sessions()
@@ -126,16 +126,16 @@ async def _next_event(
 async def _wait_until_lost(
     client: CoordinationClient, path: str, data: Callable[[], bytes], writing: trio.Lock, session: SessionId
 ) -> None:
-    """Return once the znode is not the one that this session registered. An expired session is not waited for."""
+    """Return once the znode is not the one that this session registered, unless the session has expired."""
     async for _ in client.watch_data(path):
         async with writing:
             is_kept = await _is_kept(client, path, data())
-        if not is_kept and client.session_id == session:  # else EXPIRED is about to come
+        if not is_kept and client.session_id == session:  # else the event EXPIRED follows
             return
 
 
 async def _is_kept(client: CoordinationClient, path: str, data: bytes) -> bool:
-    """True if this session owns the znode, and the znode holds these data."""
+    """True if this session owns the znode, and it holds these data."""
     while True:
         try:
             stat, found = await _read(client, path)
@@ -147,10 +147,8 @@ async def _is_kept(client: CoordinationClient, path: str, data: bytes) -> bool:
 
 
 async def _read(client: CoordinationClient, path: str) -> tuple[NodeStat | None, NodeValue | None]:
-    """Return owner and data of one znode, not of two that had the name one after the other. Raises
-    CoordinationUnavailableError.
-    """
-    while True:
+    """Return owner and data of a znode, if it exists. Raises CoordinationUnavailableError."""
+    while True:  # until both are of the same znode, not of two that had the name one after the other
         stat, found, after = await client.exists(path), await client.get_or_none(path), await client.exists(path)
         is_one = stat is None or after is None or stat.ephemeral_owner == after.ephemeral_owner
         if is_one and (found is None or (stat is not None and stat.version == found.version)):
@@ -158,7 +156,7 @@ async def _read(client: CoordinationClient, path: str) -> tuple[NodeStat | None,
 
 
 async def _refuse_other_owner(client: CoordinationClient, path: str, is_former_self: Callable[[bytes], bool]) -> None:
-    """Raise NodeOwnedError if the znode is somebody else's: what `before` writes would harm its owner."""
+    """Raise NodeOwnedError if another client owns the znode: the writes of `before` would harm that owner."""
     while True:
         try:
             stat, found = await _read(client, path)
@@ -173,9 +171,9 @@ async def _refuse_other_owner(client: CoordinationClient, path: str, is_former_s
 def _check_owner(
     client: CoordinationClient, path: str, stat: NodeStat, found: NodeValue, is_former_self: Callable[[bytes], bool]
 ) -> None:
-    """Raise NodeOwnedError unless a session of this client, or a former life, made the znode.
+    """Raise NodeOwnedError unless a session or an earlier process of this client created the znode.
 
-    What nobody can read belongs to nobody, unless a session holds it.
+    Unreadable data without an owning session belong to no other client.
     """
     owner = stat.ephemeral_owner
     if owner is not None and client.owns_session(owner):
@@ -192,7 +190,7 @@ def _check_owner(
 async def _register(
     client: CoordinationClient, path: str, data: bytes, is_former_self: Callable[[bytes], bool]
 ) -> None:
-    while True:  # by no limit of attempts: the invariant holds for as long as the process lives
+    while True:  # without a limit: the invariant holds as long as the process lives
         try:
             try:
                 await client.create(path, data, ephemeral=True)

@@ -1,12 +1,12 @@
-"""Requests to ZooKeeper and watches of its znodes: kazoo, with its threads, bridged to trio.
+"""Requests to ZooKeeper and watches of its znodes: bridges kazoo and its threads to trio.
 
 Invariants:
 
 - Nothing here blocks the loop.
-- A request is handed to kazoo only while connected, so one that waits for the connection can be cancelled for good;
-  one already handed over may still be carried out after its caller was cancelled.
-- Every znode that is watched is read again after each lost connection, since the server forgets watches then.
-- A watch that nobody waits for any more is taken back, from the server and from kazoo, if its znode has no other.
+- A request is handed to kazoo only while connected. So a request that waits for the connection can be cancelled; a
+  request that was handed over may still be performed after its caller was cancelled.
+- Every watched znode is read again after each lost connection, since the server drops watches then.
+- When the last watch of a znode is dropped, the server's and kazoo's watches of the znode are removed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SESSION_TIMEOUT_MS = 18_000
 OPERATION_TIMEOUT_MS = 60_000
 CONNECT_TIMEOUT_MS = 30_000
 MAX_IN_FLIGHT = 64
-"""Kazoo is told of a request through a socket pair, which would block the loop once some 250 of them are unread."""
+"""Kazoo is woken through a socket pair, which would block the loop once it holds some 250 unread requests."""
 
 _Answer = TypeVar("_Answer")
 
@@ -72,10 +72,10 @@ async def open_zookeeper(
     operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
 ) -> AsyncGenerator[ZooKeeper, None]:
-    """Connect to `host:port,host:port/chroot`, making the chroot if need be. Leaving the block ends the session.
+    """Connect to `host:port,host:port/chroot`, and create a missing chroot. Leaving the block ends the session.
 
-    Raises ConfigurationError for a connect string that cannot be read, CoordinationUnavailableError if no server
-    answers within `connect_timeout_ms`.
+    Raises ConfigurationError for an invalid connect string, CoordinationUnavailableError if no server answers within
+    `connect_timeout_ms`.
     """
     client = ZooKeeper(connect, session_timeout_ms, operation_timeout_ms)
     try:
@@ -86,7 +86,7 @@ async def open_zookeeper(
 
 
 class ZooKeeper:
-    """A `CoordinationClient` on a real ZooKeeper. Made by `open_zookeeper`."""
+    """A `CoordinationClient` of a real ZooKeeper, created by `open_zookeeper`."""
 
     def __init__(self, connect: str, session_timeout_ms: int, operation_timeout_ms: int) -> None:
         self._hosts, slash, chroot = connect.partition("/")
@@ -100,7 +100,7 @@ class ZooKeeper:
             raise ConfigurationError("zookeeper.connect", f"{connect!r} is not host:port,.../chroot") from error
 
     async def connect(self, timeout_ms: int) -> None:
-        """Open the first session and make the chroot."""
+        """Open the first session and create the chroot."""
         self._session.kazoo.start_async()
         with trio.move_on_after(timeout_ms / 1000):
             await self._session.history.wait_connected()
@@ -111,7 +111,7 @@ class ZooKeeper:
             await self._call("/", lambda kazoo: kazoo.ensure_path_async(self._chroot), repeat=True)
 
     async def close(self) -> None:
-        """End the session: its ephemeral znodes go at once if a server can be reached, else with its timeout."""
+        """End the session. Ephemeral znodes go at once if a server can be reached, else after the session timeout."""
         await self._session.close()
 
     @property
@@ -126,24 +126,24 @@ class ZooKeeper:
         return self._session.history.owns(session_id)
 
     def sessions(self) -> AsyncIterator[SessionEvent]:
-        """The state now, then each change."""
+        """Yield the state now, then each change."""
         return self._session.history.events()
 
     async def get(self, path: str) -> NodeValue:
-        """Data and version. Raises NoNodeError."""
+        """Return data and version. Raises NoNodeError."""
         full = self._full(path)
         data, stat = await self._call(path, lambda kazoo: kazoo.get_async(full), repeat=True)
         return NodeValue(data or b"", stat.version)
 
     async def get_or_none(self, path: str) -> NodeValue | None:
-        """Data and version, None where there is no such znode."""
+        """Return data and version; None if there is no such znode."""
         try:
             return await self.get(path)
         except NoNodeError:
             return None
 
     async def get_each(self, paths: Sequence[str]) -> list[NodeValue | None]:
-        """Data and versions of small znodes, by one request."""
+        """Return data and versions of small znodes, by one request."""
         if not paths:
             return []
         request = MultiRead([self._full(path) for path in paths])
@@ -160,7 +160,7 @@ class ZooKeeper:
         return [None if isinstance(answer, int) else answer for answer in answers]
 
     async def exists(self, path: str) -> NodeStat | None:
-        """Version and owner, None where there is no such znode."""
+        """Return version and owner; None if there is no such znode."""
         full = self._full(path)
         stat = await self._call(path, lambda kazoo: kazoo.exists_async(full), repeat=True)
         if stat is None:
@@ -172,7 +172,7 @@ class ZooKeeper:
         )
 
     async def children(self, path: str) -> tuple[str, ...]:
-        """Sorted names. Raises NoNodeError."""
+        """Return the sorted names. Raises NoNodeError."""
         full = self._full(path)
         names: list[str] = await self._call(path, lambda kazoo: kazoo.get_children_async(full), repeat=True)
         return tuple(sorted(names))
@@ -186,7 +186,7 @@ class ZooKeeper:
         sequential: bool = False,
         make_parents: bool = True,
     ) -> str:
-        """Make a znode and return its path. Raises NodeExistsError, NoNodeError, CoordinationLostError."""
+        """Create a znode and return its path. Raises NodeExistsError, NoNodeError, CoordinationLostError."""
         full = self._full(path)
         made = await self._call(
             path,
@@ -203,12 +203,12 @@ class ZooKeeper:
         return stat.version
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Remove. Raises NoNodeError, BadVersionError, NotEmptyError, CoordinationLostError."""
+        """Delete a znode. Raises NoNodeError, BadVersionError, NotEmptyError, CoordinationLostError."""
         full = self._full(path)
         await self._call(path, lambda kazoo: kazoo.delete_async(full, version))
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
-        """All of them or none, in order. Raises the error of the first that cannot be done."""
+        """Perform all operations in order, or none. Raises the error of the first that fails."""
         if not operations:
             return
 
@@ -225,21 +225,22 @@ class ZooKeeper:
                 raise _translate(operation.path, result) from result
 
     def watch_data(self, path: str) -> AsyncIterator[NodeValue | None]:
-        """The value now, then after each change; None while there is no such znode."""
+        """Yield the value now, then after each change; None while there is no such znode."""
         full = self._full(path)
 
         async def read() -> tuple[object, NodeValue | None]:
             while True:
                 with suppress(NoNodeError):
                     data, stat = await self._read(path, lambda kazoo: kazoo.get_async(full, self._on_watch))
-                    return (stat.mzxid, data), NodeValue(data or b"", stat.version)  # a restored server counts on alike
+                    # With the data: a server restored from a backup gives transaction numbers out again.
+                    return (stat.mzxid, data), NodeValue(data or b"", stat.version)
                 if not await self._leave_existence_watch(path, full):
                     return None, None
 
         return self._watch(full, read)
 
     def watch_children(self, path: str) -> AsyncIterator[tuple[str, ...]]:
-        """The sorted names now, then after each change; none while there is no such znode."""
+        """Yield the sorted names now, then after each change; none while there is no such znode."""
         full = self._full(path)
 
         async def read() -> tuple[object, tuple[str, ...]]:
@@ -262,17 +263,17 @@ class ZooKeeper:
         return watch
 
     def _watch_dropped(self, full: str) -> None:
-        """Take back the watch of this znode once no caller needs it."""
+        """Remove the server's watch of this znode if no caller watches it."""
         if not self._session.is_closed and full in self._watches and not self._watches[full]:
             del self._watches[full]
-            trio.lowlevel.spawn_system_task(self._take_back, full)
+            trio.lowlevel.spawn_system_task(self._remove_watch, full)
 
-    async def _take_back(self, full: str) -> None:
-        """Have the server forget what it watches for us there. After a lost connection it has forgotten all."""
+    async def _remove_watch(self, full: str) -> None:
+        """Remove the server's watches of this znode; a lost connection has removed them already."""
 
         def remove(kazoo: KazooClient) -> AsyncResult[None]:
             result: AsyncResult[None] = kazoo.handler.async_result()
-            if full in self._watches:  # somebody watches it again, and has not asked the server yet, or has by now
+            if full in self._watches:  # watched again meanwhile; the new watch may be on the server already
                 result.set(None)
             else:
                 kazoo._call(WatchRemoval(full, partial(_forget_watchers, kazoo)), result)
@@ -285,7 +286,7 @@ class ZooKeeper:
         return await self._read(path, lambda kazoo: kazoo.exists_async(full, self._on_watch)) is not None
 
     async def _read(self, path: str, start: Callable[[KazooClient], AsyncResult[_Answer]]) -> _Answer:
-        """A read for a watch: waits for ZooKeeper as long as it takes."""
+        """Read for a watch: wait for ZooKeeper without a deadline."""
         while True:
             try:
                 return await self._call(path, start, repeat=True)
@@ -297,7 +298,7 @@ class ZooKeeper:
     async def _call(
         self, path: str, start: Callable[[KazooClient], AsyncResult[_Answer]], *, repeat: bool = False
     ) -> _Answer:
-        """Hand a request to kazoo once connected and bring its answer here. `repeat`: it changes nothing, try again."""
+        """Hand a request to kazoo once connected, and return its answer. `repeat` a read whose answer was lost."""
         deadline = trio.current_time() + self._operation_timeout_s
         while not self._session.is_closed:
             with trio.move_on_at(deadline) as waiting:
@@ -350,14 +351,14 @@ class ZooKeeper:
                 request.check(full, operation.version)
 
     def _on_watch(self, event: WatchedEvent) -> None:
-        if event.path is not None:  # else each watch is told that the connection is lost, which the session tells once
+        if event.path is not None:  # None reports a lost connection to each watch; the session reports it once
             self._session.post(self._wake_watches, [event.path])
 
     def _wake_all(self) -> None:
         self._wake_watches(list(self._watches))
 
     def _wake_watches(self, paths: Sequence[str]) -> None:
-        """These znodes changed, or the server forgot their watches."""
+        """Wake the watches of znodes that changed, or whose watches the server dropped."""
         for path in paths:
             for watch in self._watches.get(path, ()):
                 watch.wake()
@@ -366,7 +367,7 @@ class ZooKeeper:
 
 
 def _forget_watchers(kazoo: KazooClient, full: str) -> None:
-    """In kazoo's thread, between two answers: no watch of a later request is lost."""
+    """Drop kazoo's watchers. Called in its thread between two answers, so no watch of a later request is lost."""
     kazoo._data_watchers.pop(full, None)
     kazoo._child_watchers.pop(full, None)
 
@@ -376,9 +377,9 @@ def _translate(path: str, error: Exception) -> CoordinationError:
         case kazoo_errors.NoNodeError():
             return NoNodeError(path, "there is no such znode")
         case kazoo_errors.NodeExistsError():
-            return NodeExistsError(path, "there is such a znode already")
+            return NodeExistsError(path, "the znode exists already")
         case kazoo_errors.BadVersionError():
-            return BadVersionError(path, "was changed by somebody else meanwhile")
+            return BadVersionError(path, "was changed by another client meanwhile")
         case kazoo_errors.NotEmptyError():
             return NotEmptyError(path, "has children")
         case (

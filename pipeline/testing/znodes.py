@@ -65,7 +65,7 @@ class Znodes:
         if sequential:
             path = f"{path}{parent.children_made:010d}"
         if path in self.by_path:
-            raise NodeExistsError(path, "there is such a znode already")
+            raise NodeExistsError(path, "the znode exists already")
         now = self._tick()
         self.by_path[path] = Znode(data=data, owner=owner, changed_at=now, children_changed_at=now)
         self.by_path[parent_path] = replace(
@@ -100,7 +100,7 @@ class Znodes:
         """Return a znode of this version. Raises BadVersionError."""
         node = self.find(path)
         if version not in (ANY_VERSION, node.version):
-            raise BadVersionError(path, "was changed by somebody else meanwhile")
+            raise BadVersionError(path, "was changed by another client meanwhile")
         return node
 
     def transaction(self, operations: Sequence[Operation], session: SessionId) -> None:

@@ -1,4 +1,4 @@
-"""Operations that a client may do, as bits (KIP-430): a client that may connect may do all that the resource knows."""
+"""Operations that clients may perform, as bits (KIP-430): a client that can connect may perform all of them."""
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12

@@ -1,4 +1,4 @@
-"""Parts of a broker that its handlers share."""
+"""The parts of a broker that its handlers share."""
 
 import uuid
 from collections import defaultdict
@@ -33,9 +33,9 @@ ANONYMOUS = "ANONYMOUS"
 """The principal of clients that have not been authenticated."""
 SILENT_SESSIONS_CHECK_S = 30.0
 OPENERS = 2
-"""Batches of producers that are opened at a time: others need the processor, and other threads the interpreter."""
+"""Batches of producers that are opened concurrently: other work needs the processor and the interpreter."""
 SEARCHERS = 2
-"""Searches by time that run at a time in a log dir; the others take turns, some milliseconds each."""
+"""Searches by timestamp that run concurrently in a log dir; the others wait for turns of some milliseconds."""
 
 
 class Caller(NamedTuple):
@@ -48,7 +48,7 @@ class Caller(NamedTuple):
 
 @dataclass(slots=True)
 class ProduceService:
-    """Parts that Produce requests share, and plain counts of their partitions, which metrics read."""
+    """Parts that Produce requests share, and counts of their partitions, which metrics read."""
 
     ids: ProducerIds
     openers: ScanThreads = field(default_factory=partial(ScanThreads, OPENERS))
@@ -58,7 +58,7 @@ class ProduceService:
 
 @dataclass(slots=True)
 class FetchService:
-    """Parts that readers share, and plain counts, which metrics read. `searchers` serve ListOffsets, by log dir."""
+    """Parts that readers share, and counts, which metrics read. `searchers` serve ListOffsets, by log dir."""
 
     sessions: FetchSessions
     openings: FileOpenings
@@ -69,7 +69,7 @@ class FetchService:
     replication_bytes_out: int = 0
 
     async def run(self) -> None:
-        """Carry out openings of files and end the sessions of clients that have left, until cancelled."""
+        """Open files and end the sessions of silent clients, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.openings.run)
             while True:
@@ -79,7 +79,7 @@ class FetchService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext:
-    """The broker, as its handlers see it. `settings.static` are the settings that the broker was started with."""
+    """The broker, as its handlers see it."""
 
     settings: DynamicSettings
     view: ClusterView
@@ -103,7 +103,7 @@ class BrokerContext:
         return broker_epoch is None or endpoint.epoch == broker_epoch
 
     def find_partition(self, topic: str, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
-        """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise.
+        """Return the partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise.
 
         A partition of a deleted topic of the same name does not count; it is about to be removed.
         """
@@ -128,7 +128,7 @@ class BrokerContext:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         topic_id = partition.log.topic_id
-        # integers, since comparing UUIDs takes as long as all the rest
+        # as integers: comparing UUIDs takes as long as the rest of this function
         if topic is not None and topic_id is not None and topic_id.int != topic.topic_id.int:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if epoch not in (partition.leader_epoch, NO_LEADER_EPOCH):

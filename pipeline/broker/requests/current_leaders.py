@@ -1,6 +1,6 @@
-"""Present leaders, as answers name them that refuse a request because another broker leads (KIP-951).
+"""Present leaders of partitions that moved, as errors name them (KIP-951).
 
-The client goes there at once. Metadata would take it another request, to a broker that may not know the new leader yet.
+The client goes there at once. A Metadata request could reach a broker that does not know the new leader yet.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from pipeline.model import BrokerEndpoint, BrokerId, LeaderEpoch
 from pipeline.protocol.errors import ErrorCode
 
 MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-"""The errors with which a present leader is named."""
+"""The errors that name the present leader."""
 
 
 class CurrentLeader(NamedTuple):
@@ -21,7 +21,7 @@ class CurrentLeader(NamedTuple):
 
 
 def find_current_leader(view: ClusterView, own: BrokerId, topic: TopicView | None, index: int) -> CurrentLeader | None:
-    """Return the leader of a partition; None if the view knows of none that is alive, or of this broker (`own`)."""
+    """Return the leader of a partition; None if the view knows no live leader, or if this broker (`own`) leads."""
     partition = None if topic is None else topic.partitions.get(index)
     if partition is None or partition.leader == own:
         return None

@@ -96,9 +96,7 @@ SERVED: Mapping[int, ApiKey] = MappingProxyType({key.value: key for key in HANDL
 """The api keys that have a handler."""
 
 LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
-"""Requests that wait for records, for other members or for searches, with nothing half done meanwhile: the wait ends
-when the client leaves. Others run to their end.
-"""
+"""Requests that end when their client leaves: they wait for records, members or searches, with nothing half done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ class Dispatcher:
     broker: BrokerContext
 
     def handle(self, request: Request[Message], peer: Peer) -> HandlerResult | Awaitable[HandlerResult]:
-        """Answer, at once or later."""
+        """Answer a request, at once or later. Raises what the handler raises."""
         caller = Caller(request.client_id, peer.address.host)
         handler, quotas = HANDLERS[request.api_key], self.broker.quotas
         slicing = SLICINGS.get(request.api_key)

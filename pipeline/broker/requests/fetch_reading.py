@@ -1,4 +1,4 @@
-"""Reading of one Fetch request: the bytes that its answer may still hold, and the data read from each partition."""
+"""Reading of the partitions of one Fetch request, within the limits of its answer."""
 
 import uuid
 from collections.abc import Sequence
@@ -74,21 +74,21 @@ class FetchReading:
         self._remaining_bytes = min(request.max_bytes, broker.settings.static.fetch_max_bytes)
         self.read_bytes = 0
         self.throttled_bytes = 0
-        """Bytes that count for the rate of reassignments."""
+        """Bytes that count for the replication throttle."""
         self.has_failure = False
         self.is_limited = False
-        """True if there is more than one answer holds."""
+        """True if there are more records than the answer may hold."""
         self.has_more = False
-        """True if there was something behind the position that was read last."""
+        """True if there are records behind the position of the last read."""
         self.served: list[tuple[Partition, LogSlice | None]] = []
         """Partitions without failure, and the records read of each."""
         self.leaders: dict[int, NodeEndpoint] = {}
         """Brokers that the answer names as leaders of partitions that are led elsewhere (KIP-951)."""
         self.openings: list[trio.Event] = []
-        """Set when files are open, and read, that a read lacked."""
+        """Events of file openings that reads lacked."""
 
     def again(self) -> "FetchReading":
-        """Return another reading for the same request; the positions of a follower are noted by the first one alone."""
+        """Return another reading for the same request; only the first one notes the positions of a follower."""
         return FetchReading(self._broker, self.request, self._version, is_again=True)
 
     @property
@@ -97,13 +97,14 @@ class FetchReading:
         return self.read_bytes >= self._min_bytes or self.has_failure or self.is_limited
 
     def waiter(self) -> FetchWaiter:
-        """Return a waiter that is woken when the answer could be complete. For readers of committed records any append
-        wakes it: it may end a transaction.
+        """Return a waiter that is woken when the answer could be complete.
+
+        Any append wakes a read_committed reader, since it may end a transaction.
         """
         return FetchWaiter(1 if self.is_committed else self._min_bytes - self.read_bytes)
 
     def find_topic(self, topic: str, topic_id: uuid.UUID) -> TopicView | None:
-        """Return the requested topic. Call once for all its partitions."""
+        """Return the requested topic; call once for all its partitions."""
         view = self._broker.view
         return view.topic_of_id(topic_id) if self._version >= FIRST_VERSION_OF_TOPIC_IDS else view.topic(topic)
 
@@ -154,7 +155,7 @@ class FetchReading:
         )
 
     def _name_leader(self, topic: TopicView | None, index: int) -> LeaderIdAndEpoch:
-        """Return the present leader of a partition for a consumer; followers know the cluster by themselves."""
+        """Return the present leader of a partition to a consumer; followers read it from ZooKeeper."""
         found = None
         if self._replica < 0:
             found = find_current_leader(self._broker.view, self._broker.settings.static.broker_id, topic, index)
@@ -171,7 +172,7 @@ class FetchReading:
         end_offset: Offset,
         aborted: Sequence[AbortedTransaction] | None,
     ) -> tuple[LogSlice | None, Sequence[AbortedTransaction] | None]:
-        """Return the bytes and what was aborted in them; nothing, for now, where a file must be opened first."""
+        """Return the records and their aborted transactions; no records if a file must be opened first."""
         offset = Offset(asked.fetch_offset)
         max_bytes = min(asked.partition_max_bytes, self._remaining_bytes)
         waits = self._broker.fetch.openings.take(partition)
@@ -197,14 +198,15 @@ class FetchReading:
         return found, aborted
 
     async def wait_for_files(self) -> None:
-        """Return when the files are open that were not, or their log dirs do not answer for long."""
+        """Return when the missing files are open, or after STALLED_S."""
         with trio.move_on_after(STALLED_S):
             for opening in self.openings:
                 await opening.wait()
 
     def _nothing_behind(self, partition: Partition, aborted: Sequence[AbortedTransaction] | None) -> PartitionData:
-        """Return the data for a consumer that has read all. Clients without sessions ask so for hundreds of partitions
-        at a time, so the partition keeps what it answered last.
+        """Return the data for a consumer that has read all records.
+
+        The partition keeps its last answer: clients without sessions poll hundreds of partitions at a time.
         """
         self.has_more = False
         self.served.append((partition, None))
@@ -237,7 +239,7 @@ class FetchReading:
         return self._broker.fetch.throttle.pause_s(trio.current_time()) > 0
 
     def _end_of(self, partition: Partition) -> Offset:
-        """Return the end of what may be read. A replica id without its broker's epoch reads as a consumer does."""
+        """Return the end of the records that may be read; a replica id without its broker's epoch is a consumer."""
         if self._replica >= 0:
             return partition.log.log_end_offset if self._is_broker else partition.high_watermark
         return partition.last_stable_offset if self.is_committed else partition.high_watermark
@@ -259,7 +261,7 @@ class FetchReading:
             partition.waiters[waiter] = None
 
     def keep(self, partition: Partition) -> None:
-        """Note that the partition has no news: the empty data that was read from it last still holds."""
+        """Count the partition as served: it has no news since it was read, and gave no records."""
         self.served.append((partition, None))
 
     def _find(self, topic: TopicView | None, name: str, asked: FetchPartition) -> Partition:
@@ -274,7 +276,7 @@ class FetchReading:
         return partition
 
     def count(self, told: int, failed: int) -> None:
-        """The answer goes out."""
+        """Count an answer that reports `told` partitions, `failed` of them with errors."""
         counts = self._broker.fetch
         counts.partitions += told
         counts.failed_partitions += failed
@@ -289,7 +291,7 @@ class FetchReading:
 
 
 def fetching_replica(request: FetchRequest, version: int) -> int:
-    """The follower that asks; below 0 for a consumer."""
+    """Return the replica id that the request names; below 0 for a consumer."""
     return request.replica_id if version < FIRST_VERSION_OF_REPLICA_STATE else request.replica_state.replica_id
 
 

@@ -1,20 +1,17 @@
-"""Fetch sessions (KIP-227): a client tells its partitions once and then only what changed; so does the broker.
+"""Fetch sessions (KIP-227): a client names its partitions once and then only changes; the broker reports only changes.
 
-Pure: sessions are values in memory, random numbers are passed in, and times of a clock that never goes back.
+Pure: sessions are values in memory; random numbers and trio's time are passed in.
 
 Invariants
-  A. `FetchSession.due` holds every partition of the session of which an answer may have news: those that were never
-     told, whose position the client moved, that got data or a new start, that fail, or that a limit cut off. All others
-     are known to have nothing for the client, so an empty poll costs nothing for them.
-  B. `due` is in the order in which the partitions are to be read: one that gave data goes to the end, so that limits
-     starve nobody.
+  A. `FetchSession.due` holds every partition that may have news for the client: it was never reported, the client moved
+     its position, it got records or a new log start offset, it fails, or a limit cut it off. Other partitions cost an
+     empty poll nothing.
+  B. `due` is in reading order: a partition that gave records goes to the end, so that limits starve no partition.
   C. A session that left the cache watches no partition any more.
-  D. There are at most `max_sessions` sessions, within the memory for what clients have kept (`kept_memory`). A newcomer
-     takes the place of one that was silent for `EVICTION_S`; else of a smaller one that is older than that, or, being a
-     follower, which comes back at every poll, of a consumer's of any age. A client that gets no session is served
-     without one.
-  E. A session that was silent for `EVICTION_S` ends at the next `end_silent`: its client may have left, and if it did
-     not, asks for a new one.
+  D. There are at most `max_sessions` sessions, within the memory for clients' state (`kept_memory`). A new session
+     replaces one that was silent for `EVICTION_S`; else a smaller one that is older than that; or, if it is a
+     follower's, which polls forever, a consumer's of any age. Without a session a client is served all the same.
+  E. A session that was silent for `EVICTION_S` ends at the next `end_silent`; its client, if alive, asks for a new one.
 """
 
 import random
@@ -24,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pipeline.broker.replication.waiters import Waiter
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
@@ -39,18 +37,15 @@ from pipeline.protocol.messages.fetch import (
 MAX_ID = 2**31 - 1
 EVICTION_S = 120.0
 PARTITION_BYTES = 512
-"""About what a partition of a session takes beside the name of its topic."""
+"""Approximate memory of a partition of a session, without the name of its topic."""
 NOT_TOLD = -1
 
 PartitionKey = tuple[str | uuid.UUID, int]
-"""A topic, as the client names it, and the number of the partition."""
+"""A topic, as the client names it, and the index of the partition."""
 
 
 def memory_of(topics: Iterable[FetchTopic]) -> int:
-    """Return about how many bytes these partitions take in a session, if it has none of them yet.
-
-    Each partition pays for the name: a client may repeat the topic for each of them.
-    """
+    """Return the approximate memory of new partitions; each counts the topic's name, which clients may repeat."""
     return sum(len(topic.partitions) * _memory_of_one(topic.topic) for topic in topics)
 
 
@@ -62,25 +57,13 @@ class Watched(Protocol):
     """A partition that notifies its waiters."""
 
     def stop_waiting(self, waiter: "SessionPartition") -> None:
-        """Tell it nothing any more."""
-        ...
-
-
-class Waiting(Protocol):
-    """A request that waits for bytes."""
-
-    def arrived(self, size_bytes: int) -> None:
-        """So much more can be read."""
-        ...
-
-    def wake(self) -> None:
-        """Look again."""
+        """Notify this waiter no longer."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class SessionPartition:
-    """A partition in a session: what the client asks of it, and what it was told last."""
+    """A partition in a session: what the client requests, and what it was told last."""
 
     session: "FetchSession"
     topic: str
@@ -90,10 +73,10 @@ class SessionPartition:
     log_start_offset: int = NOT_TOLD
     watched: Watched | None = None
     has_news: bool = False
-    """True if there was news since it was read: an answer in the making may not be told yet."""
+    """True if there is news since the last read: the answer that is being built may lack it."""
 
     def arrived(self, size_bytes: int) -> None:
-        """The partition has so much more, or a new start."""
+        """Note that at most so much more can be read; 0: a log start offset or a high watermark has moved."""
         self.has_news = True
         session = self.session
         session.due[self] = None
@@ -101,7 +84,7 @@ class SessionPartition:
             session.waiting.arrived(size_bytes)
 
     def wake(self) -> None:
-        """The partition may not be what it was."""
+        """Note that the partition is closed, led elsewhere, or its disk failed."""
         self.has_news = True
         session = self.session
         session.due[self] = None
@@ -109,17 +92,17 @@ class SessionPartition:
             session.waiting.wake()
 
     def watch(self, partition: Watched | None) -> None:
-        """Watch this partition, which was just read, and no other; the caller adds this waiter to the partition."""
+        """Watch this partition, which was just read, and no other; the caller adds the waiter to the partition."""
         self.has_news = False
         if self.watched is not None and self.watched is not partition:
             self.watched.stop_waiting(self)
         self.watched = partition
 
     def tell(self, *, high_watermark: int, log_start_offset: int, is_failure: bool, has_more: bool, size: int) -> bool:
-        """Return True if an answer must name the partition, given its present state; that state counts as told then.
+        """Take over the present state as told. Return True if the answer must name the partition.
 
-        A failure is told every time, and what follows it is news. `has_more`: there is something behind the client's
-        position, so that its next request looks again.
+        A failure is told every time, and the state after it is news. `has_more`: there are records behind the client's
+        position, so that its next request reads again.
         """
         is_news = is_failure or size > 0
         is_news = is_news or (high_watermark, log_start_offset) != (self.high_watermark, self.log_start_offset)
@@ -146,13 +129,13 @@ class FetchSession:
     """The epoch of the next request."""
     partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
     due: dict[SessionPartition, None] = field(default_factory=dict)
-    waiting: Waiting | None = None
-    """The request that waits, if one does."""
+    waiting: Waiter | None = None
+    """The request that waits in the session."""
     held_bytes: int = 0
-    """About what its partitions take in memory."""
+    """Approximate memory of the partitions."""
 
     def update(self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]) -> None:
-        """Take what a request adds, changes and leaves out."""
+        """Add, change and remove partitions as a request says."""
         for topic in topics:
             name = self._name(topic)
             for asked in topic.partitions:
@@ -176,7 +159,7 @@ class FetchSession:
         return topic.topic_id if self.uses_topic_ids else topic.topic
 
     def end(self) -> None:
-        """Watch nothing any more; a request that waits is told that it is over."""
+        """Watch no partition any more, and wake a request that waits."""
         self.epoch = FINAL_EPOCH
         for partition in self.partitions.values():
             partition.watch(None)
@@ -185,7 +168,7 @@ class FetchSession:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Order in which sessions make room for others: consumers before followers, small before large."""
+        """Order in which sessions make room for new ones: consumers before followers, small before large."""
         return self.is_follower, len(self.partitions), self.id
 
 
@@ -201,12 +184,12 @@ class FetchSessions:
 
     @property
     def sessions(self) -> Mapping[int, FetchSession]:
-        """All of them, the one that was silent for longest first."""
+        """All sessions, the one that was silent for longest first."""
         return self._sessions
 
     @property
     def held_bytes(self) -> int:
-        """About what the partitions of all sessions take in memory."""
+        """Approximate memory of all sessions."""
         return self._held_bytes
 
     def begin(
@@ -221,10 +204,9 @@ class FetchSessions:
         is_follower: bool,
         now_s: float,
     ) -> FetchSession | None:
-        """The session that a request belongs to; None for one that names all its partitions and gets no session.
+        """Return the session of a request; None if the request names all its partitions and gets no session.
 
-        `all_topics` are those of the request, if `topics` are only the first of them and `add` adds the others.
-
+        `all_topics` are the request's topics, if `topics` are only the first of them and `add` adds the others.
         Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR).
         """
         if epoch in {INITIAL_EPOCH, FINAL_EPOCH}:

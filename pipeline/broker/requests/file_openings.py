@@ -1,12 +1,11 @@
-"""Openings of segments' files for reads: what waits for the disk, to open them and to read what leads to the batches,
-does a thread of the log dir.
+"""Openings of segments' files for reads: a thread of the log dir opens the files and reads the indexes.
 
 Invariants:
 
-- Of each partition one opening is under way at a time. When it ends whoever waits at the partition reads again, also
-  where the disk refused: the next read raises that error.
-- The next read after an opening waits for the disk if it must: what a thread has read may have left the page cache, and
-  a file system may never say that it is there.
+- One opening of a partition is under way at a time. When it ends, all waiters of the partition read again; if the disk
+  refused, the next read raises that error.
+- The next read after an opening may wait for the disk: what the thread has read may have left the page cache, and a
+  file system may never report that it is cached.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ logger = structlog.get_logger()
 
 
 class FileOpenings:
-    """The openings of one broker. Nothing is begun without `run`."""
+    """The openings of one broker; `run` holds their threads."""
 
     def __init__(self, disks: DiskThreads) -> None:
         self._tasks: trio.Nursery | None = None
@@ -34,15 +33,14 @@ class FileOpenings:
         self._ready_until_s: dict[Partition, float] = {}
 
     async def run(self) -> None:
-        """Carry out openings, until cancelled."""
+        """Open files until cancelled."""
         async with trio.open_nursery() as self._tasks:
             await trio.sleep_forever()
 
     def begin(self, partition: Partition, open_files: Callable[[], object]) -> trio.Event | None:
-        """Open files of this partition in a thread, unless an opening of it is under way; the event is set at its end.
+        """Open files of this partition in a thread, unless an opening is under way, and return the event of its end.
 
-        None if there is nothing to wait for: the log dir does not answer. Raises PipelineError: the disk refused the
-        last opening of this partition.
+        None: do not wait, the log dir does not answer. Raises PipelineError if the disk refused the last opening.
         """
         refusal = self._refusals.pop(partition, None)
         if refusal is not None:
@@ -54,7 +52,7 @@ class FileOpenings:
         return None if self._disks.is_stalled(partition.log.directory.parent) else ended
 
     def take(self, partition: Partition) -> bool:
-        """True for one read of this partition, for READY_S after an opening: its disk has just answered."""
+        """True once for READY_S after an opening of this partition: its disk has just answered."""
         return bool(self._ready_until_s) and self._ready_until_s.pop(partition, 0.0) > trio.current_time()
 
     async def _open(self, partition: Partition, open_files: Callable[[], object], ended: trio.Event) -> None:

@@ -1,10 +1,9 @@
-"""Producer ids that are never given twice in a cluster: each broker claims blocks of them in ZooKeeper (KIP-98).
+"""Producer ids that are unique in a cluster: each broker claims blocks of them in ZooKeeper (KIP-98).
 
-The claim is a conditional set, so two brokers never hold the same block; what a broker has left of its block is lost
-when it stops.
+The claim is a conditional set, so two brokers never hold the same block; the rest of a block is lost at a stop.
 
-A block begins above the time as well: a ZooKeeper that went back (decision 0034) would have a block claimed twice, and
-a record of the second producer of an id would be taken for one that the first has sent already.
+A block also begins above the clock's time: if ZooKeeper's data go back (decision 0034), a block must not be claimed
+twice, or records of a second producer with the same id would look like repetitions of the first one's.
 """
 
 from contextlib import suppress
@@ -21,22 +20,19 @@ from pipeline.model import BrokerId, Clock
 
 BLOCK_SIZE = 1000
 IDS_PER_MS = 1000
-"""More than a cluster gives out, so that the blocks claimed so far lie below the time."""
+"""More than a cluster assigns, so that the claimed blocks lie below the clock's time."""
 
 logger = structlog.get_logger()
 
 
 def next_block(latest: NodeValue | None, broker: BrokerId, now_ms: int) -> ProducerIdBlock:
-    """Return the block after the one that was claimed last, and after this time.
-
-    An unreadable znode counts as missing: the blocks claimed before it lie below the time.
-    """
+    """Return the block after the last claimed block, and after this time; an unreadable znode counts as missing."""
     first = max(0 if latest is None else _end_of(latest), now_ms * IDS_PER_MS)
     return ProducerIdBlock(broker=broker, first=first, last=first + BLOCK_SIZE - 1)
 
 
 def _end_of(latest: NodeValue) -> int:
-    """Return the first id behind the block that was claimed last; 0 if the znode cannot be read."""
+    """Return the first id after the last claimed block; 0 if the znode cannot be read."""
     try:
         return ProducerIdBlock.decode(latest.data).last + 1
     except CoordinationError as error:
@@ -46,7 +42,7 @@ def _end_of(latest: NodeValue) -> int:
 
 @dataclass(slots=True)
 class ProducerIds:
-    """The ids that this broker may give out."""
+    """The ids that this broker may assign."""
 
     zookeeper: CoordinationClient
     broker: BrokerId
@@ -56,14 +52,14 @@ class ProducerIds:
     _lock: trio.Lock = field(default_factory=trio.Lock)
 
     def next_or_none(self) -> int | None:
-        """An id, None when the block is used up."""
+        """Return an id; None if the block is used up."""
         if self._next > self._last:
             return None
         self._next += 1
         return self._next - 1
 
     async def next(self) -> int:
-        """An id, from a new block if need be. Raises CoordinationError."""
+        """Return an id, from a new block if necessary. Raises CoordinationError."""
         async with self._lock:
             while (producer_id := self.next_or_none()) is None:
                 await self._claim_block()

@@ -1,9 +1,8 @@
-"""Creates, grows and deletes topics: `plan` decides, this module writes the
-decision to ZooKeeper and waits for it.
+"""Creates, grows and deletes topics: `plan` decides, this module writes the decision to ZooKeeper and waits for it.
 
-A change returns once this broker's view of the cluster shows it, so that the client's next request finds it. A change
-is written by one transaction; if its answer is lost, the znode is read back. A deletion is decided by one transaction,
-too, and its znodes are removed by others (`deleted_topics`).
+A change returns when this broker's view of the cluster shows it, so that the client's next request finds it. Each is
+one transaction; if its answer is lost, the znode is read back. Further transactions remove the znodes of a deleted
+topic (`deleted_topics`).
 """
 
 import random
@@ -42,12 +41,7 @@ from pipeline.coordination.znodes import (
     topic_config_path,
     topic_path,
 )
-from pipeline.errors import (
-    BadVersionError,
-    CoordinationLostError,
-    NodeExistsError,
-    NoNodeError,
-)
+from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError
 from pipeline.model import BrokerId, Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -57,7 +51,7 @@ MIN_BEGIN_S = 30.0
 
 
 class ChangeTime:
-    """The time that a request has for the changes of all its topics."""
+    """The time of a request for the changes of all its topics."""
 
     def __init__(self, timeout_s: float) -> None:
         now_s = trio.current_time()
@@ -65,9 +59,9 @@ class ChangeTime:
         self._begin_deadline = now_s + max(timeout_s, MIN_BEGIN_S)
 
     def left_s(self) -> float:
-        """The time to wait for the next change. Raises KafkaError (REQUEST_TIMED_OUT) if it is too late to begin one.
+        """Return the time for the next change. Raises KafkaError (REQUEST_TIMED_OUT) if it is too late to begin one.
 
-        Clients with a timeout of 0 want all begun, but a request for 100,000 topics would be under way for minutes.
+        A client with a timeout of 0 wants all changes begun, but 100,000 of them would take minutes.
         """
         now_s = trio.current_time()
         if now_s > self._begin_deadline:
@@ -77,7 +71,7 @@ class ChangeTime:
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """Topics as this broker changes them. `kept_ids` finds the ids of topics of a name whose logs are strays here."""
+    """Changes of topics by this broker. `kept_ids` finds the ids of a name's topics whose logs are strays here."""
 
     zookeeper: CoordinationClient
     view: ClusterView
@@ -87,7 +81,7 @@ class TopicChanges:
     rng: random.Random
 
     def plan(self, request: WantedTopic) -> TopicPlan:
-        """Decide how a topic will be. Raises KafkaError."""
+        """Plan a topic, and write nothing. Raises KafkaError."""
         return plan_topic(
             request,
             existing=self.view.names_like(request.name),
@@ -97,14 +91,13 @@ class TopicChanges:
         )
 
     def _racks(self) -> Racks:
-        """Return the racks of the live brokers."""
         return {endpoint.id: endpoint.rack for endpoint in self.view.brokers.values()}
 
     async def create_by_asking(self, request: WantedTopic, *, timeout_s: float) -> TopicView:
-        """Create a topic because a client used its name, as `create` does.
+        """Create a topic, as `create` does, because a client used its name.
 
-        Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) also for a name whose topic ZooKeeper has lost, or whose logs are
-        kept here: a client that goes on asking would put an empty topic in the place of the lost one.
+        Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) also if ZooKeeper has lost a topic of this name, or its logs are
+        kept here: a client that only repeats its request must not replace the lost topic with an empty one.
         """
         missing = self.view.missing.get(request.name)
         named = *self.kept_ids(request.name), missing.topic.topic_id if missing else None
@@ -121,10 +114,9 @@ class TopicChanges:
         return await self.create(request, timeout_s=timeout_s)
 
     async def create(self, request: WantedTopic, *, timeout_s: float) -> TopicView:
-        """Make a topic and wait until its partitions are led.
+        """Create a topic and wait until its partitions are led.
 
-        Raises KafkaError, REQUEST_TIMED_OUT (as Kafka does) also for a topic that was made and is not led yet;
-        CoordinationError.
+        Raises KafkaError (REQUEST_TIMED_OUT also for a topic that exists and is not led yet), CoordinationError.
         """
         planned = self.plan(request)
         topic_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)
@@ -143,7 +135,7 @@ class TopicChanges:
         if topic is None or not topic.is_led:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"The topic '{planned.name}' was made, but not all of its partitions have a leader yet; "
+                f"The topic '{planned.name}' was created, but not all of its partitions have a leader yet; "
                 f"describe it later.",
             )
         return topic
@@ -171,15 +163,11 @@ class TopicChanges:
                 if found is not None and TopicAssignment.decode(assignment.topic, found.data).topic_id == topic_id:
                     return
                 if found is not None:
-                    raise KafkaError(
-                        ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{assignment.topic}' already exists."
-                    ) from error
+                    reason = f"Topic '{assignment.topic}' already exists."
+                    raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, reason) from error
                 if await find_deleted(zookeeper, {assignment.id}):  # no topic of a deleted id is ever led
-                    raise KafkaError(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        f"The topic '{assignment.topic}' was made, and deleted by another request before it had a "
-                        f"leader.",
-                    ) from error
+                    reason = f"The topic '{assignment.topic}' was deleted by another request before it was led."
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason) from error
             except (BadVersionError, NoNodeError):
                 continue
             else:
@@ -218,8 +206,8 @@ class TopicChanges:
         validate_only: bool,
     ) -> None:
         lost: TopicAssignment | None = None
-        # Not `update`: the deletion is checked in the same transaction, and a growth that is there was maybe this one.
-        is_legal = topic_name_fault(name) is None  # `t/` would be another way to write the path of topic t
+        # not by `update`: the transaction also checks deletion, and a growth that exists may be this one
+        is_legal = topic_name_fault(name) is None  # `t/` is another path of topic t
         for _ in range(ATTEMPTS):
             found = await self.zookeeper.get_or_none(topic_path(name)) if is_legal else None
             if found is None:
@@ -246,7 +234,7 @@ class TopicChanges:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the partitions; try again.")
 
     async def delete(self, topic: TopicView, *, timeout_s: float) -> None:
-        """Delete a topic and wait until it is gone here. Raises KafkaError, CoordinationError."""
+        """Delete a topic and wait until this broker has removed it. Raises KafkaError, CoordinationError."""
 
         def is_gone(view: ClusterView) -> bool:
             applied = view.applied(topic.name)
@@ -255,7 +243,7 @@ class TopicChanges:
         deadline = trio.current_time() + timeout_s
         with time_to_write(timeout_s):
             await mark_deleted(self.zookeeper, topic.name, topic.topic_id, self.clock())
-        with trio.move_on_at(deadline):  # the controller goes on with what is left then
+        with trio.move_on_at(deadline):  # the controller removes what is left
             await remove_znodes(self.zookeeper, topic.name, self.clock())
             await self.view.wait_until(is_gone)
         if not is_gone(self.view):
@@ -264,7 +252,7 @@ class TopicChanges:
 
 @contextmanager
 def time_to_write(timeout_s: float) -> Generator[None]:
-    """Gives a change the time to be written, whatever the request's timeout: with one of 0 clients want it begun."""
+    """Give a change time to be written, whatever the request's timeout: with a timeout of 0 clients want it begun."""
     with trio.move_on_after(max(timeout_s, MIN_WRITE_S)) as scope:
         yield
     if scope.cancelled_caught:

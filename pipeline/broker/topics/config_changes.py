@@ -1,7 +1,7 @@
 """Changes settings of topics and brokers: decides, writes to ZooKeeper by compare-and-set, then waits.
 
-A change is decided anew on what is stored whenever another writer was quicker, or when an answer was lost: operations
-name the wanted state, so a repeated operation changes nothing. A change returns once this broker's view shows it.
+A change is decided again on the stored settings if another writer was quicker, or if ZooKeeper's answer was lost:
+operations name the wanted state, so that repeating one changes nothing. A change returns when this broker sees it.
 """
 
 from collections import Counter
@@ -37,11 +37,11 @@ from pipeline.protocol.messages.incremental_alter_configs import AlterableConfig
 
 TIMEOUT_S = 10.0
 TOTAL_TIMEOUT_S = 30.0
-"""Time for all resources of a request together."""
+"""Time for all resources of a request."""
 MAX_OPERATIONS = 1000
-"""On the settings of one resource, which has a tenth as many."""
+"""Bound for one resource, which has a tenth as many settings."""
 RESOURCES_AT_ONCE = 40
-"""Resources that are refused, before others have their turn."""
+"""Resources that are refused before other requests have a turn."""
 
 Overrides = Mapping[str, str]
 Decide = Callable[[Overrides], Overrides]
@@ -83,9 +83,9 @@ def _items(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """The place where overrides are stored, which have a meaning only while the znode `owner` is there.
+    """The znode of overrides, which counts only while the znode `owner` exists.
 
-    An owner has a znode of overrides unless ZooKeeper lost that: then `known` counts.
+    If ZooKeeper lost the znode of an existing owner, `known` counts.
     """
 
     path: str
@@ -94,14 +94,14 @@ class _Place:
 
 
 def _known_overrides(topic: TopicView | None) -> Overrides:
-    """Return the overrides that count for a topic whose settings ZooKeeper lost."""
+    """Return the overrides of a topic whose settings ZooKeeper lost."""
     if topic is None:
         return {}
     return KEEPING_ALL if topic.keeps_all else topic.overrides
 
 
 def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings) -> None:
-    """Check the wanted overrides; stored ones that cannot be used are no reason to refuse other changes."""
+    """Check the wanted overrides, except unusable ones that are stored already: they do not block other changes."""
     _, unusable = readable_settings(stored, settings.current)
     kept = {key for key in unusable if wanted.get(key) == stored[key]}
     try:
@@ -112,7 +112,7 @@ def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanges:
-    """Settings of topics and of this broker, as this broker changes them."""
+    """Changes of the settings of topics and of this broker, made by this broker."""
 
     zookeeper: CoordinationClient
     view: ClusterView
@@ -182,7 +182,6 @@ class ConfigChanges:
         await alter(change.resource_name, decide, validate_only=validate_only)
 
     async def _alter_topic(self, name: str, decide: Decide, *, validate_only: bool) -> None:
-        """Change the settings of a topic. Raises KafkaError, CoordinationError."""
         check_topic_name(name)
 
         def decide_and_check(stored: Overrides) -> Overrides:
@@ -204,7 +203,6 @@ class ConfigChanges:
             await self.view.wait_until(is_seen)
 
     async def _alter_broker(self, name: str, decide: Decide, *, validate_only: bool) -> None:
-        """Change the settings of this broker, or (by the empty name) of all. Raises KafkaError, CoordinationError."""
         level = self.level_of(name)
 
         def decide_and_check(stored: Overrides) -> Overrides:
@@ -227,7 +225,7 @@ class ConfigChanges:
         if not name:
             return ALL_BROKERS
         own = self.settings.static.broker_id
-        if name == str(own):  # in one spelling alone, so that a request cannot ask for the same a thousand times
+        if name == str(own):  # one spelling alone: a request must not name a broker a thousand times
             return name
         try:
             int(name)
@@ -238,7 +236,7 @@ class ConfigChanges:
         )
 
     async def _write(self, place: _Place, decide: Decide, *, validate_only: bool) -> int | None:
-        """Return the version of what is stored now, None if nothing is."""
+        """Return the version of the stored overrides, None if there are none."""
 
         def decide_data(found: NodeValue | None) -> bytes | None:
             stored = place.known() if found is None else decode_config(place.path, found.data)

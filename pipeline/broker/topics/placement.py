@@ -1,12 +1,11 @@
 """Placement of a partition's replicas on brokers. Pure.
 
-Kafka's pattern: the preferred leaders go round robin over the brokers from a random start; the followers stand at a
-distance from their leader that grows by one with each round, so that the followers of one broker's partitions are
-spread too. If the brokers have racks they are taken from the racks in turn, and a partition has its replicas in as
-many racks as there are (KIP-36).
+Kafka's pattern: the preferred leaders go round robin over the brokers from a random start. The distance of the
+followers from their leader grows by one with each round, which spreads the followers of one broker's partitions. If the
+brokers have racks, brokers of the racks alternate, and a partition has replicas in as many racks as possible (KIP-36).
 
-Invariants: the replicas of a partition are distinct brokers; each broker is preferred leader of as many partitions as
-any other, give or take one; the same start and shift give the same places, so that a topic may grow in its own pattern.
+Invariants: the replicas of a partition are distinct brokers; the numbers of partitions that brokers are preferred
+leaders of differ by at most one; the same start and shift give the same places, so that a topic grows in its pattern.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 Assignment = Mapping[int, tuple[BrokerId, ...]]
 """Partition to its replicas, the preferred leader first."""
 Racks = Mapping[BrokerId, str | None]
-"""The brokers that can be given replicas, and where they stand."""
+"""The brokers that may get replicas, and their racks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Pattern:
 
 
 def alternate_racks(racks: Racks) -> list[BrokerId]:
-    """The brokers in the order of their ids; where they have racks, one of each rack in turn.
+    """Return the brokers in the order of their ids; if they have racks, one broker of each rack in turn.
 
     Raises KafkaError (INVALID_REPLICATION_FACTOR) if some have racks and others none.
     """
@@ -52,20 +51,18 @@ def alternate_racks(racks: Racks) -> list[BrokerId]:
 
 
 def check_replication_factor(factor: int, racks: Racks) -> None:
-    """Raises KafkaError (INVALID_REPLICATION_FACTOR)."""
+    """Raise KafkaError (INVALID_REPLICATION_FACTOR) unless there are enough brokers."""
     if factor < 1:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
     if factor > len(racks):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor: {factor} larger than available brokers: {len(racks)}.",
-        )
+        reason = f"Replication factor: {factor} larger than available brokers: {len(racks)}."
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
 
 
 def place_replicas(
     count: int, racks: Racks, *, replication_factor: int, pattern: Pattern, first: int = 0
 ) -> dict[int, tuple[BrokerId, ...]]:
-    """Replicas of the partitions `first` to `first + count - 1`. Raises KafkaError (INVALID_REPLICATION_FACTOR)."""
+    """Place the partitions `first` to `first + count - 1`. Raises KafkaError (INVALID_REPLICATION_FACTOR)."""
     check_replication_factor(replication_factor, racks)
     brokers = alternate_racks(racks)
     return {
@@ -74,7 +71,7 @@ def place_replicas(
 
 
 def find_pattern(current: Assignment, racks: Racks) -> Pattern:
-    """The pattern in which a topic was placed, as far as its partition 0 and its brokers still tell."""
+    """Return the pattern of a topic, as far as its partition 0 and the present brokers show it."""
     brokers = alternate_racks(racks)
     replicas = current.get(0, ())
     if not replicas or replicas[0] not in racks:

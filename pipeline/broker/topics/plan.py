@@ -1,6 +1,6 @@
-"""Decisions about topics: is it a name, where do its partitions go, may it grow. Pure.
+"""Decisions about topics: valid names, assignments of new partitions, growth. Pure.
 
-A decision that cannot be made raises KafkaError with the code and the sentence that the client is told.
+A refusal is a KafkaError, with the code and the sentence that the client gets.
 """
 
 import random
@@ -25,13 +25,13 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS_PER_TOPIC = 5_000
 MAX_REPLICAS_PER_TOPIC = 50_000
-"""So that the topic's znode stays below half of ZooKeeper's 1 MB, also while all of them are moved."""
+"""Keeps the topic's znode below half of ZooKeeper's 1 MB, even while all replicas are being moved."""
 USE_DEFAULT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTopic:
-    """A topic as somebody asks for it. `assignments` excludes `partitions` and `replication_factor` (-1: default)."""
+    """A requested topic. `assignments` excludes `partitions` and `replication_factor` (-1: default)."""
 
     name: str
     partitions: int = USE_DEFAULT
@@ -42,7 +42,7 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """A topic as it will be."""
+    """The assignment and settings of a topic to create."""
 
     name: str
     partitions: Assignment
@@ -50,31 +50,29 @@ class TopicPlan:
 
 
 def check_topic_name(name: str) -> None:
-    """Kafka's rules for names. Raises INVALID_TOPIC_EXCEPTION."""
+    """Check a name by Kafka's rules. Raises KafkaError (INVALID_TOPIC_EXCEPTION)."""
     reason = topic_name_fault(name)
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Raise KafkaError (INVALID_TOPIC_EXCEPTION), as Kafka does, if metrics could not tell the topic from another one.
+    """Raise KafkaError (INVALID_TOPIC_EXCEPTION), as Kafka does, if metrics would have one name for two topics.
 
-    Names of metrics have no periods: `a.b` and `a_b` would be one.
+    Names of metrics have no periods: `a.b` and `a_b` collide.
     """
     collides = sorted(other for other in existing if other != name and flat_name(other) == flat_name(name))
     if collides:
-        raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic '{name}' collides with existing topics: {', '.join(collides)}",
-        )
+        reason = f"Topic '{name}' collides with existing topics: {', '.join(collides)}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
 
 
 def plan_topic(
     request: WantedTopic, *, existing: Collection[str], racks: Racks, config: BrokerConfig, rng: random.Random
 ) -> TopicPlan:
-    """Decide how the topic will be, on the brokers that are alive. Raises KafkaError.
+    """Plan a topic on the live brokers. Raises KafkaError.
 
-    `existing`: topics, at least those whose names are this one but for periods and underscores.
+    `existing`: at least the topics whose names differ from this one only in periods and underscores.
     """
     check_topic_name(request.name)
     if request.name in existing:
@@ -100,9 +98,9 @@ def plan_topic(
 
 
 def check_not_reassigned(topic: TopicAssignment) -> None:
-    """Raise KafkaError (REASSIGNMENT_IN_PROGRESS), as Kafka does, if a partition of a topic that is to grow is moved.
+    """Raise KafkaError (REASSIGNMENT_IN_PROGRESS), as Kafka does, if a partition of the growing topic is being moved.
 
-    Meanwhile the replicas of a partition say neither its replication factor nor its place in the topic's pattern.
+    During a move the replicas show neither the replication factor nor the topic's pattern.
     """
     if any(topic.adding_replicas.values()) or any(topic.removing_replicas.values()):
         raise KafkaError(
@@ -114,9 +112,9 @@ def check_not_reassigned(topic: TopicAssignment) -> None:
 def plan_growth(
     current: Assignment, *, total: int, assignments: Sequence[Sequence[BrokerId]] | None, racks: Racks
 ) -> Assignment:
-    """The whole assignment after growth to `total` partitions. Existing partitions stay where they are.
+    """Return the whole assignment after growth to `total` partitions. Raises KafkaError.
 
-    The new ones have as many replicas as partition 0, and go on in the pattern of the others.
+    Existing partitions stay. New ones have as many replicas as partition 0, and continue the topic's pattern.
     """
     if total <= len(current):
         raise KafkaError(
@@ -176,7 +174,7 @@ def check_replica_count(partitions: Assignment) -> None:
 
 
 def _check_replicas(assignments: Assignment, racks: Racks, *, factor: int) -> None:
-    """Replicas that somebody chose: live brokers, distinct ones, and as many in each partition."""
+    """Check chosen replicas: live and distinct brokers, equally many in each partition."""
     for index, replicas in assignments.items():
         problem = None
         if not replicas:

@@ -40,9 +40,7 @@ class Kind(Enum):
     BOOL = "bool", "?", 1
     INT8 = "int8", "b", 1
     INT16 = "int16", "h", 2
-    UINT16 = "uint16", "H", 2
     INT32 = "int32", "i", 4
-    UINT32 = "uint32", "I", 4
     INT64 = "int64", "q", 8
     FLOAT64 = "float64", "d", 8
     UUID = "uuid", "16s", 16
@@ -65,9 +63,7 @@ class Kind(Enum):
 Bool = Annotated[bool, Kind.BOOL]
 Int8 = Annotated[int, Kind.INT8]
 Int16 = Annotated[int, Kind.INT16]
-UInt16 = Annotated[int, Kind.UINT16]
 Int32 = Annotated[int, Kind.INT32]
-UInt32 = Annotated[int, Kind.UINT32]
 Int64 = Annotated[int, Kind.INT64]
 Float64 = Annotated[float, Kind.FLOAT64]
 Uuid = Annotated[UUID, Kind.UUID]

@@ -28,20 +28,6 @@ BRIEF_BYTES = 12 << 20
 _RECORDS_OF_A_STEP = 500
 
 
-def to_end(steps: Steps[_Result]) -> _Result:
-    """Do all steps in this thread, which waits for memory. Raises MemoryExhaustedError and what the steps raise."""
-    try:
-        while True:
-            charge = next(steps)
-            if charge is not None:
-                charge.wait()
-    except StopIteration as end:
-        result: _Result = end.value
-        return result
-    finally:
-        steps.close()
-
-
 def scan_in_turns(
     header: BatchHeader,
     need_bytes: int,

@@ -5,12 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.protocol.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    EntityData,
-    EntryData,
-    OpData,
-)
+from pipeline.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntryData, OpData
 from pipeline.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from pipeline.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -22,6 +17,7 @@ from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopic
 from pipeline.protocol.messages.delete_groups import DeleteGroupsRequest
 from pipeline.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from pipeline.protocol.messages.describe_client_quotas import EntityData
 from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from pipeline.protocol.messages.describe_groups import DescribeGroupsRequest
 from pipeline.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest

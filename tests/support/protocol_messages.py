@@ -22,8 +22,6 @@ _VALUES: dict[Kind, st.SearchStrategy[Any]] = {
         kind: st.one_of(st.sampled_from([0, 1, -1]), st.integers(-(1 << bits - 1), (1 << bits - 1) - 1))
         for kind, bits in _INTEGERS.items()
     },
-    Kind.UINT16: st.integers(0, 0xFFFF),
-    Kind.UINT32: st.integers(0, 0xFFFFFFFF),
     Kind.FLOAT64: st.floats(allow_nan=False),
     Kind.BOOL: st.booleans(),
     Kind.UUID: st.one_of(st.just(ZERO_UUID), st.integers(1, (1 << 128) - 1).map(lambda number: UUID(int=number))),

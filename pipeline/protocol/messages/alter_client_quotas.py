@@ -4,15 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pipeline.protocol.messages.describe_client_quotas import EntityData
 from pipeline.protocol.schema import Bool, Float64, Int16, Int32, Message, String
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntityData:
-    """A user, client id or ip; null stands for the default."""
-
-    entity_type: String = ""
-    entity_name: String | None = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.shutdown import close_log
 from pipeline.log.expiry import take_expired
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.records.turns import to_end
+from tests.support.steps import to_end
 from tests.unit.log.conftest import Batches, Opener
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=1, retention_ms=7 * 24 * 3_600_000)

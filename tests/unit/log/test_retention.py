@@ -20,8 +20,8 @@ from pipeline.log.retention import SegmentFacts, count_expired
 from pipeline.log.segment_indexes import position_before
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
-from pipeline.records.turns import to_end
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from tests.support.steps import to_end
 from tests.unit.log.conftest import Batches
 
 NAME = TopicPartition("a", 0)

@@ -24,8 +24,8 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, TopicPartition
-from pipeline.records.turns import to_end
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from tests.support.steps import to_end
 from tests.unit.log.conftest import Batches
 
 NAME = TopicPartition("a", 0)

@@ -21,8 +21,8 @@ from pipeline.model import Offset
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_headers, write_crc, write_header
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES
-from pipeline.records.turns import to_end
 from tests.support.bombs import bomb
+from tests.support.steps import to_end
 from tests.unit.log.conftest import Batches, Opener
 
 

@@ -13,7 +13,7 @@ from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec
 from pipeline.records.record import MAX_UNCOMPRESSED_BYTES, iterate_records
 from pipeline.records.reopening import close_payload, payload_pieces, scan_records
-from pipeline.records.turns import to_end
+from tests.support.steps import to_end
 
 RECORDS = st.lists(
     st.tuples(

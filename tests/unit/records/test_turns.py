@@ -4,7 +4,8 @@ from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import OPENED_BATCHES
-from pipeline.records.turns import BRIEF_BYTES, BRIEF_RECORDS, Steps, scan_in_turns, to_end
+from pipeline.records.turns import BRIEF_BYTES, BRIEF_RECORDS, Steps, scan_in_turns
+from tests.support.steps import to_end
 
 
 class Seen:

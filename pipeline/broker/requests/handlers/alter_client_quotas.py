@@ -22,9 +22,9 @@ from pipeline.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlteredEntryData,
-    EntityData,
     EntryData,
 )
+from pipeline.protocol.messages.describe_client_quotas import EntityData
 
 ENTITIES_AT_ONCE = 500
 """Entities that are refused before other requests have a turn."""

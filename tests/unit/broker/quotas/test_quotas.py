@@ -13,13 +13,8 @@ from pipeline.broker.quotas.entities import MAX_NAME_BYTES
 from pipeline.coordination.quota_znodes import DEFAULT, QuotaEntity
 from pipeline.net.connection_pool import open_connection_pool
 from pipeline.protocol.errors import ErrorCode
-from pipeline.protocol.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    EntityData,
-    EntryData,
-    OpData,
-)
-from pipeline.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from pipeline.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntryData, OpData
+from pipeline.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest, EntityData
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.broker_in_process import TIMEOUT_S, Broker, Start, batch

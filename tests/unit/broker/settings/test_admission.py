@@ -25,9 +25,9 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES, OPENED_BATCHES
 from pipeline.records.record import iterate_records
-from pipeline.records.turns import to_end
 from tests.support.bombs import batch_of, bomb
 from tests.support.cleaning import Directory
+from tests.support.steps import to_end
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -1,7 +1,7 @@
 """Follows ZooKeeper: keeps the view of the cluster up to date: brokers, their settings, topics, states.
 
 Nothing here gives up on a lost connection: the watches go on by themselves. What this broker does about what it sees is
-`membership`'s and `replica_assigner`'s.
+`membership`'s and `replicas.assigner`'s.
 """
 
 import re

@@ -9,7 +9,7 @@ Invariants:
   when the log dir answers is applied to it.
 - A replica whose log this broker cannot vouch for has left the ISR before it is opened (`lost_replicas`).
 - A replica that is assigned elsewhere, or whose topic is gone, is closed. What becomes of its log is decided by
-  `stray_keeper`, while roles are changed.
+  `strays`, while roles are changed.
 """
 
 import uuid

@@ -8,7 +8,7 @@ Invariants:
 - A replica has no role in a leader epoch that was used before ZooKeeper went back: `spent_epochs` has it raised.
 - A log bears the id of its topic. One of another id is set aside before the new one is opened, so that two topics are
   never mixed, and taken back when its own topic returns.
-- No role removes a log: `remove` does, which `stray_keeper` calls. A log that is open, or opened anew meanwhile, stays.
+- No role removes a log: `remove` does, which `strays` calls. A log that is open, or opened anew meanwhile, stays.
 - A log dir that failed stays offline with its partitions; the others go on. Without any the broker ends.
 - Each log dir is opened, flushed, checkpointed and cleaned up by tasks and threads of its own (`replica_logs`,
   `disk_threads`): a disk that hangs delays nothing of the others. New logs go elsewhere while a disk does not answer.

@@ -14,10 +14,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pipeline.hadoop.avro_schema import AvroKind
+from pipeline.records.kernels import Bytes, Int32s, Int64s, copy_bytes, write_varint
 
-Bytes = NDArray[np.uint8]
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 _Int = int | np.int64
 
@@ -222,33 +220,12 @@ def find_faults(
 
 
 @njit(cache=True, nogil=True)
-def _write_long(value: _Int, out: Bytes, position: int) -> int:
-    rest = np.uint64((value << 1) ^ (value >> 63))
-    while rest > np.uint64(0x7F):
-        out[position] = np.uint8(rest & np.uint64(0x7F)) | np.uint8(0x80)
-        rest >>= np.uint64(7)
-        position += 1
-    out[position] = np.uint8(rest)
-    return position + 1
+def _write_bytes(buffer: Bytes, start: int, end: int, out: Bytes, position: _Int) -> _Int:
+    return copy_bytes(buffer, start, end, out, write_varint(out, position, np.int64(end - start)))
 
 
 @njit(cache=True, nogil=True)
-def _copy(buffer: Bytes, start: int, end: int, out: Bytes, position: int) -> int:
-    # Slices first: their indices start at 0, which lets the compiler copy many bytes at a time.
-    source = buffer[start:end]
-    target = out[position : position + len(source)]
-    for index in range(len(source)):
-        target[index] = source[index]
-    return position + len(source)
-
-
-@njit(cache=True, nogil=True)
-def _write_bytes(buffer: Bytes, start: int, end: int, out: Bytes, position: int) -> int:
-    return _copy(buffer, start, end, out, _write_long(np.int64(end - start), out, position))
-
-
-@njit(cache=True, nogil=True)
-def _write_optional(buffer: Bytes, start: int, end: int, is_present: bool, out: Bytes, position: int) -> int:
+def _write_optional(buffer: Bytes, start: int, end: int, is_present: bool, out: Bytes, position: _Int) -> _Int:
     if not is_present:
         out[position] = 0
         return position + 1
@@ -283,15 +260,15 @@ def write_envelopes(
     Arrow's layout: field i of a column lies in its data from ends[i] to ends[i + 1]. A value is a datum, which is
     copied as it is, or plain bytes, which get their length.
     """
-    position = 0
+    position: _Int = 0
     for row in range(len(offsets)):
         position = _write_optional(key_data, key_ends[row], key_ends[row + 1], key_present[row], out, position)
-        position = _write_long(offsets[row], out, position)
-        position = _write_long(np.int64(partitions[row]), out, position)
-        position = _write_long(timestamps[row], out, position)
+        position = write_varint(out, position, offsets[row])
+        position = write_varint(out, position, np.int64(partitions[row]))
+        position = write_varint(out, position, timestamps[row])
         first, last = header_index[row], header_index[row + 1]
         if last > first:
-            position = _write_long(np.int64(last - first), out, position)
+            position = write_varint(out, position, np.int64(last - first))
             for header in range(first, last):
                 position = _write_bytes(
                     header_key_data, header_key_ends[header], header_key_ends[header + 1], out, position
@@ -309,7 +286,7 @@ def write_envelopes(
         start, end = value_starts[row], value_ends[row]
         if is_datum and value_present[row]:
             out[position] = 2
-            position = _copy(value_data, start, end, out, position + 1)
+            position = copy_bytes(value_data, start, end, out, position + 1)
         else:
             position = _write_optional(value_data, start, end, value_present[row], out, position)
         out_ends[row] = position

@@ -15,15 +15,13 @@ from pipeline.hadoop.avro_kernels import (
     ENVELOPE_OVERHEAD,
     FRAME_SIZE,
     HEADER_OVERHEAD,
-    Bytes,
     DatumFault,
     Flags,
-    Int32s,
-    Int64s,
     find_faults,
     write_envelopes,
 )
 from pipeline.hadoop.avro_schema import SchemaTable, parse, schema_table
+from pipeline.records.kernels import Bytes, Int32s, Int64s
 
 SchemaLookup = Callable[[int], str]
 """Picklable function that returns a schema's text, references inlined. Raises SchemaError for an unknown id."""

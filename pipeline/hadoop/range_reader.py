@@ -7,6 +7,7 @@ over run side by side within bounded memory. Leaving the iterator early ends the
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -123,18 +124,14 @@ class _Handover:
 
     def put(self, item: pa.RecordBatch | BaseException | None) -> None:
         while not self._stopped.is_set():
-            try:
+            with suppress(queue.Full):
                 self._queue.put(item, timeout=_HANDOVER_POLL_S)
-            except queue.Full:
-                continue
-            return
+                return
         raise _StoppedError
 
     def put_last(self, item: BaseException | None) -> None:
-        try:
+        with suppress(_StoppedError):
             self.put(item)
-        except _StoppedError:
-            return
 
     def stop(self) -> None:
         self._stopped.set()

@@ -18,8 +18,6 @@ from pyspark.sql.types import (
 from pipeline.hadoop.layout import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from pipeline.records.columns import RecordColumns
 
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-
 _KAFKA_COLUMNS: Final = (
     StructField("key", BinaryType()),
     StructField("value", BinaryType()),
@@ -28,7 +26,9 @@ _KAFKA_COLUMNS: Final = (
     StructField("offset", LongType()),
     StructField("timestamp", TimestampType()),
     StructField("timestampType", IntegerType()),
-    StructField("headers", ArrayType(_HEADER)),
+    StructField(
+        "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+    ),
 )
 
 _BATCH_COLUMNS: Final = tuple(

@@ -220,3 +220,26 @@ def gather(buffer: Bytes, positions: Int32s, offsets: Int32s, gathered: Bytes) -
         source = buffer[positions[row] : positions[row] + len(target)]
         for index in range(len(target)):
             target[index] = source[index]
+
+
+@njit(cache=True, nogil=True)
+def write_varint(out: Bytes, position: _Int, value: _Int) -> _Int:
+    """Write a zigzag varint, and return the position after it. The caller checks the bounds."""
+    rest = np.uint64((value << 1) ^ (value >> 63))
+    while rest > np.uint64(0x7F):
+        out[position] = np.uint8((rest & np.uint64(0x7F)) | np.uint64(0x80))
+        rest >>= np.uint64(7)
+        position += 1
+    out[position] = np.uint8(rest)
+    return position + 1
+
+
+@njit(cache=True, nogil=True)
+def copy_bytes(buffer: Bytes, start: _Int, end: _Int, out: Bytes, position: _Int) -> _Int:
+    """Copy `buffer[start:end]` to `position` of `out`, and return the position after it."""
+    # Slices first: their indices start at 0, which lets the compiler copy many bytes at a time.
+    source = buffer[start:end]
+    target = out[position : position + len(source)]
+    for index in range(len(source)):
+        target[index] = source[index]
+    return position + len(source)

@@ -81,9 +81,8 @@ def encode_event(
             value: dict[str, Any] = {"subject": event.subject, "version": event.version, "id": event.id}
             if event.schema_type != AVRO:
                 value["schemaType"] = event.schema_type
-            return _schema_key(event.subject, event.version), _json(
-                {**value, "schema": event.text, "deleted": event.deleted}
-            )
+            value |= {"schema": event.text, "deleted": event.deleted}
+            return _schema_key(event.subject, event.version), _json(value)
         case SchemaRemoved():
             return _schema_key(event.subject, event.version), None
         case SubjectDeleted():
@@ -99,9 +98,7 @@ def encode_event(
 def decode_event(key: bytes | None, value: bytes | None) -> Event:
     """Return the event of a record of the topic, written by any registry."""
     try:
-        key_json = json.loads(key or b"null")
-        value_json = None if value is None else json.loads(value)
-        return _decode(key_json, value_json)
+        return _decode(json.loads(key or b"null"), None if value is None else json.loads(value))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Ignored(f"unreadable: {type(error).__name__} {error}")
 

@@ -8,6 +8,7 @@ B. An id is never given out again: `next_id` lies beyond all ids seen, and beyon
 C. The text of an id is the text that it was first written with, for all versions that bear the id.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeline.schema_registry.avro import AvroSchema, InvalidSchemaError, parse_schema
@@ -188,8 +189,6 @@ def written(version: Version, *, deleted: bool) -> SchemaWritten:
 def _store(event: SchemaWritten) -> StoredSchema:
     parsed: AvroSchema | None = None
     if event.schema_type == AVRO:
-        try:
+        with suppress(InvalidSchemaError):
             parsed = parse_schema(event.text, check_defaults=False)
-        except InvalidSchemaError:
-            parsed = None
     return StoredSchema(id=event.id, text=event.text, schema_type=event.schema_type, parsed=parsed)

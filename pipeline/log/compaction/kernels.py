@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipeline.log.compaction.transaction_fates import ABORTED, ENDED, MARKER, RECORDS
 from pipeline.model import MAX_INT64
 from pipeline.records.batch import DELETE_HORIZON, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_RECORD_SIZE, TRANSACTIONAL
-from pipeline.records.kernels import Bytes, Fault, Int64s, read_varint
+from pipeline.records.kernels import Bytes, Fault, Int64s, copy_bytes, read_varint, write_varint
 
 Table = NDArray[np.uint64]
 _Int = int | np.int64
@@ -278,17 +278,6 @@ def map_keys(
 
 
 @njit(cache=True, nogil=True)
-def _write_varint(out: Bytes, position: _Int, value: _Int) -> _Int:
-    rest = np.uint64(value << 1) ^ np.uint64(value >> 63)
-    while rest >= np.uint64(0x80):
-        out[position] = np.uint8((rest & np.uint64(0x7F)) | np.uint64(0x80))
-        rest >>= np.uint64(7)
-        position += 1
-    out[position] = np.uint8(rest)
-    return position + 1
-
-
-@njit(cache=True, nogil=True)
 def _varint_size(value: _Int) -> int:
     rest = np.uint64(value << 1) ^ np.uint64(value >> 63)
     size = 1
@@ -296,16 +285,6 @@ def _varint_size(value: _Int) -> int:
         rest >>= np.uint64(7)
         size += 1
     return size
-
-
-@njit(cache=True, nogil=True)
-def _copy(buffer: Bytes, start: _Int, end: _Int, out: Bytes, position: _Int) -> _Int:
-    # Slices first: their indices start at 0, which lets the compiler copy many bytes at a time.
-    source = buffer[start:end]
-    target = out[position : position + len(source)]
-    for index in range(len(source)):
-        target[index] = source[index]
-    return position + len(source)
 
 
 @njit(cache=True, nogil=True)
@@ -431,7 +410,7 @@ def _write_as_they_are(buffer: Bytes, places: Int64s, out: Bytes, filled: _Int) 
         while row < len(places) and places[row, _START] == end:
             end = places[row, _END]
             row += 1
-        filled = _copy(buffer, start, end, out, filled)
+        filled = copy_bytes(buffer, start, end, out, filled)
     return filled
 
 
@@ -442,8 +421,8 @@ def _write_with_horizon(buffer: Bytes, places: Int64s, horizon_ms: int, out: Byt
         delta = places[row, _TIME] - horizon_ms
         end = places[row, _END]
         _, attributes = read_varint(buffer, places[row, _START], end, 32)
-        filled = _write_varint(out, filled, 1 + _varint_size(delta) + end - places[row, _BEHIND_TIME])
+        filled = write_varint(out, filled, 1 + _varint_size(delta) + end - places[row, _BEHIND_TIME])
         out[filled] = buffer[attributes]
-        filled = _write_varint(out, filled + 1, delta)
-        filled = _copy(buffer, places[row, _BEHIND_TIME], end, out, filled)
+        filled = write_varint(out, filled + 1, delta)
+        filled = copy_bytes(buffer, places[row, _BEHIND_TIME], end, out, filled)
     return filled

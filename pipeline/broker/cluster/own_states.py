@@ -1,21 +1,21 @@
-"""States that a broker writes for its own partitions. When it joins the cluster, it leaves the ISRs of logs that it
-cannot vouch for, and claims a new leader epoch of what it led. It leaves the ISR before it removes a log that was moved
-away.
+"""States that a broker writes for its own partitions. A broker that joins the cluster leaves the ISRs of logs that it
+cannot vouch for, and claims a new leader epoch where it leads. A broker also leaves the ISR before it removes a log
+that was moved away.
 
 Invariants:
 
-- A broker leads only in an epoch that it was given, or that it claimed, since it joined: nobody takes the log of an
-  earlier life, which may have lost its unflushed end, for that of the present one (KIP-320).
-- The last in-sync replica of several does not lead on without its tail: then nobody leads but by an unclean election
+- A broker leads only in a leader epoch that it was given, or that it claimed, since it joined: the log of an earlier
+  life, which may have lost its unflushed tail, is never taken for that of the present one (KIP-320).
+- The last in-sync replica of several does not lead on without its tail: then only an unclean election gives a leader
   (KIP-966, decision 0022). A partition of replication factor 1 is led on with what is left of it, also while a
   reassignment adds replicas.
 - The last in-sync replica whose log cannot be read stays in the ISR and does not lead. It leads again once it is read.
 - An epoch is claimed above all that are known to have been used (decision 0034).
 - A state that ZooKeeper lost is decided on as the view remembers it, and written in an epoch above it (decision 0045).
 - A log of a partition that was moved away is removed in a leader epoch in which its broker is not in the ISR, and has
-  fetched nothing: whatever a leader knew of that log is forgotten before the log is (KIP-455 raises the epoch, too).
-- Everything is conditional on the version that was read; what somebody else wrote meanwhile is read and decided anew.
-  States of a deleted topic, or of a recreated one before the view knows it, are left as they are.
+  fetched nothing: leaders forget what they knew of that log before it is removed (KIP-455 raises the epoch, too).
+- Each write is conditional on the version that was read; a state that another broker wrote meanwhile is read, and
+  decided on again. States of a deleted topic, or of a recreated one before the view knows it, are left as they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,10 +43,7 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class ElectionCounts:
-    """Plain counts of elections that this broker carried out, read when metrics are asked for.
-
-    Unclean ones are also those by which it led on, alone, with what was left of a log.
-    """
+    """Counts of elections that this broker carried out. To lead on alone with what is left of a log is unclean, too."""
 
     leader_elections: int = 0
     unclean_elections: int = 0
@@ -67,9 +64,9 @@ def left_state(
 ) -> PartitionState | None:
     """Return the state once this broker has left the ISR; None if it stays. Pure.
 
-    A state without this broker in the ISR is written unchanged: that refuses a leader that is just adding it for what
-    its former life fetched. With `may_return` the log cannot be read now, but may be whole: the last replica in sync
-    stays in the ISR, and nobody leads.
+    A state without this broker in the ISR is written unchanged: that refuses a leader that is just adding the broker
+    for what its former life fetched. With `may_return` the log cannot be read now, but may be whole: the last replica
+    in sync stays in the ISR, without a leader.
     """
     if may_return and state.isr == (own,):
         if state.leader != own:
@@ -112,7 +109,7 @@ def moved_away_state(state: PartitionState, own: BrokerId) -> PartitionState | N
 async def leave_unreadable(
     zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, names: Sequence[TopicPartition]
 ) -> None:
-    """Leave the leadership of each of these, whose log cannot be read now, and the ISR unless nobody else is in it."""
+    """Give up leading each of these, whose log cannot be read now, and leave the ISR if it has other members."""
     written = await _rewrite(
         zookeeper, view, names, lambda name, state: left_state(state, own, 0, _spent(view, name), may_return=True)
     )
@@ -123,16 +120,15 @@ async def leave_unreadable(
 async def leave_lost(
     zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, lacking: Sequence[TopicPartition]
 ) -> Sequence[TopicPartition]:
-    """Leave the ISR of each of these, and the leadership. Returns those of one replica, which are led on uncleanly."""
-    factors = {name: len(found.origin_replicas) for name in lacking if (found := view.partition(name)) is not None}
-    in_sync = {name for name in factors if _is_in_sync(view, name, own)}
+    """Leave the ISR of each of these, and stop leading. Return those of one replica, which are led on uncleanly."""
+    before = {name: found for name in lacking if (found := view.partition(name)) is not None}
+    factors = {name: len(found.origin_replicas) for name, found in before.items()}
     written = await _rewrite(
         zookeeper, view, list(factors), lambda name, state: left_state(state, own, factors[name], _spent(view, name))
     )
     for name, (state, _) in written.items():
-        if name not in in_sync:
-            continue
-        logger.warning("isr_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
+        if own in before[name].isr:
+            logger.warning("isr_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
     alone = [
         name
         for name, factor in factors.items()
@@ -148,10 +144,10 @@ async def leave_lost(
 async def leave_moved_away(
     zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, names: Sequence[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Leave the ISRs of partitions that the view assigns to other brokers alone. Return those that nobody counts on.
+    """Leave the ISRs of partitions that the view assigns to other brokers alone. Return those whose ISR was left.
 
-    The caller must judge the others again: they were assigned anew, another writer changed their states, or ZooKeeper
-    lost them.
+    The caller must judge the others again: they were reassigned, another broker wrote their states, or ZooKeeper lost
+    them.
     """
     known_names = [name for name in names if (found := view.partition(name)) is not None and not found.is_spent]
     topics = {name: topic for name in known_names if (topic := view.topic(name.topic)) is not None}
@@ -171,11 +167,6 @@ async def leave_moved_away(
     written = {name: result for name, result in results.items() if result is not None}
     view.accept_states(asking, written)
     return frozenset(written)
-
-
-def _is_in_sync(view: ClusterView, topic_partition: TopicPartition, own: BrokerId) -> bool:
-    found = view.partition(topic_partition)
-    return found is not None and own in found.isr
 
 
 async def claim_leaderships(
@@ -215,7 +206,7 @@ async def _rewrite(
     names: Sequence[TopicPartition],
     decide: Callable[[TopicPartition, PartitionState], PartitionState | None],
 ) -> Mapping[TopicPartition, Written]:
-    """Write what `decide` makes of each known state; read a state that was newer, and decide again."""
+    """Write the state that `decide` returns for each known one; read a state that was newer, and decide again."""
     written: dict[TopicPartition, Written] = {}
     known = {name: state for name in names if (state := _known_state(view, name)) is not None}
     while known:
@@ -234,7 +225,7 @@ async def _rewrite(
         found, others = await patiently(partial(look_up_states, zookeeper, refused))
         view.accept_states(asking, found)
         view.accept_lost(asking, others)
-        # Refused over the version that is still there: the topic was deleted.
+        # A write that was refused although the version is still there: the topic was deleted.
         known = {
             name: newer
             for name in refused

@@ -1,11 +1,11 @@
 """Leader epochs that were used before ZooKeeper went back: no leader uses one again (decision 0034).
 
-The states of an older backup name older leader epochs. Records that others wrote in the same epochs may lie in logs,
-and two records of one epoch and offset must be the same (KIP-101). So a replica takes no role in such an epoch: it
-writes the state with an epoch above all that it knows of, and all replicas follow that.
+The states of an older backup name older leader epochs. Logs may hold records that others wrote in the same epochs, and
+two records of one epoch and offset must be the same (KIP-101). So a replica takes no role in such an epoch: it writes
+the state with an epoch above all that it knows of, and all replicas follow that state.
 
-Invariant: the replicas that know most write first (decision 0045): at once the leader of the state that was lost, whose
-ISR is the newest, later replicas that remember the state, last those that know older epochs from their logs alone.
+Invariant: the replicas that know most write first (decision 0045): the leader of the lost state at once, for its ISR is
+the newest, then replicas that remember the state, last replicas that know older epochs from their logs alone.
 """
 
 import math
@@ -23,15 +23,15 @@ from pipeline.net.signals import Wakeup
 NAMED_IN_LOG = 10
 RETRY_S = 0.5
 LEADER_FIRST_S = 3.0
-"""The leader of a state that ZooKeeper lost has so long to write it again, before others do."""
+"""Time that the leader of a state that ZooKeeper lost has to write it again, before others do."""
 REMEMBERED_FIRST_S = 6.0
-"""Others that remember the state have so long, before those that do not raise the epoch of what is in ZooKeeper."""
+"""Time that others that remember the state have, before replicas that do not raise the epoch in ZooKeeper."""
 
 logger = structlog.get_logger()
 
 
 class SpentEpochs:
-    """Partitions whose leader epoch is to be raised, with the newest one that was used."""
+    """Partitions whose leader epoch is to be raised, each with the newest epoch that was used."""
 
     def __init__(self) -> None:
         self._due: dict[TopicPartition, LeaderEpoch] = {}
@@ -39,7 +39,7 @@ class SpentEpochs:
         self._noted = Wakeup()
 
     def note(self, topic_partition: TopicPartition, epoch: LeaderEpoch, wait_s: float = 0) -> None:
-        """Note that the partition must be led in an epoch above this one, which others may write for so long."""
+        """Note that the partition must be led in an epoch above this one; for `wait_s` others may write it."""
         self._due[topic_partition] = epoch
         at_s = trio.current_time() + wait_s
         self._times_s[topic_partition] = min(at_s, self._times_s.get(topic_partition, at_s))
@@ -62,7 +62,7 @@ class SpentEpochs:
 
 
 def raise_after_s(view: PartitionView, own: BrokerId) -> float:
-    """How long `own` leaves it to others to write a state whose leader epoch is spent. Pure."""
+    """Return for how long `own` leaves a state whose leader epoch is spent to others. Pure."""
     if not view.is_spent:
         return REMEMBERED_FIRST_S
     return 0 if view.leader == own else LEADER_FIRST_S

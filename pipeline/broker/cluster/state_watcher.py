@@ -2,9 +2,9 @@
 
 Invariants:
 
-- Every znode below `/isr_change_notification` names partitions whose states were written with it. Each is read once,
-  and then those states; so the view holds, some time after, every state that was written.
-- Where some of them were removed before they were read, all states are read again. So they are after each connection:
+- Every znode below `/isr_change_notification` names partitions whose states were written with it. Each znode is read
+  once, then those states; so the view holds every state some time after it was written.
+- If notifications were removed before they were read, all states are read again. So they are after each connection:
   ZooKeeper may have gone back meanwhile, and counts its notifications through the same numbers again.
 - A state is taken for the topic whose id was known before it was read.
 """
@@ -26,7 +26,7 @@ from pipeline.model import TopicPartition
 
 _DIGITS = 10
 _NOTIFICATION = re.compile(r"isr_change_[0-9]{10}")
-"""What else somebody put there is no business of ours."""
+"""Names of notifications; other znodes there are ignored."""
 
 _Answer = TypeVar("_Answer")
 
@@ -34,7 +34,7 @@ logger = structlog.get_logger()
 
 
 class StateWatcher:
-    """The task that follows the states, and reads them when asked."""
+    """The task that follows the states, and reads them on request."""
 
     def __init__(self, zookeeper: CoordinationClient, view: ClusterView) -> None:
         self._zookeeper = zookeeper
@@ -42,7 +42,7 @@ class StateWatcher:
         self._newest = -1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow until cancelled. Reports started when it knows from where on: states read afterwards are complete."""
+        """Follow until cancelled. Reports started when no notification can be missed any more."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_after_each_connection)
             await self._follow(task_status)
@@ -75,13 +75,13 @@ class StateWatcher:
                 await self.read(changed)
 
     def _is_purged(self, numbers: Collection[int]) -> bool:
-        """Whether there may have been some between the newest that is known and the oldest that is there."""
+        """True if there may have been others between the newest known notification and the oldest one there is."""
         if not numbers:
             return self._newest >= 0
         return self._newest not in numbers and min(numbers) != self._newest + 1
 
     async def _changed(self, paths: Sequence[str]) -> list[TopicPartition] | None:
-        """What these notifications name; None if one is gone."""
+        """Return the partitions that these notifications name; None if a notification is gone."""
         changed: dict[TopicPartition, None] = {}
         for start in range(0, len(paths), MAX_AT_ONCE):
             part = paths[start : start + MAX_AT_ONCE]
@@ -112,7 +112,7 @@ class StateWatcher:
 
 
 async def patiently(read: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """What a read answers, however long ZooKeeper is away."""
+    """Return what `read` returns. Waits for as long as ZooKeeper is away."""
     while True:
         try:
             return await read()

@@ -1,10 +1,10 @@
-"""Follows the topics of the cluster: their replicas and their settings, and first of all the states of what is new.
+"""Follows the topics of the cluster: their replicas, their settings, and the states of new partitions.
 
 Invariants:
 
-- A topic is shown with the states of all its partitions that there were when it was read, never without.
-- Settings that are missing or unreadable in ZooKeeper change nothing: those that are known go on to count, and where
-  none are known nothing is deleted. The znode is written with the topic and removed with it: without it they are lost.
+- The view gets a topic together with the states that its partitions had when the topic was read, never without.
+- Settings that are missing or unreadable in ZooKeeper change nothing: known settings go on to count, and without known
+  settings nothing of the topic is deleted. Their znode lives as long as the topic: if it is missing, they were lost.
 """
 
 import uuid
@@ -35,24 +35,21 @@ _LOST_SETTINGS = (
     " znode, or have it written anew by a change of settings"
 )
 LOADED_AT_A_TIME = 50
-"""New topics that are read at a time: the event loop runs all tasks that are ready before anything else."""
+"""Number of new topics that are read at a time: the event loop runs all ready tasks before anything else."""
 
 logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class WatchTask:
-    """The task that watches one znode: how to end it, and whether it has ended.
-
-    Until it has ended it may take what it has read.
-    """
+    """The task that watches one znode: how to end it, and its end. Until then it may change the view."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     ended: trio.Event = field(default_factory=trio.Event)
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """The task runs in this block."""
+        """Run the task in this block."""
         try:
             with self.scope:
                 yield
@@ -69,7 +66,7 @@ class TopicWatcher:
         self._view = view
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Watch until cancelled. Reports started when all topics that there are now are in the view."""
+        """Watch until cancelled. Reports started when all present topics are in the view."""
         watches: dict[str, WatchTask] = {}
         async with trio.open_nursery() as nursery:
             async for children in self._zookeeper.watch_children(TOPICS):
@@ -90,7 +87,7 @@ class TopicWatcher:
                 task_status = trio.TASK_STATUS_IGNORED
 
     def reconfigure_all(self) -> None:
-        """The settings of the broker, which are the defaults of the topics, have changed."""
+        """Apply changed settings of the broker, which are the defaults of the topics."""
         for topic in self._view.topics():
             self._reconfigure(topic, Overrides(topic.overrides, topic.overrides_version), keeps_all=topic.keeps_all)
 
@@ -107,16 +104,15 @@ class TopicWatcher:
     async def _watch_config(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
         is_first = True  # the topic is read after that, and its settings with it
         async for value in self._zookeeper.watch_data(topic_config_path(name)):
-            if not is_first and self._view.topic(name) is None:  # about to be shown with settings from before
+            if not is_first and self._view.topic(name) is None:  # the view is about to get it, with older settings
                 await self._view.wait_until(lambda view: view.topic(name) is not None)
                 value = await patiently(partial(self._zookeeper.get_or_none, topic_config_path(name)))
             is_first = False
             is_there = value is not None
             if not is_there:
-                stat = await patiently(partial(self._zookeeper.exists, topic_path(name)))
-                is_there = stat is not None
+                is_there = await patiently(partial(self._zookeeper.exists, topic_path(name))) is not None
             topic = self._view.topic(name)
-            if topic is not None and is_there:  # else it is about to be shown, or was deleted
+            if topic is not None and is_there:  # else the view is about to get it, or it was deleted
                 overrides = self._read_overrides(name, value)
                 if overrides is not None:
                     self._reconfigure(topic, overrides, keeps_all=False)
@@ -142,7 +138,7 @@ class TopicWatcher:
         return settings
 
     def _read_overrides(self, name: str, value: NodeValue | None) -> Overrides | None:
-        """What the topic says itself; None if ZooKeeper lost it."""
+        """Return the topic's own settings; None if ZooKeeper lost them."""
         self._view.lost_znodes[topic_config_path(name)] = None
         if value is None:
             logger.error("topic_settings_missing", topic=name, path=topic_config_path(name), advice=_LOST_SETTINGS)
@@ -191,9 +187,8 @@ class TopicWatcher:
                 overrides_version=overrides.version,
                 keeps_all=keeps_all,
             )
-        new = [TopicPartition(name, index) for index in sorted(assignment.partitions.keys() - known.partitions.keys())]
-        if is_new:
-            new = [TopicPartition(name, index) for index in sorted(assignment.partitions)]
+        seen = () if is_new else known.partitions
+        new = [TopicPartition(name, index) for index in sorted(assignment.partitions) if index not in seen]
         found, others = await patiently(partial(look_up_states, self._zookeeper, new))
         known = self._view.topic(name) or known
         partitions = {
@@ -209,19 +204,19 @@ class TopicWatcher:
                 view = view.without_znode(others[new_name]) or view
             partitions[new_name.partition] = replace(view, moment=moment, lost_s=now_s)
         self._view.set_topic(replace(known, partitions=partitions, assignment_version=value.version))
-        if len(new) > MAX_AT_ONCE:  # states written between two of the reads were notified before the view had these
+        if len(new) > MAX_AT_ONCE:  # notifications between two of the reads came before the view had these partitions
             asking = self._view.asking(new)
             self._view.accept_states(asking, await patiently(partial(read_states, self._zookeeper, new)))
 
     def _remembered(self, name: str, topic_id: uuid.UUID) -> Mapping[int, PartitionView]:
-        """The partitions of a topic that ZooKeeper had lost, as they were last known."""
+        """Return the partitions of a topic that ZooKeeper had lost, as they were last known."""
         missing = self._view.missing.get(name)
         if missing is None or missing.topic.topic_id != topic_id:
             return {}
         return missing.remembered(self._view.log_dirs)
 
     async def _remove_missing(self, names: Sequence[str], *, is_recreated: bool = False) -> None:
-        """Remove topics that are missing in ZooKeeper or were recreated there. Ask whether they were deleted."""
+        """Remove topics that are missing in ZooKeeper or were recreated there, as deleted if a record says so."""
         ids = {name: topic.topic_id for name in names if (topic := self._view.topic(name)) is not None}
         deleted = await patiently(partial(find_deletions, self._zookeeper, set(ids.values())))
         for name in names:

@@ -1,15 +1,15 @@
 """View of the cluster that a broker has: live brokers, topics, the leader of each partition.
 
-The values are frozen and replaced as a whole; `ClusterView` holds the newest ones and wakes those who wait for a
-change. The watchers of ZooKeeper write to it, and whoever wrote a partition's state to ZooKeeper. While ZooKeeper is
-away it stays as it was.
+The values are frozen and replaced as a whole; `ClusterView` holds the newest ones and wakes tasks that wait for a
+change. The watchers of ZooKeeper write to it, and each task that writes partition states to ZooKeeper. While ZooKeeper
+is away the view stays as it is.
 
 Invariants:
 
 - Of two states that were read or written at the same time the one with the newer version counts.
-- A state that was read after the known one was taken proves that ZooKeeper lost the known one, if it is older, missing
-  or unreadable. The view keeps leader and ISR as they were, to be written again over what is there (decision 0045). The
-  leader epochs up to the known one are spent, and no leader uses them again (decision 0034).
+- A state that is older, missing or unreadable, and was read after the known state was taken, proves that ZooKeeper lost
+  the known state. The view keeps leader and ISR as they were, to be written again (decision 0045). The leader epochs up
+  to the known one are spent, and no leader uses them again (decision 0034).
 - A state in a leader epoch above the known one counts: its writer knew that the others were spent.
 """
 
@@ -34,17 +34,17 @@ logger = structlog.get_logger()
 
 
 def flat_name(topic: str) -> str:
-    """The topic's name as names of metrics have it, which know no periods."""
+    """Return the topic's name as in the names of metrics, where periods become underscores."""
     return topic.replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """Who holds a partition. `leader` is NO_BROKER while nobody leads it.
+    """Replicas and state of a partition. `leader` is NO_BROKER while there is none.
 
-    `state_version` is that of the znode to write over, -1 while there is none. It says what the view says, unless the
-    state `is_spent`. `controller_epoch` is found in it and carried on by every writer but the controller.
-    `adding` and `removing` are the replicas that a reassignment brings and takes away (KIP-455).
+    `state_version` is the version of the partition's state znode, -1 if there is none. The znode holds this state,
+    unless the state `is_spent`. `controller_epoch` is copied from the znode; only the controller changes it.
+    `adding` and `removing` are the replicas that a reassignment adds and removes (KIP-455).
     """
 
     replicas: tuple[BrokerId, ...]
@@ -56,7 +56,7 @@ class PartitionView:
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
     spent_epoch: LeaderEpoch = NO_LEADER_EPOCH
-    """The newest leader epoch that ZooKeeper knew and has forgotten, since it went back."""
+    """The newest leader epoch that ZooKeeper has lost, because it went back."""
     moment: int = field(default=0, compare=False)
     """When the view took this state."""
     lost_s: float = field(default=-math.inf, compare=False)
@@ -64,15 +64,13 @@ class PartitionView:
 
     @property
     def is_new(self) -> bool:
-        """True if nobody has changed the state since the partition was created: no replica was lost or left behind.
-
-        A replica that left the ISR shows in the version alone, for the leader and the leader epoch stay.
-        """
+        """True if the state is unchanged since the partition was created: no replica was lost or left behind."""
+        # A replica that left the ISR shows only in the version: leader and leader epoch stay.
         return self.leader_epoch <= 0 and self.state_version <= 0
 
     @property
     def is_spent(self) -> bool:
-        """True if ZooKeeper lost this state. It must be written again in a higher leader epoch before anybody leads."""
+        """True if ZooKeeper lost this state. No broker leads before it is written again in a higher leader epoch."""
         return self.leader_epoch <= self.spent_epoch != NO_LEADER_EPOCH
 
     @property
@@ -82,19 +80,19 @@ class PartitionView:
 
     @property
     def next_epoch(self) -> LeaderEpoch:
-        """The leader epoch after this one, which nobody has used."""
+        """The leader epoch after all that were used."""
         return LeaderEpoch(max(self.leader_epoch, self.spent_epoch) + 1)
 
     @property
     def origin_replicas(self) -> tuple[BrokerId, ...]:
-        """The replicas without those that a reassignment adds: all that may hold acknowledged records before it ends.
+        """The replicas without those that a reassignment adds, which need not hold all acknowledged records yet.
 
         Their number is the replication factor of the partition.
         """
         return tuple(replica for replica in self.replicas if replica not in self.adding)
 
     def with_state(self, state: PartitionState, version: int) -> "PartitionView":
-        """With what the znode of this version says."""
+        """Return the view with the state of a znode of this version."""
         return replace(
             self,
             leader=state.leader,
@@ -105,7 +103,7 @@ class PartitionView:
         )
 
     def taken(self, state: PartitionState, version: int, asked: int) -> "PartitionView | None":
-        """Take a state that was asked for at the moment `asked`; None if it is known, or older. Pure."""
+        """Return the view with a state that was requested at the moment `asked`; None if known, or older. Pure."""
         found = self.with_state(state, version)
         if found == self:
             return None
@@ -121,23 +119,23 @@ class PartitionView:
         return self.without_znode(version, state.leader_epoch)
 
     def without_lost(self, lost: Collection[BrokerId]) -> "PartitionView":
-        """Without these in the ISR, and not led by one of these, if anybody else is in sync. Pure."""
+        """Return the view without these in the ISR and as leader, if any other replica is in sync. Pure."""
         isr = tuple(replica for replica in self.isr if replica not in lost)
         if not isr:
             return self
         return replace(self, isr=isr, leader=NO_BROKER if self.leader in lost else self.leader)
 
     def returned(self, state: PartitionState, version: int) -> "PartitionView":
-        """The view once the missing topic is back with this state: as remembered, or as others wrote it since. Pure.
+        """Return the view of a missing topic that is back with this state: as remembered, or as written since. Pure.
 
-        What is remembered counts as lost: other brokers may have led in its leader epoch meanwhile.
+        A remembered state counts as lost: other brokers may have led in its leader epoch meanwhile.
         """
         if not self.has_state or state.leader_epoch > max(self.leader_epoch, self.spent_epoch):
             return self.with_state(state, version)
         return self.without_znode(version, state.leader_epoch) or self
 
     def without_znode(self, version: int, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH) -> "PartitionView | None":
-        """Keep this state although the znode, of this version (-1: none), lost it. None if that is known. Pure.
+        """Return this state, marked as lost by the znode of this version (-1: none); None if that is known. Pure.
 
         `leader_epoch` is the one in the znode.
         """
@@ -165,22 +163,22 @@ class TopicView:
     partitions: Mapping[int, PartitionView]
     settings: TopicSettings
     assignment_version: int = -1
-    """Of the znode that holds the replicas."""
+    """Version of the znode that holds the replicas."""
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """What the topic says itself."""
+    """The topic's own settings."""
     overrides_version: int = -1
-    """Of the znode that holds them, -1 where there is none."""
+    """Version of the znode that holds them, -1 if there is none."""
     keeps_all: bool = False
-    """True if nobody knows what the topic says itself: ZooKeeper lost it. `settings` delete nothing then."""
+    """True if ZooKeeper lost the topic's own settings. `settings` delete nothing then."""
 
     @property
     def is_internal(self) -> bool:
-        """Kept by the brokers for themselves."""
+        """True if the brokers keep the topic for themselves."""
         return self.name.startswith("__")
 
     @property
     def is_led(self) -> bool:
-        """Every partition has a leader."""
+        """True if every partition has a leader."""
         return all(partition.leader != NO_BROKER for partition in self.partitions.values())
 
 
@@ -192,23 +190,23 @@ class MissingTopic:
     log_dirs: Mapping[BrokerId, frozenset[uuid.UUID]]
 
     def remembered(self, log_dirs: Mapping[BrokerId, frozenset[uuid.UUID]]) -> Mapping[int, PartitionView]:
-        """The partitions as they were, without those in sync that lost a log dir since, if others were in sync. Pure.
+        """Return the partitions as they were, without brokers in the ISR that have lost a log dir since. Pure.
 
-        A broker that was without the topic when it started with an empty disk cannot know what it lost.
+        The last members stay. A broker that started with an empty disk without the topic cannot know what it lost.
         """
         lost = {broker for broker, before in self.log_dirs.items() if not before <= log_dirs.get(broker, before)}
         return {index: found.without_lost(lost) for index, found in self.topic.partitions.items()}
 
 
 class ViewChanges:
-    """Which topics have changed since somebody asked last."""
+    """Topics that have changed since the last `take`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = set(names)
         self._noted = Wakeup(is_set=True)
 
     def note(self, *names: str) -> None:
-        """These topics, or (none) something else."""
+        """Note a change of these topics, or (none) of something else."""
         self._names.update(names)
         self._noted.set()
 
@@ -217,7 +215,7 @@ class ViewChanges:
         await self._noted.wait()
 
     def take(self) -> Sequence[str]:
-        """The names of topics that are new, other than they were, or gone."""
+        """Return the names of topics that are new, changed, or gone."""
         names = sorted(self._names)
         self._names.clear()
         self._noted.clear()
@@ -237,19 +235,19 @@ def _lost(version: int, asked: int, known: PartitionView) -> PartitionView | Non
 
 @dataclass(slots=True)
 class ClusterView:
-    """The newest state of the cluster that this broker has seen."""
+    """The newest state of the cluster that this broker knows."""
 
     cluster_id: str
     brokers: Mapping[BrokerId, BrokerEndpoint] = field(default_factory=dict)
     controller: BrokerId = NO_BROKER
     shutting_down: frozenset[BrokerId] = frozenset()
-    """Those alive that ask to be relieved of their leaderships."""
+    """Live brokers that want to give up their leaderships."""
     offline_replicas: Mapping[BrokerId, frozenset[TopicPartition]] = field(default_factory=dict)
-    """Partitions whose replica on a live broker was lost to a disk."""
+    """Partitions whose replica on a live broker was lost to a disk, or may lack its tail."""
     problem: str | None = None
     """Why this broker cannot be a member of its cluster now; None if it can."""
     lost_znodes: dict[str, None] = field(default_factory=dict)
-    """Znodes of topics that exist, but are unreadable, or lack their settings. The values mean nothing."""
+    """Znodes of topics that are unreadable, or hold settings and are missing. An ordered set: the values are None."""
     own_epoch: int = NO_BROKER_EPOCH
     """The epoch under which this broker is registered, or about to be."""
     missing: dict[str, MissingTopic] = field(default_factory=dict)
@@ -269,35 +267,35 @@ class ClusterView:
     """Counts how often states were taken."""
 
     def topic(self, name: str) -> TopicView | None:
-        """The topic of that name."""
+        """Return the topic of that name."""
         return self._topics.get(name)
 
     def topic_of_id(self, topic_id: uuid.UUID) -> TopicView | None:
-        """The topic of that id (KIP-516); a topic made anew under an old name has another id."""
+        """Return the topic of that id (KIP-516); a topic recreated under an old name has another id."""
         name = self._names.get(topic_id)
         return None if name is None else self._topics.get(name)
 
     def topics(self) -> Iterable[TopicView]:
-        """All topics, by name."""
+        """Return all topics, in the order of their names."""
         return [self._topics[name] for name in sorted(self._topics)]
 
     def names_like(self, name: str) -> Collection[str]:
-        """The topics whose names differ from this one in nothing but periods and underscores, itself too."""
+        """Return the topics whose names differ from this one only in periods and underscores, itself too."""
         return self._flat_names.get(flat_name(name), ())
 
     def applied(self, name: str) -> TopicView | None:
-        """The topic as far as this broker's own replicas follow it by now: logs open, or deleted."""
+        """Return the topic as this broker's own replicas have applied it: logs open, roles taken, or closed."""
         return self._applied.get(name)
 
     def partition(self, topic_partition: TopicPartition) -> PartitionView | None:
-        """Who holds that partition."""
+        """Return the replicas and the state of that partition."""
         topic = self._topics.get(topic_partition.topic)
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
     def set_brokers(
         self, brokers: Mapping[BrokerId, BrokerEndpoint], shutting_down: frozenset[BrokerId] = frozenset()
     ) -> None:
-        """These are alive, and these of them want to stop."""
+        """Set the live brokers, and those of them that are shutting down."""
         self.brokers = dict(brokers)
         self.shutting_down = shutting_down
         self._announce()
@@ -310,12 +308,12 @@ class ClusterView:
             self._announce()
 
     def set_controller(self, controller: BrokerId) -> None:
-        """The controller is this broker, or (NO_BROKER) there is none."""
+        """Set the controller; NO_BROKER if there is none."""
         self.controller = controller
         self._announce()
 
     def set_topic(self, topic: TopicView) -> None:
-        """Add the topic or replace what was known of it."""
+        """Add or replace the topic."""
         self._forget_id(topic.name)
         self.missing.pop(topic.name, None)
         self._topics[topic.name] = topic
@@ -324,7 +322,7 @@ class ClusterView:
         self._announce(topic.name)
 
     def next_moment(self) -> int:
-        """Begin another moment: states that were requested before belong to an earlier one."""
+        """Begin another moment and return it: states that were requested before belong to an earlier one."""
         self.moment += 1
         return self.moment
 
@@ -336,15 +334,15 @@ class ClusterView:
     def accept_states(self, asking: Asking, states: Mapping[TopicPartition, Written]) -> None:
         """Accept states as ZooKeeper holds them; `asking` was made before they were read or written.
 
-        States that are known are skipped, and states of a topic that has another id by now. A state older than the
-        known one, which was asked for after that was taken, shows that ZooKeeper lost the known one.
+        Known states are skipped, and states of a topic that has another id by now. A state that is older than the known
+        one, and was requested after that was taken, shows that ZooKeeper lost the known one.
         """
         self._accept(asking, {name: partial(_taken, found, asking.moment) for name, found in states.items()})
 
     def accept_lost(self, asking: Asking, versions: Mapping[TopicPartition, int]) -> None:
         """Note that these states are unreadable in znodes of these versions, or (-1) missing.
 
-        `asking` was made before they were read. What was taken since is left alone.
+        `asking` was made before they were read. States that were taken since are left alone.
         """
         self._accept(asking, {name: partial(_lost, version, asking.moment) for name, version in versions.items()})
 
@@ -374,7 +372,7 @@ class ClusterView:
             self.set_topic(replace(topic, partitions={**topic.partitions, **partitions}))
 
     def set_applied(self, name: str, topic: TopicView | None) -> None:
-        """The broker's own replicas follow the topic as it is here; None: there are none left of it."""
+        """Note that this broker's own replicas have applied the topic as it is here; None: it has none of them left."""
         if topic is None:
             self._applied.pop(name, None)
         else:
@@ -397,20 +395,19 @@ class ClusterView:
                 listener(name, deleted_ms)
 
     def subscribe_deletions(self, listener: Callable[[str, int | None], None]) -> None:
-        """Call `listener` for each topic that is deleted, but not for one that is only missing in ZooKeeper.
+        """Call `listener` with the name of each topic that is deleted, but not of one that ZooKeeper only lost.
 
-        Passes the time of the deletion, by the clock of the broker that deleted the topic, if it was recreated by then.
+        Pass the time of the deletion as well, by the clock of the broker that did it, if the topic was recreated.
         """
         self._deletion_listeners.append(listener)
 
     def changes(self) -> ViewChanges:
-        """What changes from now on; at first all topics."""
-        made = ViewChanges(self._topics)
-        self._changes.append(made)
-        return made
+        """Return the changes from now on, at first of all topics."""
+        self._changes.append(ViewChanges(self._topics))
+        return self._changes[-1]
 
     def stop_noting(self, changes: ViewChanges) -> None:
-        """Nobody asks these any more."""
+        """Forget these changes: their reader has ended."""
         self._changes.remove(changes)
 
     def _forget_id(self, name: str) -> None:
@@ -424,6 +421,6 @@ class ClusterView:
         self._changed.notify()
 
     async def wait_until(self, condition: Callable[["ClusterView"], bool]) -> None:
-        """Wait for a state of the cluster."""
+        """Return once the condition is true, which is checked at each change of the view."""
         while not condition(self):
             await self._changed.wait()

@@ -1,7 +1,6 @@
-"""Follows ZooKeeper: keeps the view of the cluster up to date: brokers, their settings, topics, states.
+"""Follows ZooKeeper, and keeps the view of the cluster up to date: brokers, their settings, topics, states.
 
-Nothing here gives up on a lost connection: the watches go on by themselves. What this broker does about what it sees is
-`membership`'s and `replicas.assigner`'s.
+A lost connection ends no task: the watches go on by themselves. `membership` and `replicas.assigner` act on the view.
 """
 
 import re
@@ -29,7 +28,7 @@ logger = structlog.get_logger()
 
 
 class ClusterWatcher:
-    """The tasks that watch. `own` is this broker as clients see it; it is part of the view whatever ZooKeeper says."""
+    """The tasks that watch. `own` is this broker as clients see it; the view has it always, whatever ZooKeeper says."""
 
     def __init__(
         self, zookeeper: CoordinationClient, broker_settings: DynamicSettings, view: ClusterView, own: BrokerEndpoint
@@ -42,7 +41,7 @@ class ClusterWatcher:
         self.states = StateWatcher(zookeeper, view)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Watch until cancelled. Reports started when all that ZooKeeper holds now is in the view."""
+        """Watch until cancelled. Reports started when the view has all that ZooKeeper holds now."""
         self._view.set_brokers({self._own.id: self._own})
         async with trio.open_nursery() as nursery:
             await nursery.start(self._watch_brokers)
@@ -101,7 +100,7 @@ class ClusterWatcher:
 
     def _forget_broker(self, broker_id: BrokerId) -> None:
         brokers = dict(self._view.brokers)
-        if broker_id != self._own.id:  # a controller that is registered anew goes on to know what it lost itself
+        if broker_id != self._own.id:  # a controller that registers again must still know what it lost itself
             brokers.pop(broker_id, None)
             self._view.set_offline_replicas(broker_id, frozenset())
         self._view.set_brokers(brokers, self._view.shutting_down - {broker_id})
@@ -122,7 +121,7 @@ class ClusterWatcher:
 
 
 def broker_names(children: Sequence[str]) -> list[str]:
-    """The children of `/brokers/ids` that are numbers of brokers; other names are ignored and logged."""
+    """Return the children of `/brokers/ids` that are broker ids; other names are ignored and logged."""
     names = [name for name in children if _BROKER_ID.fullmatch(name) and int(name) <= MAX_INT32]
     if len(names) < len(children):
         logger.warning("odd_znodes_ignored", path=BROKER_IDS, names=sorted(set(children) - set(names))[:NAMED_IN_LOG])

@@ -1,1 +1,1 @@
-"""All replicas of one broker: their logs opened, assigned, kept up, and removed."""
+"""Replicas of one broker: opens their logs, assigns their roles, flushes, checkpoints, expires and removes."""

@@ -1,15 +1,15 @@
-"""Lets this broker's replicas follow the view of the cluster: opened, given their roles, reconfigured, closed.
+"""Applies the view of the cluster to this broker's replicas: opens, gives roles, reconfigures, closes.
 
 Invariants:
 
-- Nothing is done before `resume`, nor between `pause` and the next one: what the view says of leaders counts only while
-  this broker is a member of the cluster and has claimed anew what it led in an earlier life.
-- One change at a time; each is what the view says at that moment, so many changes of one partition become one.
+- The view is applied only between `resume` and `pause`: leaders in the view count only while this broker is a member of
+  the cluster, and has claimed new leader epochs of what it led in an earlier life.
+- One change at a time; each applies what the view says at that moment, so many changes of one partition become one.
 - `view.applied` has what is done. A replica whose log dir does not answer is left out; the state that the view has
   when the log dir answers is applied to it.
 - A replica whose log this broker cannot vouch for has left the ISR before it is opened (`lost_replicas`).
-- A replica that is assigned elsewhere, or whose topic is gone, is closed. What becomes of its log is decided by
-  `strays`, while roles are changed.
+- A replica that is assigned elsewhere, or whose topic is gone, is closed. `strays` decides what becomes of its log,
+  while roles are changed.
 """
 
 import uuid
@@ -40,7 +40,7 @@ class _Followed:
 
 
 class ReplicaAssigner:
-    """The task that follows the view. `own_id` is this broker."""
+    """The task that applies the view to the replicas of this broker."""
 
     def __init__(self, view: ClusterView, replicas: Replicas, lost_replicas: LostReplicas, own_id: BrokerId) -> None:
         self._view = view
@@ -65,7 +65,7 @@ class ReplicaAssigner:
                 await self._apply()
 
     async def _look_again(self) -> None:
-        """Have partitions assigned again whose log dir did not answer the last time, until cancelled."""
+        """Have partitions assigned again if their log dir did not answer the last time, until cancelled."""
         while True:
             await self._replicas.wait_for_answers()
             async with self._applying:  # an assignment under way may be about to postpone what has been answered
@@ -73,18 +73,18 @@ class ReplicaAssigner:
                     self._changes.note(*self._postponed)
 
     async def resume(self) -> None:
-        """Return once all that the view says now is done; from then on all that it will say."""
+        """Return once the view is applied. From then on each change of it is applied, too."""
         self._is_active = True
         self._resumed.set()
         await self._apply()
         self._replicas.strays_changed.set()
 
     async def pause(self) -> None:
-        """Lead nothing any more, and follow nothing that the view says, until resumed."""
+        """Give up all leaderships at once, and ignore the view until `resume`."""
         self._is_active = False
         self._resumed.clear()
         self._replicas.resign_all()
-        async with self._applying:  # one that had begun may have made new leaders
+        async with self._applying:  # an `_apply` under way may have made new leaders
             self._replicas.resign_all()
             for followed in self._followed.values():
                 followed.partitions = dict.fromkeys(followed.partitions, _UNKNOWN)
@@ -113,12 +113,12 @@ class ReplicaAssigner:
                 self._postponed.update(name.topic for name in postponed)
                 self._report_unclean([item for item in assigned if item.topic_partition not in postponed], before)
             if had_lost:
-                self._replicas.strays_changed.set()  # some may be none any more
+                self._replicas.strays_changed.set()  # the opened logs are no strays any more
             for name, topic in topics.items():
                 self._view.set_applied(name, topic)
 
     def _forget_what_left(self, name: str, topic: TopicView | None) -> Sequence[TopicPartition]:
-        """Forget the partitions of a topic that is gone, and those that are assigned elsewhere now."""
+        """Forget and return the partitions that are assigned elsewhere now, or whose topic is gone."""
         followed = self._followed.get(name)
         if followed is None:
             return ()
@@ -163,9 +163,9 @@ class ReplicaAssigner:
     def _report_unclean(
         self, assigned: Sequence[AssignedPartition], before: Mapping[TopicPartition, PartitionView]
     ) -> None:
-        """Log each leadership that began without this replica being known to hold all that was acknowledged.
+        """Log each leadership that began although this replica may lack acknowledged records.
 
-        Between two states that do not follow each other it may well have come into the ISR.
+        Only between successive states: between others this replica may well have joined the ISR.
         """
         for item in assigned:
             known, name = before[item.topic_partition], item.topic_partition

@@ -1,9 +1,9 @@
-"""Failed replicas: other brokers take over what this broker cannot serve because of its disks.
+"""Failed replicas: hands partitions that this broker cannot serve because of its disks to other brokers.
 
 A replica whose log dir failed leaves the ISR, and the leadership, as soon as that is noticed, as it would when the
-broker is started again without that disk, and whenever it is elected all the same. First the registration names it, so
-that the controller elects others. The last one in sync stays in the ISR without leading: nobody else has all records,
-and its log may be whole once the disk is repaired.
+broker is started again without that disk, and again whenever it is elected. First the registration names the replica,
+so that the controller elects others. The last in-sync replica stays in the ISR without leading: no other has all
+records, and its log may be whole once the disk is repaired.
 
 The registration also names the strays that may lack their tail. If their topic comes back, the controller must know of
 them before it judges the partition: it would take dead replicas, which have everything, out of the ISR.
@@ -30,7 +30,7 @@ async def leave_what_failed(
     own: BrokerId,
     announce: Callable[[Collection[TopicPartition]], Awaitable[None]],
 ) -> None:
-    """Leave until cancelled. `announce` names failed replicas, and strays that may lack their tail."""
+    """Leave what failed, until cancelled. `announce` registers failed replicas, and strays that may lack their tail."""
     announced: frozenset[TopicPartition] = frozenset()
     while True:
 
@@ -55,7 +55,7 @@ async def leave_what_failed(
 
 
 def is_needed(view: ClusterView, topic_partition: TopicPartition, own: BrokerId) -> bool:
-    """True if others count on this replica: it leads, or is in sync beside others."""
+    """True if this replica must leave the leadership, or an ISR with other members."""
     found = view.partition(topic_partition)
     return found is not None and own in found.isr and (found.leader == own or len(found.isr) > 1)
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - Each log dir has tasks of its own, and threads of its own (`disk_threads`): a disk that hangs delays no other log dir.
-- A partition has at most one task of each kind under way. A failure is logged, and noted in the log that failed.
+- A partition has at most one task of each kind under way. A failure is logged; the log that failed keeps it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ logger = structlog.get_logger()
 
 
 class LogUpkeep:
-    """The tasks of one broker. `partitions` are the open ones (a live view). No task begins before `run`."""
+    """The tasks of one broker. `partitions` are the open partitions (a live view). No task begins before `run`."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class LogUpkeep:
         self._tasks: trio.Nursery | None = None
 
     async def run(self, config: BrokerConfig) -> None:
-        """Keep up all logs until cancelled, and write the high watermarks once more then."""
+        """Keep up all logs until cancelled; then write the high watermarks once more."""
         async with trio.open_nursery() as nursery:
             self._tasks = nursery
             try:
                 for partition in self._partitions.values():
                     partition.advance_high_watermark()
-                    if partition.is_promise_due:  # its settings changed before there was anybody to settle it
+                    if partition.is_promise_due:  # its settings changed before this task ran
                         self.promise_soon(partition)
                 for directory in self._directories.opened:
                     nursery.start_soon(self._keep_flushed, directory)
@@ -75,7 +75,7 @@ class LogUpkeep:
     # Single partitions
 
     def flush_soon(self, partition: Partition) -> None:
-        """Flush all it holds; records that are appended meanwhile share the next flush."""
+        """Flush the partition's records; those that are appended meanwhile share the next flush."""
         self._begin(self._flushing, partition, self._flush_hidden, "flush_failed")
 
     async def _flush_hidden(self, partition: Partition) -> None:
@@ -83,7 +83,7 @@ class LogUpkeep:
             await partition.flush_up_to(partition.log.log_end_offset)
 
     def flush_in_time(self, partition: Partition) -> None:
-        """Flush all it holds after `flush.ms`; one timer serves all records that are appended until then."""
+        """Flush the partition's records after `flush.ms`; one timer serves all that are appended until then."""
         self._begin(self.timers, partition, self._flush_after_time, "flush_failed")
 
     async def _flush_after_time(self, partition: Partition) -> None:
@@ -96,7 +96,7 @@ class LogUpkeep:
                 await partition.flush_up_to(log.log_end_offset)
 
     def promise_soon(self, partition: Partition) -> None:
-        """Settle the promise of flushes of its log."""
+        """Settle the promise of flushes of the partition's log."""
         self._begin(self._promising, partition, Partition.settle_promise, "flush_promise_failed")
 
     def _begin(
@@ -117,14 +117,14 @@ class LogUpkeep:
             under_way.discard(partition)
 
     async def checkpoint_log_start(self, partition: Partition) -> None:
-        """Return once its log start offset would survive a crash. Raises StorageError."""
+        """Return once the partition's log start offset would survive a crash. Raises StorageError."""
         checkpoint = partial(self._directories.checkpoint_log_start_offset, partition.log)
         await self.disks.run(partition.log.directory.parent, checkpoint)
 
     # Log dirs
 
     async def _keep_flushed(self, directory: LogDirectory) -> None:
-        """Do what is due in this log dir (`LogDirectory.flush_due`), each second until the log dir is offline."""
+        """Call `LogDirectory.flush_due` each second until the log dir is offline."""
         while directory.failure is None:
             await trio.sleep(FLUSH_CHECK_MS / 1000)
             try:
@@ -136,7 +136,7 @@ class LogUpkeep:
                     partition.advance_high_watermark()
 
     async def keep_checkpointed(self, directory: LogDirectory, interval_ms: int) -> None:
-        """Write the high watermarks of this log dir, each time after so long and at the end, until cancelled."""
+        """Write the high watermarks of this log dir at this interval until cancelled, and once more then."""
         written: Mapping[TopicPartition, Offset] = {}
         try:
             while True:
@@ -160,9 +160,9 @@ class LogUpkeep:
         return offsets
 
     async def _keep_retention(self, directory: LogDirectory, interval_ms: int) -> None:
-        """Delete the expired segments of this log dir, each time after so long, until cancelled.
+        """Delete the expired segments of this log dir at this interval, until cancelled.
 
-        A check after the clock was set forward is left out (`clock_steps`), and one while the disk does not answer.
+        The check is skipped after the clock was set forward (`clock_steps`), and while the disk does not answer.
         """
         steps = ClockSteps(self._clock(), trio.current_time())
         while True:
@@ -203,13 +203,13 @@ class LogUpkeep:
 
 
 async def _take_expired(partition: Partition, now_ms: int) -> Sequence[Segment]:
-    """Raises StorageError, and RollDueError if others appended meanwhile."""
+    """Return the segments that `take_expired` takes. Raises StorageError; RollDueError if others appended meanwhile."""
     log = partition.log
     try:
         return take_expired(log, partition.high_watermark, now_ms)
     except RollDueError as due:
         try:
             await partition.roll(due, now_ms)
-        except DiskFullError:  # the closed segments make room for the new one that the last waits for
+        except DiskFullError:  # deleting the closed segments makes room for a new one; the last expires next time
             return take_expired(log, partition.high_watermark, now_ms, keeps_last=True)
         return take_expired(log, partition.high_watermark, now_ms)

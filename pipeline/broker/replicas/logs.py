@@ -2,10 +2,10 @@
 
 Invariants:
 
-- In each log dir one opening or settling is under way at a time. A log dir whose disk does not answer keeps its own
-  logs waiting, and nobody else's.
+- In each log dir one opening or settling is under way at a time. A log dir whose disk does not answer delays only its
+  own logs.
 - A partition whose log is being opened, created or removed is busy (`PendingCalls`), also after the caller has gone on:
-  it never gets a second log in another log dir. A new log that nothing was begun for goes to a log dir that answers.
+  it never gets a second log in another log dir. A new log for which no call was begun goes to a log dir that answers.
 - A log is noted as served on the disk before its partition has a role.
 """
 
@@ -41,13 +41,13 @@ from pipeline.model import Clock, TopicPartition
 from pipeline.net.open_files import is_half_free
 
 LOGS_PER_THREAD = 64
-"""So many logs are opened at once, by one call of a thread."""
+"""Number of logs that one call in a thread opens."""
 LOGS_PER_REMOVAL = 256
-"""So many logs are removed by one call of a thread. A topic made anew under the name waits for no more than these."""
+"""Number of logs that one call in a thread removes. A topic recreated under the name waits only for these."""
 _NONE: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({})
 
 Opened = dict[TopicPartition, UnifiedLog | PipelineError]
-"""The log of each partition, or why there is none."""
+"""The log of each partition, or the error that prevented it."""
 _Result = TypeVar("_Result")
 
 logger = structlog.get_logger()
@@ -64,7 +64,7 @@ class AssignedPartition:
 
     @property
     def log_name(self) -> LogName:
-        """The name of its log."""
+        """The name of the partition's log."""
         return LogName(self.topic_partition, self.topic_id)
 
 
@@ -86,25 +86,25 @@ def log_config(settings: TopicSettings, producer_expiration_ms: int) -> LogConfi
 
 @dataclass(slots=True)
 class _Share:
-    """What an opening is to do in one log dir."""
+    """Partitions whose logs are to be found, or created, in one log dir."""
 
     found: list[AssignedPartition] = field(default_factory=list)
     new: list[AssignedPartition] = field(default_factory=list)
 
     def take(self, count: int) -> "_Share":
-        """Take so many partitions out of it."""
+        """Remove so many partitions from the share and return them."""
         some = _Share(self.found[:count], self.new[: max(0, count - len(self.found))])
         self.found, self.new = self.found[count:], self.new[len(some.new) :]
         return some
 
     @property
     def items(self) -> list[AssignedPartition]:
-        """All partitions in it."""
+        """All partitions of the share."""
         return self.found + self.new
 
 
 def _drop(_result: object) -> None:
-    """Take the result of a call that nobody waits for."""
+    """Drop the result of a call that is late."""
 
 
 class ReplicaLogs:
@@ -122,12 +122,12 @@ class ReplicaLogs:
         self._has_settled = False
         self._unsettled: dict[TopicPartition, uuid.UUID] = {}
         self._opening: set[TopicPartition] = set()
-        """Partitions of which the caller of `open` waits for the log."""
+        """Partitions whose log a caller of `open` waits for."""
         self._opened_late: dict[TopicPartition, UnifiedLog] = {}
-        """Logs whose caller did not wait any more. The next one has them at once: where each call of a log dir is late,
-        nothing would ever be opened otherwise."""
+        """Logs that were opened after their caller had gone on, for the next caller. Without them a log dir whose calls
+        are all late would never open a log."""
         self._removals: dict[LogName, PendingCall] = {}
-        """Logs set aside that are being removed. The partition of the name is not busy: it has a log of its own."""
+        """Logs set aside that are being removed. The partition of the name is not busy: it has another log."""
 
     def log_config(self, settings: TopicSettings) -> LogConfig:
         """Return the settings of a topic's logs on this broker."""
@@ -146,9 +146,9 @@ class ReplicaLogs:
     # Opening
 
     async def open(self, items: Sequence[AssignedPartition]) -> Opened:
-        """Return the logs of partitions that are not busy, found or created, or why there is none.
+        """Return the logs of partitions that are not busy, found or created, or the errors that prevented it.
 
-        A partition whose log dir does not answer in time is left out, and busy, unless nothing was begun for it.
+        A partition whose log dir does not answer in time is left out, and busy if a call was begun for it.
         """
         names = {item.topic_partition for item in items}
         opened: Opened = {}
@@ -182,18 +182,18 @@ class ReplicaLogs:
         return is_there and has_promise and late.failure is None and late.topic_id == item.topic_id
 
     def _keep_late(self, found: Opened) -> None:
-        """An error is not kept: the next caller finds out whether it is still so."""
+        """Keep logs, but no errors: the next caller tries again."""
         self._opened_late.update((name, late) for name, late in found.items() if isinstance(late, UnifiedLog))
 
     async def _wait_for_removals(self, items: Sequence[AssignedPartition]) -> Sequence[AssignedPartition]:
-        """Returns the partitions that no removal of a log, or of a log set aside, holds up any more."""
+        """Return the partitions that no removal of a log, or of a log set aside, delays any more."""
         removals = {self._removals[item.log_name]: None for item in items if item.log_name in self._removals}
         await self.pending.wait(removals)
         busy = await self.pending.wait_until_free(item.topic_partition for item in items)
         return [item for item in items if item.topic_partition not in busy and item.log_name not in self._removals]
 
     async def _make_way(self, items: Sequence[AssignedPartition], opened: Opened) -> Sequence[AssignedPartition]:
-        """Set the logs of other topics aside that have the places of these; returns the items whose place is free."""
+        """Set aside the logs of other topics in the places of these; return the items whose place is free."""
         shares: dict[LogDirectory, list[AssignedPartition]] = {}
         for item in items:
             for directory in self._directories.may_displace(item.log_name):
@@ -224,7 +224,7 @@ class ReplicaLogs:
         opened.update(refused)
 
     def _share_out(self, items: Sequence[AssignedPartition], opened: Opened) -> dict[LogDirectory, _Share]:
-        """Which log dir has, or is to have, the log of each."""
+        """Return the share of each log dir: the partitions whose log it has, or is to have."""
         by_path = {directory.path: directory for directory in self._directories.opened}
         shares: dict[LogDirectory, _Share] = {}
         new: dict[TopicPartition, AssignedPartition] = {}
@@ -259,7 +259,7 @@ class ReplicaLogs:
     async def _open_share(
         self, directory: LogDirectory, share: _Share, opened: Opened, left: list[AssignedPartition]
     ) -> None:
-        """Open a share, some logs at a time; what was not begun when the disk stops to answer goes to `left`."""
+        """Open a share, some logs at a time. If the disk stops answering, the items not yet begun go to `left`."""
         while share.items:
             some = share.take(LOGS_PER_THREAD)
             names = [item.topic_partition for item in some.items]
@@ -272,7 +272,7 @@ class ReplicaLogs:
             opened.update(found)
 
     def _patience_s(self, log_dir: Path) -> float:
-        """For how long to wait for an answer of this log dir now: not at all while it does not answer others."""
+        """Return for how long to wait for an answer of this log dir: not at all while it does not answer others."""
         return 0.0 if self._disks.is_stalled(log_dir) else STALLED_S
 
     async def _call(
@@ -282,9 +282,9 @@ class ReplicaLogs:
         call: Callable[[], _Result],
         take_late: Callable[[_Result], None] = _drop,
     ) -> _Result | None:
-        """Return what `call` returns, in a thread.
+        """Run `call` in a thread and return its result.
 
-        None if the log dir does not answer in time. Then `call` goes on, and `take_late` gets what it returns.
+        None if the log dir does not answer in time. Then `call` goes on, and `take_late` gets its result.
         """
         results: list[_Result] = []
 
@@ -305,9 +305,9 @@ class ReplicaLogs:
     # Tails
 
     async def settle(self, judged: Mapping[TopicPartition, uuid.UUID] = _NONE) -> None:
-        """Note that this broker left the ISRs of those of `judged` that it lacks: no later start asks for them.
+        """Note on disk that this broker left the ISRs of those of `judged` that it lacks: no later start judges them.
 
-        Any later start asks for all others. Tried again by the next call if it failed, or if a log dir did not answer.
+        A later start judges all others. The next call tries again if this one failed, or if a log dir did not answer.
         """
         self._unsettled.update(judged)
         if not self._unsettled and self._has_settled:
@@ -332,7 +332,7 @@ class ReplicaLogs:
     # Removing
 
     async def remove(self, strays: Sequence[HeldLog], is_removable: Callable[[HeldLog], bool]) -> None:
-        """Remove logs, as far as `is_removable` says so when their turn comes. Waits for no disk for long."""
+        """Remove the logs for which `is_removable` is true when their turn comes. Waits for no disk for long."""
         by_path: dict[LogDirectory, list[HeldLog]] = {}
         for found in strays:
             for directory in self._directories.opened:
@@ -379,7 +379,7 @@ class ReplicaLogs:
 
 
 def _make_way(directory: LogDirectory, items: Sequence[AssignedPartition], now_ms: int) -> Opened:
-    """Set aside what has the place of these, and take back what is theirs; returns what failed. In a thread."""
+    """Set aside logs in the places of these, and take back their own; return what failed. Runs in a thread."""
     refused: Opened = {}
     for item in items:
         try:
@@ -391,7 +391,7 @@ def _make_way(directory: LogDirectory, items: Sequence[AssignedPartition], now_m
 
 
 def _open_logs(directory: LogDirectory, share: _Share, new: Sequence[NewLog], now_ms: int) -> Opened:
-    """The logs of these in one log dir, noted as served, or why they could not be. In a thread."""
+    """Return the logs of a share, noted as served, or the errors that prevented it. Runs in a thread."""
     found: Opened = {}
     for item in share.found:
         try:
@@ -416,7 +416,7 @@ def _open_logs(directory: LogDirectory, share: _Share, new: Sequence[NewLog], no
 
 
 def _find_log(directory: LogDirectory, item: AssignedPartition) -> UnifiedLog:
-    """The log that is there, with the topic id of the partition. Raises PipelineError."""
+    """Return the log of the partition, with its topic id. Raises PipelineError."""
     found = directory.logs.get(item.topic_partition)
     if found is None:
         raise StorageError(str(directory.path / str(item.topic_partition)), "was removed meanwhile")
@@ -429,9 +429,9 @@ def _find_log(directory: LogDirectory, item: AssignedPartition) -> UnifiedLog:
 
 
 def _with_promise(found: UnifiedLog, settings: TopicSettings) -> UnifiedLog | StorageError:
-    """The log, with its promise of flushes as the settings want it, or why the disk refused that. In a thread."""
+    """Return the log, with its promise of flushes as the settings want it, or the error. Runs in a thread."""
     try:
-        with suppress(DiskFullError):  # no promise is made then; one that is kept for too long costs flushes alone
+        with suppress(DiskFullError):  # then no promise is made; a promise that is kept too long costs only flushes
             promise_flushes(found, is_promised=settings.flush_messages == 1)
     except StorageError as error:
         return error

@@ -1,15 +1,16 @@
-"""Leaves the ISRs of replicas whose log this broker cannot vouch for, before they have a role.
+"""Lost replicas: leave the ISR before they have a role, for this broker cannot vouch for their log.
 
 Invariants:
 
 - Each replica is judged once in a process: when the broker joins, or later when a topic comes back that ZooKeeper had
-  lost. The replica leaves the ISR then, if its log was lost or may lack its tail. If its log cannot be read it leaves
-  the ISR to others, but not an empty one: the log may be whole at a later start.
-- A log that was not judged goes on to count as one that may lack its tail, whatever becomes of this process.
+  lost. The replica leaves the ISR then if its log was lost or may lack its tail. A replica whose log cannot be read
+  leaves the ISR only if it has other members: the log may be whole at a later start.
+- A log that was not judged goes on to count as one that may lack its tail, also after a restart.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pipeline.broker.cluster.own_states import ElectionCounts, claim_leaderships, leave_lost, leave_unreadable
 from pipeline.broker.cluster.view import ClusterView
@@ -18,60 +19,51 @@ from pipeline.coordination.interface import CoordinationClient
 from pipeline.model import BrokerId, TopicPartition
 
 
+@dataclass(slots=True, eq=False)
 class LostReplicas:
     """Judges the replicas of this broker. `counts` count the partitions that are led on uncleanly."""
 
-    def __init__(
-        self,
-        zookeeper: CoordinationClient,
-        view: ClusterView,
-        replicas: Replicas,
-        own_id: BrokerId,
-        counts: ElectionCounts,
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._view = view
-        self._replicas = replicas
-        self._own_id = own_id
-        self._counts = counts
+    zookeeper: CoordinationClient
+    view: ClusterView
+    replicas: Replicas
+    own_id: BrokerId
+    counts: ElectionCounts
 
     async def leave(self, names: Iterable[TopicPartition]) -> None:
         """Leave the ISRs of the partitions whose log is lost or may lack its tail."""
-        judged = self._topic_ids(names)
-        lacking = [name for name, topic_id in judged.items() if self._replicas.lacks(name, topic_id)]
-        unreadable = [name for name in lacking if self._replicas.is_unreadable(name)]
+        topics = {name: topic for name in names if (topic := self.view.topic(name.topic)) is not None}
+        judged = {name: topic.topic_id for name, topic in topics.items()}
+        lacking = [name for name, topic_id in judged.items() if self.replicas.lacks(name, topic_id)]
+        unreadable = [name for name in lacking if self.replicas.is_unreadable(name)]
         if unreadable:
-            await leave_unreadable(self._zookeeper, self._view, self._own_id, unreadable)
-        lost = [name for name in lacking if not self._replicas.is_unreadable(name)]
+            await leave_unreadable(self.zookeeper, self.view, self.own_id, unreadable)
+        lost = [name for name in lacking if not self.replicas.is_unreadable(name)]
         if lost:
-            alone = await leave_lost(self._zookeeper, self._view, self._own_id, lost)
-            self._counts.unclean_elections += len(alone)
-        await self._replicas.logs.settle(judged)
+            alone = await leave_lost(self.zookeeper, self.view, self.own_id, lost)
+            self.counts.unclean_elections += len(alone)
+        await self.replicas.logs.settle(judged)
 
     async def leave_returned(self, topics: Iterable[str]) -> bool:
-        """Call `leave` for the partitions of these topics that are about to be opened. The view may change meanwhile.
+        """Call `leave` for lost partitions of these topics before they are opened. Return True if there were any.
 
-        Returns True if there were any.
+        The view may change meanwhile.
         """
         seen: set[tuple[TopicPartition, uuid.UUID]] = set()
         while lost := self._find_lost(topics) - seen:
             seen |= lost
             names = sorted(topic_partition for topic_partition, _ in lost)
             await self.leave(names)
-            await claim_leaderships(self._zookeeper, self._view, self._own_id, names)  # led on with what is left
+            # Partitions of one replica are led on with what is left of their log.
+            await claim_leaderships(self.zookeeper, self.view, self.own_id, names)
         return bool(seen)
 
     def _find_lost(self, topics: Iterable[str]) -> set[tuple[TopicPartition, uuid.UUID]]:
         return {
             (topic_partition, topic.topic_id)
-            for topic in map(self._view.topic, topics)
+            for topic in map(self.view.topic, topics)
             if topic is not None
             for index, found in topic.partitions.items()
-            if self._own_id in found.replicas
-            and (topic_partition := TopicPartition(topic.name, index)) not in self._replicas.failed
-            and self._replicas.lacks(topic_partition, topic.topic_id)
+            if self.own_id in found.replicas
+            and (topic_partition := TopicPartition(topic.name, index)) not in self.replicas.failed
+            and self.replicas.lacks(topic_partition, topic.topic_id)
         }
-
-    def _topic_ids(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, uuid.UUID]:
-        found = {topic_partition: self._view.topic(topic_partition.topic) for topic_partition in names}
-        return {topic_partition: topic.topic_id for topic_partition, topic in found.items() if topic is not None}

@@ -1,20 +1,20 @@
-"""Replicas on this broker's disks: opened, assigned their roles, reconfigured and deleted as the cluster wants it.
+"""Replicas on this broker's disks: opened, assigned their roles, reconfigured and removed as the cluster wants it.
 
 Invariants:
 
-- A partition is in `partitions` while its disk lets it be, in `failed` otherwise; never in both.
+- A partition is in `partitions` while its disk serves it, in `failed` otherwise; never in both.
 - While a partition changes its role, nothing of its old role touches its log any more: it has left its fetcher
   (`ReplicaFetchers`, invariant C) before.
-- A replica has no role in a leader epoch that was used before ZooKeeper went back: `spent_epochs` has it raised.
-- A log bears the id of its topic. One of another id is set aside before the new one is opened, so that two topics are
+- A replica has no role in a leader epoch that was used before ZooKeeper went back: `spent_epochs` raises that epoch.
+- A log bears the id of its topic. A log of another id is set aside before the new one is opened, so that two topics are
   never mixed, and taken back when its own topic returns.
-- No role removes a log: `remove` does, which `strays` calls. A log that is open, or opened anew meanwhile, stays.
-- A log dir that failed stays offline with its partitions; the others go on. Without any the broker ends.
-- Each log dir is opened, flushed, checkpointed and cleaned up by tasks and threads of its own (`replica_logs`,
-  `disk_threads`): a disk that hangs delays nothing of the others. New logs go elsewhere while a disk does not answer.
-- A partition whose log dir does not answer has no role until the log dir does; meanwhile nothing of an earlier role is
-  under way but the call that hangs. After HUNG_S the partition is in `failed`, until the log dir answers.
-- A partition whose log could not be made, or opened, for want of room is in `failed` until there is room.
+- No role removes a log: `remove` does, which `strays` calls. A log that is open, or reopened meanwhile, stays.
+- A log dir that failed stays offline with its partitions; the others go on. Without any log dir the broker ends.
+- Each log dir is opened, flushed, checkpointed and cleaned up by tasks and threads of its own (`logs`,
+  `disk_threads`): a disk that hangs delays no other log dir. New logs go elsewhere while a disk does not answer.
+- A partition whose log dir does not answer has no role until it does; meanwhile nothing of an earlier role is under way
+  but the call that hangs. After HUNG_S the partition is in `failed`, until the log dir answers.
+- A partition whose log could not be created, or opened, for want of room is in `failed` until there is room.
 """
 
 import uuid
@@ -50,9 +50,9 @@ from pipeline.model import BrokerId, Clock, TopicPartition
 from pipeline.net.signals import Wakeup
 
 ROLES_AT_ONCE = 100
-"""So many partitions change their roles before others have their turn."""
+"""Number of partitions that change their roles before other tasks have their turn."""
 ROOM_CHECK_S = 5.0
-"""How often a log that there was no room for is tried again."""
+"""Period of the attempts to open a log for which there was no room."""
 
 logger = structlog.get_logger()
 
@@ -68,7 +68,7 @@ class LeadershipListener(Protocol):
 
 
 class Replicas:
-    """The broker's share of the cluster's partitions."""
+    """The replicas of one broker."""
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class Replicas:
         self._postponed: dict[TopicPartition, float] = {}
         """Partitions whose log dir does not answer, and since when they have waited for a role."""
         self.failures_changed = Wakeup()
-        """Set when there are others in `failed` than before."""
+        """Set when `failed` has changed."""
         self.strays_changed = Wakeup()
-        """Set when there may be other strays than before."""
+        """Set when the strays may have changed."""
 
     def problems(self) -> Sequence[str]:
-        """What is wrong with the disk, a sentence for each partition."""
+        """Return a sentence for each log dir, and each partition, with a problem of its disk."""
         found = [f"log dir {path} is offline: {error}" for path, error in self.directories.offline.items()]
         for directory in self.directories.opened:
             waiting_s = self.disks.waiting_s(directory.path)
@@ -122,9 +122,9 @@ class Replicas:
     async def assign(self, assigned: Sequence[AssignedPartition]) -> Sequence[TopicPartition]:
         """Apply the assigned role and settings to these partitions; leave all others alone. Idempotent.
 
-        A partition whose log cannot be opened is noted in `failed`. Call once this broker has left the ISR of all that
-        it `lacks`. Waits for a log dir for STALLED_S at most. Return the partitions whose log dir did not answer, or
-        had no room: they have no role, and must be assigned again when `wait_for_answers` has returned.
+        A partition whose log cannot be opened is noted in `failed`. This broker must have left the ISR of all that it
+        `lacks` before. Waits for a log dir for STALLED_S at most. Return the partitions whose log dir did not answer,
+        or had no room: they have no role, and must be assigned again when `wait_for_answers` has returned.
         """
         async with self._changing:
             began_s = trio.current_time()
@@ -153,7 +153,7 @@ class Replicas:
         return isinstance(self._failed.get(topic_partition), DiskFullError)
 
     def _unpostpone(self, topic_partition: TopicPartition) -> float | None:
-        """Return since when a partition has waited for its log dir; None if it does not."""
+        """Return the time since which a partition has waited for its log dir, None if it has not; end its wait."""
         error = self._failed.get(topic_partition)
         if isinstance(error, LogDirSilentError) and not self.logs.pending.is_busy(topic_partition):
             del self._failed[topic_partition]
@@ -167,7 +167,7 @@ class Replicas:
         self._postponed[topic_partition] = since_s
 
     async def _leave_fetchers(self, names: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching these partitions. Return those whose logs are still being changed, for their disk hangs."""
+        """Stop fetching these partitions. Return those whose logs are still being changed because their disk hangs."""
         changing: dict[Path, list[tuple[ReplicaFetcher, TopicPartition]]] = {}
         for fetcher, left in self.fetchers.remove(names).items():
             for topic_partition in left:
@@ -189,8 +189,8 @@ class Replicas:
         return frozenset(topic_partition for topic_partition in names if self.logs.pending.is_busy(topic_partition))
 
     async def wait_for_answers(self) -> None:
-        """Return when a log dir has answered that `assign`, `close` or `remove` did not wait for, or when it is time to
-        try again what there was no room for.
+        """Return when a call has ended that `assign`, `close` or `remove` left behind, or, if there was no room for a
+        log, when it is time to try again.
         """
         while True:
             with trio.move_on_after(ROOM_CHECK_S) as waiting:
@@ -202,12 +202,11 @@ class Replicas:
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         """True if the log of this partition was lost, cannot be read, or may lack its tail.
 
-        A replica that this broker never served lacks nothing, nor does one that it serves. The log of another topic id
-        proves nothing of this one.
+        False for a replica that this broker serves, or never served. The log of another topic id proves nothing.
         """
         if topic_partition in self._failed:
             return True
-        if self.logs.is_busy(topic_partition):  # judged before that call began, and after it has ended
+        if self.logs.is_busy(topic_partition):  # the replica was judged before that call, and is judged after it
             return False
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.log.topic_id in {None, topic_id}:
@@ -225,8 +224,8 @@ class Replicas:
         return not is_whole and self.directories.may_have_served(ReplicaId(topic_id, topic_partition.partition))
 
     def is_unreadable(self, topic_partition: TopicPartition) -> bool:
-        """True if a log that this broker lacks may be whole at a later start: it failed, or is in no log dir that works
-        while another one does not.
+        """True if a log that this broker lacks may be whole at a later start: the log failed, or no log dir has it and
+        one is offline.
         """
         if topic_partition in self._failed:
             return True
@@ -237,7 +236,7 @@ class Replicas:
         return bool(self.directories.offline) if found is None else found.failure is not None
 
     def resign_all(self) -> None:
-        """Lead nothing any more, at once. What is followed is followed on."""
+        """Give up all leaderships at once. Followers go on."""
         for partition in self._partitions.values():
             if partition.is_leader:
                 self._resign(partition)
@@ -261,7 +260,6 @@ class Replicas:
         return view.is_spent or (view.leader, view.leader_epoch) != (partition.leader, partition.leader_epoch)
 
     def _change_role(self, item: AssignedPartition) -> None:
-        """Nothing of the old role is under way any more."""
         partition, view = self._partitions.get(item.topic_partition), item.view
         if partition is None:  # its disk failed meanwhile
             return
@@ -291,14 +289,14 @@ class Replicas:
             self.fetchers.follow(partition, followed, view.leader)
 
     def _update(self, item: AssignedPartition) -> None:
-        """What may change within an epoch."""
+        """Apply what may change within a leader epoch."""
         partition = self._partitions.get(item.topic_partition)
         if partition is not None and partition.leader_epoch == item.view.leader_epoch:
             partition.update(item.view)
             self.fetchers.throttle(item.topic_partition, is_throttled=self._is_throttled(partition))
 
     def _is_throttled(self, partition: Partition) -> bool:
-        """Whether it stands back while the rate of reassignments is used up: never one that is in sync."""
+        """True if the replica is throttled while the rate of reassignments is used up; never if it is in sync."""
         replicas, index = partition.settings.follower_throttled_replicas, partition.topic_partition.partition
         return self._own_id not in partition.isr and is_throttled(replicas, index, self._own_id)
 
@@ -310,7 +308,7 @@ class Replicas:
 
     async def _open(self, items: Sequence[AssignedPartition]) -> None:
         others = [item.topic_partition for item in items if item.topic_partition in self._partitions]
-        touched = await self._leave_fetchers(others)  # of a deleted topic of the same name
+        touched = await self._leave_fetchers(others)  # they belong to a deleted topic of the same name
         for topic_partition in others:
             self._forget(topic_partition)
         opened = await self.logs.open([item for item in items if item.topic_partition not in touched])
@@ -349,7 +347,7 @@ class Replicas:
             self._observer.removed(topic_partition)
 
     def reconfigure(self, topic: str, indexes: Iterable[int], settings: TopicSettings) -> None:
-        """The settings of the topic with these partitions have changed."""
+        """Apply changed settings of a topic to these partitions."""
         for index in indexes:
             partition = self._partitions.get(TopicPartition(topic, index))
             if partition is not None:
@@ -368,7 +366,7 @@ class Replicas:
         self.strays_changed.set()
 
     async def strays(self) -> Sequence[HeldLog]:
-        """Logs on the disk that are not open, and were not refused by it."""
+        """Return the logs on the disks that are not open, and have not failed."""
         held = await trio.to_thread.run_sync(self.directories.held, abandon_on_cancel=True)
         return [found for found in held if self._is_stray(found)]
 
@@ -378,13 +376,13 @@ class Replicas:
         return found.is_set_aside or not is_known
 
     async def remove(self, strays: Sequence[HeldLog]) -> None:
-        """Remove logs that nobody uses; one that is open by now stays. Roles are changed meanwhile."""
+        """Remove these logs, except those that are open by now. Roles are changed meanwhile."""
         await self.logs.remove(strays, self._is_stray)
 
     # Failures
 
     async def watch_log_dirs(self) -> None:
-        """Notice partitions whose log failed or whose log dir hangs. Raises StorageError when no log dir is left."""
+        """Take partitions offline whose log failed or whose log dir hangs. Raises StorageError without any log dir."""
         while self.directories.is_any_online:
             await trio.sleep(FLUSH_CHECK_MS / 1000)
             self._notice_what_failed()
@@ -393,13 +391,9 @@ class Replicas:
         raise StorageError(str(path), f"all log dirs are offline, the first one for: {failure}")
 
     def _notice_what_failed(self) -> None:
-        """Take partitions offline whose log failed: wake those that wait for records, and fetch no more.
-
-        A Fetch would report to the leader that this replica has all before its offset.
-        """
         partitions = self._partitions
         failed = {name: found.log.failure for name, found in partitions.items() if found.log.failure is not None}
-        self.fetchers.remove(failed)
+        self.fetchers.remove(failed)  # a Fetch would report that this replica has all before its offset
         for name, failure in failed.items():
             partition = partitions.pop(name)
             self._note_failure(name, failure)
@@ -408,10 +402,10 @@ class Replicas:
             self._observer.removed(name)
 
     def _give_up_waiting(self) -> None:
-        """Take the partitions as failed whose log dir has not answered for long: other brokers may lead them.
+        """Take partitions offline whose log dir has not answered for long: other brokers may lead them.
 
-        While their log dir answers, however slowly, waiting partitions have their turn: on a busy host the logs of a
-        thousand new partitions take longer than HUNG_S.
+        While their log dir answers, however slowly, they wait on: on a busy host the logs of a thousand new partitions
+        take longer than HUNG_S.
         """
         hung = {found.path for found in self.directories.opened if self.disks.waiting_s(found.path) >= HUNG_S}
         if not hung:

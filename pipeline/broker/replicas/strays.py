@@ -1,13 +1,13 @@
-"""Decides what becomes of logs that this broker holds and does not serve: removed, or kept as strays.
+"""Strays: removes logs that this broker holds and does not serve, or keeps them as strays.
 
 Invariants:
 
 - A log is removed if there is a record that its topic, by its id, was deleted (`deleted_topics`), and no topic of that
   id in the view. A topic's absence from ZooKeeper is no reason: ZooKeeper may have lost it, or hold an older backup.
-- A log of a topic that lives, and is assigned to other brokers alone, is removed once the leader of the partition has
+- A log of a living topic that is assigned to other brokers alone is removed once the leader of the partition has
   reported that it holds all that the log holds, and this broker has left the ISR (`leave_moved_away`). An assignment
   alone is no reason: it may be an old one. A log that could not be removed then is removed later without leaving again.
-- Every other log is a stray: kept, named in `strays` and in the log of the broker, taken up when its topic returns.
+- Every other log is a stray: kept, named in `strays` and in the log of the broker, opened when its topic returns.
 - A replica that is about to be opened is neither removed nor a stray.
 """
 
@@ -52,7 +52,7 @@ OTHER_TOPIC = "another topic has this name, and there is no record that the topi
 NOT_REMOVED = "the log is to be removed, and could not be; the broker's log says why, and the broker tries again"
 WITHOUT_ID = "the log has no topic id, and no topic of this name is assigned to this broker"
 ASSIGNED_ELSEWHERE = (
-    "the partition is assigned to other brokers, whose leader has not told that it holds all of this log"
+    "the partition is assigned to other brokers, whose leader has not reported that it holds all of this log"
 )
 
 logger = structlog.get_logger()
@@ -69,7 +69,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Question to a leader: does it hold all of this log?"""
+    """Question to a leader whether it holds all of this log."""
 
     held: HeldLog
     leader: BrokerId
@@ -86,14 +86,14 @@ class Question:
 
 
 class Release(NamedTuple):
-    """When a log was let go: the assignment of its topic, and the first leader epoch in which nobody counts on it."""
+    """The assignment of a topic when its log was released, and the first leader epoch in which no ISR has that log."""
 
     assignment_version: int
     leader_epoch: LeaderEpoch
 
 
 class StrayKeeper:
-    """The task that decides. `strays` are those kept now."""
+    """The task that decides. `strays` are the logs that are kept now."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class StrayKeeper:
     ) -> None:
         self.strays: Sequence[Stray] = ()
         self.lacking: frozenset[TopicPartition] = frozenset()
-        """The strays that may lack their tail: nobody may elect them if their topic comes back."""
+        """Strays that may lack their tail: they must not be elected if their topic comes back."""
         self.lacking_changed = Wakeup()
         self._zookeeper = zookeeper
         self._view = view
@@ -113,19 +113,19 @@ class StrayKeeper:
         self._own_id = own_id
         self._network = network
         self._covered: frozenset[LogName] = frozenset()
-        """Logs all of which their leaders held at the last look."""
+        """Logs that their leaders held completely at the last look."""
         self._releases: dict[LogName, Release] = {}
         self._waits = 0
         """Looks in a row after which logs waited for their leaders."""
         self._looking = trio.Lock()
-        """Held by one look: logs that another one is removing would be in no list meanwhile."""
+        """Held during a look: logs that another look is removing would be missing in `strays`."""
 
     def topic_ids(self, topic: str) -> Set[uuid.UUID | None]:
         """Return the topic ids of the strays that belong to topics of this name."""
         return {stray.name.topic_id for stray in self.strays if stray.name.topic_partition.topic == topic}
 
     async def run(self) -> None:
-        """Decide until cancelled, whenever there are other strays than before, and from time to time."""
+        """Decide until cancelled, whenever the strays have changed, and from time to time."""
         while True:
             with trio.move_on_after(self._pause_s()):
                 await self._replicas.strays_changed.wait_and_clear()
@@ -138,7 +138,7 @@ class StrayKeeper:
         return min(FIRST_RETRY_S * (1 << min(self._waits, 16)), LOOK_AGAIN_S)
 
     async def look(self) -> None:
-        """Remove what may be removed, and name the others."""
+        """Remove the logs that may be removed, and name the others in `strays`."""
         async with self._looking:
             await self._look()
 
@@ -153,7 +153,7 @@ class StrayKeeper:
         doomed += [found for found in released if self._is_elsewhere(found.name)]
         if doomed:
             await self._replicas.remove(doomed)
-            looked_at = {found.name for found in held}  # those of topics deleted meanwhile are for the next look
+            looked_at = {found.name for found in held}  # logs of topics deleted meanwhile are for the next look
             held = [found for found in await self._replicas.strays() if found.name in looked_at]
             kept = {found.path for found in held}
             _report_removed([found for found in doomed if found.path not in kept])
@@ -228,9 +228,9 @@ class StrayKeeper:
         return confirmed
 
     async def _released(self, confirmed: Sequence[HeldLog]) -> Sequence[HeldLog]:
-        """Return the logs that no ISR counts on any more; else an empty log could lead after another reassignment.
+        """Leave the ISRs of these logs and return those left; else an empty log could lead after another reassignment.
 
-        A log that could not be removed then is not let go again: each time raises the leader epoch.
+        A log that could not be removed then is not released again: each time raises the leader epoch.
         """
         names = dict.fromkeys(found.name.topic_partition for found in confirmed if found.name not in self._releases)
         released = await leave_moved_away(self._zookeeper, self._view, self._own_id, list(names)) if names else ()
@@ -241,7 +241,7 @@ class StrayKeeper:
         return [found for found in confirmed if found.name in self._releases]
 
     def _is_released(self, name: LogName) -> bool:
-        """Return True if nobody counts on this log since it was let go: it was not assigned to this broker since."""
+        """True if no ISR has had this log since its release: the partition was not assigned to this broker since."""
         then, partition = self._releases.get(name), self._partition(name)
         topic = self._view.topic(name.topic_partition.topic)
         return (
@@ -255,10 +255,10 @@ class StrayKeeper:
         )
 
     def _question(self, found: HeldLog) -> Question | bool:
-        """Return the question for the leader; True if nothing can be lost, False if no leader can be asked."""
+        """Return the question for the leader; True if it is not needed, False if no leader can be asked."""
         partition = self._partition(found.name)
         open_log = found.log
-        if partition is not None and open_log is None:  # nobody appended since it could not be removed
+        if partition is not None and open_log is None:  # it could not be removed, and nothing was appended since
             return found.name in self._covered
         if partition is None or open_log is None or open_log.failure is not None:
             return False

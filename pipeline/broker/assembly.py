@@ -1,4 +1,4 @@
-"""Assembles the parts of a broker: makes and connects them, and runs none."""
+"""Assembly of a broker: makes and connects its parts, and runs none."""
 
 import random
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ from pipeline.net.network import Network
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The things outside of a broker that it is given."""
+    """The outside of a broker: ZooKeeper, clock, randomness, disks, network."""
 
     zookeeper: CoordinationClient
     clock: Clock
@@ -57,7 +57,7 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of a broker: those that its handlers see, and those that they do not."""
+    """The parts of a broker; its handlers see only `context`."""
 
     context: BrokerContext
     watcher: ClusterWatcher
@@ -77,7 +77,7 @@ def assemble(
     locks: Sequence[str],
     disks: DiskThreads,
 ) -> Parts:
-    """Make all parts; `locks` are the lock ids of the opened `directories`."""
+    """Make and connect all parts; `locks` are the lock ids of the opened `directories`."""
     zookeeper, clock, rng = world.zookeeper, world.clock, world.rng
     own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
     registration = BrokerRegistration(

@@ -1,4 +1,4 @@
-"""Our errors as Kafka's codes: translated here once, where they leave for a client. Pure."""
+"""Translation of our errors to Kafka's codes, where they leave for a client. Pure."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
 
 
 class Failure(NamedTuple):
-    """An error as a client is told of it; no message for NONE."""
+    """An error as a client gets it; no message for NONE."""
 
     code: ErrorCode
     message: str | None
@@ -50,7 +50,7 @@ _CODES: tuple[tuple[type[PipelineError], ErrorCode], ...] = (
 
 
 def failure_of(error: PipelineError) -> Failure:
-    """The code and the sentence for an error."""
+    """Return the code and the message for an error."""
     if isinstance(error, KafkaError):
         return Failure(error.code, error.detail or error.code.message)
     for kind, code in _CODES:

@@ -1,9 +1,9 @@
-"""A broker from start to end: its directory, its registration, its sockets.
+"""A broker from start to stop: its log dirs, its registration, its sockets.
 
-Order of a start: listen (so that the address is ours), ask who has our broker id, take the directory and recover what
-needs it, see the cluster, join it (`membership`), open what it assigns to us, serve. A stop is a cancellation: others
-take over what they can, the sockets close, then every log is brought to disk and the directory marked as cleanly shut
-down.
+Order of a start: listen (so that the address is ours), check that no other broker has our broker id, open and recover
+the log dirs, read the cluster's state, join the cluster (`membership`), open the assigned replicas, serve. A stop is a
+cancellation: other brokers take over what they can, the sockets close, all logs are flushed, and the log dirs are
+marked as cleanly shut down.
 """
 
 import random
@@ -51,7 +51,7 @@ from pipeline.net.server import Server, ServerConfig
 from pipeline.records.memory import OPENED_BATCHES
 
 MARK_TIMEOUT_S = 5.0
-"""Time of the checkpoints and the mark of a clean stop, beyond that of the logs."""
+"""Time for the checkpoints and the mark of a clean stop, after the logs are closed."""
 MAX_PROBLEMS_TOLD = 3
 
 logger = structlog.get_logger()
@@ -59,9 +59,9 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class BrokerHandle:
-    """A broker from its start on: how far it is, for `/healthz` and for the one that stops it, and its parts.
+    """A broker from its start on: its progress, for `/healthz` and for the task that stops it, and its parts.
 
-    `address` is what clients are told, `http_address` where metrics and health are.
+    `address` is the address for clients, `http_address` serves metrics and health.
     """
 
     parts: Parts | None = None
@@ -87,24 +87,24 @@ class BrokerHandle:
             await self.parts.membership.leave()
 
     def health(self) -> str | None:
-        """None when all is well, else a sentence saying what is not."""
+        """Return None if all is well, else a sentence about the problem."""
         return self._cluster_problem() or self.disk_trouble()
 
     def readiness(self) -> str | None:
-        """None when clients are served, and this broker knows by whom: all that the disks let be served.
+        """Return None if clients are served and the view of the cluster is current, else a sentence about the problem.
 
-        Troubles of disks are left to `health`.
+        Failed disks count for `health` alone.
         """
         if not self.is_serving:
             return "starting: the logs are being opened, or recovered"
         return self._cluster_problem() or self.warning()
 
     def warning(self) -> str | None:
-        """None, or a sentence saying what is wrong that a restart of this broker does not mend."""
+        """Return a sentence about a problem that a restart of this broker does not mend, or None."""
         return None if self.parts is None else self.parts.context.session.problem
 
     def disk_trouble(self) -> str | None:
-        """None when the disks are well, else a sentence saying what is not."""
+        """Return None if all disks are well, else a sentence about the problems."""
         problems = [] if self.parts is None else self.replicas.problems()
         if not problems:
             return None
@@ -127,10 +127,10 @@ async def run_broker(
     network: Network = SOCKETS,
     task_status: trio.TaskStatus[BrokerHandle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a broker until cancelled; reports started when it serves all its partitions.
+    """Run a broker until cancelled; reports started when all its partitions are served.
 
-    Raises ConfigurationError (an address or directory in use, a broker id registered by somebody else),
-    CoordinationError, StorageError; the last one also in place of the cancellation, if the stop was not clean.
+    Raises ConfigurationError (an address, log dir or broker id in use), CoordinationError, StorageError; the latter
+    also in place of the cancellation, if the stop was not clean.
     """
     handle = BrokerHandle()
     world = World(zookeeper, clock, rng, observer, metrics, files or DiskFiles(), network)
@@ -152,7 +152,7 @@ async def _run(
     handle: BrokerHandle,
     task_status: trio.TaskStatus[BrokerHandle],
 ) -> None:
-    """Run all of the broker but its HTTP port."""
+    """Run the broker without its HTTP port."""
     handle.address = config.advertised_address(listeners[0].port)
     OPENED_BATCHES.resize(config.opened_batches_max_bytes)
     KNOWN_PRODUCERS.resize(config.known_producers_max)
@@ -175,7 +175,7 @@ async def _run(
 
 
 async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
-    """See the cluster, join it, and keep up what is joined; returns when all replicas are open."""
+    """Read the cluster's state, join, and start all tasks but the Kafka port; return when all replicas are open."""
     broker, replicas, config = parts.context, parts.context.replicas, parts.context.settings.static
     nursery.start_soon(watch_loop, world.metrics)
     nursery.start_soon(broker.session.run)
@@ -216,7 +216,7 @@ async def _serve(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Answer clients, and count the answers."""
+    """Serve the Kafka port and its metrics."""
     broker = parts.context
     server = Server(Dispatcher(broker).handle, SERVED, _limits(broker.settings.current), LONG_POLLS, world.network)
     broker.settings.follow(lambda config: server.reconfigure(_limits(config)))
@@ -256,7 +256,7 @@ async def _listening(config: BrokerConfig, network: Network) -> AsyncGenerator[S
 async def _open_directories(
     config: BrokerConfig, world: World, cluster_id: str, disks: DiskThreads
 ) -> AsyncGenerator[LogDirectories]:
-    """The log directories, recovered if need be; on leaving, brought to disk and closed, even if cancelled."""
+    """Open and recover the log directories; on leaving, flush and close them, even if cancelled."""
     now_ms = world.clock()
     directories = await trio.to_thread.run_sync(
         lambda: LogDirectories.open(
@@ -277,10 +277,10 @@ async def _open_directories(
 
 
 async def _close(directories: LogDirectories, abandoned: Collection[Path]) -> None:
-    """Bring all logs to disk, in all log dirs at once: a disk that hangs is given up for itself.
+    """Flush and close all log dirs concurrently, so that a hung disk delays only its own.
 
-    A log dir of `abandoned` is left as it is: a call that hangs there may still change it. Raises the first
-    StorageError of a log dir that was online: the stop was not clean.
+    A log dir of `abandoned` stays as it is: a hung call may still change it. Raises the first StorageError of a log dir
+    that was online: the stop was not clean.
     """
     errors: list[StorageError] = []
 

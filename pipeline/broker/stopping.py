@@ -1,6 +1,6 @@
-"""A stop that comes as a cancellation, but leaves time for a last word.
+"""A stop that comes as a cancellation, and still lets a broker hand over its work.
 
-Invariant: what runs is cancelled once `relieve` has returned, and `relieve` is called once, after the cancellation.
+Invariant: a cancellation calls `relieve` once, and cancels the running tasks when `relieve` has returned.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ import trio
 
 
 async def run_until_relieved(run: Callable[[], Awaitable[None]], relieve: Callable[[], Awaitable[None]]) -> None:
-    """Run; when cancelled from outside, call `relieve` while all still runs, and let the cancellation in after it.
+    """Run; when cancelled from outside, call `relieve` while `run` continues, then cancel `run`.
 
     `relieve` must end by itself, and soon: nothing can interrupt it.
     """

@@ -1,13 +1,13 @@
-"""Owners of a registration of this broker id: this broker in an earlier life, which is dead, or another broker.
+"""The owner of a registration of this broker id: a dead process of this broker, or another broker.
 
 Invariants:
 
-- A registration is taken over only from a dead process. It names the lock files that its process holds: of one file in
-  one boot of the machine only one process holds the lock. A copy of a log dir has the directory's id, and another lock
-  file; so has the original on another machine.
-- A registration with the same log dirs and other lock files may be that of a dead process (the machine was started
-  again) or of a living broker, of whose log dirs these are a copy. A start waits for the session of a dead process to
-  end, and refuses to go on beside a living one.
+- A registration is taken over only from a dead process. It names the lock files of its process: in one boot of the
+  machine only one process holds the lock of a file. A copy of a log dir, or the original on another machine, has the
+  same directory id and another lock file.
+- A registration with the same log dirs and other lock files belongs to a dead process (the machine was rebooted) or to
+  a live broker that has the original or a copy. A start waits for a dead process's session to end, and refuses to go on
+  beside a live broker.
 - A registration without lock files was written by an older version, and is judged by its log dirs alone.
 """
 
@@ -29,7 +29,7 @@ from pipeline.log.files import Files
 from pipeline.model import BrokerId
 
 SESSIONS_AWAITED = 2
-"""Wait of a start for the end of another session, in session timeouts of its own."""
+"""Wait of a start for the end of another session, in session timeouts."""
 LOOK_S = 0.5
 
 logger = structlog.get_logger()
@@ -52,9 +52,9 @@ class Holdings:
 
 
 async def refuse_other_owner(zookeeper: CoordinationClient, config: BrokerConfig, files: Files) -> None:
-    """Find out before anything is touched that this broker id is another broker's. Unreadable data are judged later.
+    """Refuse a start, before anything is changed, if another broker owns this broker id; ignore an unreadable znode.
 
-    Waits while the registration may be that of a dead process. Raises ConfigurationError, CoordinationError.
+    Waits while the owner may be a dead process. Raises ConfigurationError, CoordinationError.
     """
 
     def find() -> Holdings:
@@ -92,7 +92,7 @@ def owned_by(broker_id: BrokerId, data: bytes, own: Holdings) -> ConfigurationEr
     with suppress(CoordinationError):
         found = BrokerRegistration.decode(broker_id, data)
         endpoint, is_copy = found.endpoint(), own.names(found)
-    where = "somebody else" if endpoint is None else f"the broker at {endpoint.address}"
+    where = "another broker" if endpoint is None else f"the broker at {endpoint.address}"
     if is_copy:
         reason = (
             f"{broker_id} is registered already by {where} with the same log dirs, and that broker is alive: one of the"
@@ -101,6 +101,6 @@ def owned_by(broker_id: BrokerId, data: bytes, own: Holdings) -> ConfigurationEr
     else:
         reason = (
             f"{broker_id} is registered already by {where} with other log dirs; choose another id"
-            " (if that was this broker with disks it has no more: start it again once its session has ended)"
+            " (if this broker lost those disks, start it again once its old session has expired)"
         )
     return ConfigurationError("broker.id", reason)

@@ -1,12 +1,12 @@
-"""Cluster id of this broker: determined at the start, and compared with ZooKeeper's from then on.
+"""The cluster id of this broker: determined at the start, and compared with ZooKeeper's from then on.
 
 Invariants:
 
-- A broker whose log dirs belong to a cluster never makes the id of another one.
-- A broker does not join while ZooKeeper has no cluster id: its tree is empty, or not restored yet. It waits, and
-  removes nothing. A broker that would join and finds the id of another cluster ends.
-- A broker whose session lives goes on, whatever the id says, and reports it: the session belongs to the ZooKeeper that
-  the broker joined, so that only the znode is wrong. Otherwise one wrong write would end all brokers at once.
+- A broker whose log dirs belong to a cluster never creates another cluster id.
+- A broker does not join while ZooKeeper has no cluster id: its tree is empty, or not restored yet. The broker waits,
+  and removes nothing. A broker that would join and finds the id of another cluster ends.
+- A broker with a live session reports a wrong id and goes on: the session belongs to the ZooKeeper that the broker
+  joined, so only the znode is wrong. Otherwise one wrong write would end all brokers at once.
 """
 
 import random
@@ -28,9 +28,9 @@ logger = structlog.get_logger()
 
 
 async def find_cluster_id(zookeeper: CoordinationClient, rng: random.Random, own: str | None) -> str:
-    """Return the cluster's id; the first broker ever makes it. `own` is that of the broker's log dirs.
+    """Return the cluster id, which the first broker creates. `own` is the id in the broker's log dirs.
 
-    Raises ConfigurationError if the log dirs have one and ZooKeeper has none, CoordinationError.
+    Raises ConfigurationError if the log dirs have an id and ZooKeeper has none, CoordinationError.
     """
     while True:
         found = await zookeeper.get_or_none(ClusterId.PATH)
@@ -62,7 +62,7 @@ async def wait_for_cluster(zookeeper: CoordinationClient, own: str) -> None:
 
 
 async def watch_cluster_id(zookeeper: CoordinationClient, view: ClusterView) -> None:
-    """Report, in the log and in the view, while ZooKeeper lacks the id of this cluster, until cancelled."""
+    """Report a missing or wrong cluster id in the log and in the view, until cancelled."""
     async for value in zookeeper.watch_data(ClusterId.PATH):
         found = _read(value)
         if found is None:

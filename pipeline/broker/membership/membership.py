@@ -1,17 +1,17 @@
-"""A broker as a member of its cluster: how it joins, what it does when its registration is lost, and how it leaves.
+"""Membership of a broker in its cluster: joining, loss of the registration, and leaving.
 
-Order of each joining: raise the broker epoch (from then on no leader adds it to an ISR by what it fetched before), see
-all that was written so far, leave the ISRs of what it cannot vouch for (nobody must elect it there) and note that in
-its log dirs, register (from then on it may be given leaderships), claim what it led (in a new leader epoch), and only
-then lead and follow what the view says.
+Order of joining: raise the broker epoch (from then on no leader adds this broker to an ISR by an older fetch), read all
+that was written so far, leave the ISRs of replicas that it cannot vouch for (they must not be elected) and note that in
+its log dirs, register (from then on it may be elected), claim the partitions that it led (in a new leader epoch), and
+only then lead and follow partitions as the view says.
 
 Invariants:
 
-- Between the loss of a session, or of the registration, and the end of the next joining this broker leads nothing.
-- A connection that is merely away changes nothing.
-- The broker epoch in the registration is that in ZooKeeper, some time after each change of either: otherwise no leader
-  adds this broker to an ISR any more.
-- A broker that stops says so in its registration, and goes on serving until others have taken over what they can, or
+- From the loss of a session or registration to the end of the next joining, this broker leads nothing.
+- A connection that is lost for less than the session timeout changes nothing.
+- The broker epoch in the registration follows the epoch in ZooKeeper: otherwise no leader would add this broker to an
+  ISR again.
+- A broker that stops says so in its registration, and serves until others have taken over what they can, or
   `CONTROLLED_SHUTDOWN_S` is over. If it led partitions it answers `REFERRAL_S` longer, to name their new leaders.
 """
 
@@ -44,17 +44,17 @@ from pipeline.net.signals import Wakeup
 
 CONTROLLED_SHUTDOWN_S = 4.0
 REFERRAL_S = 1.0
-"""Longer than clients' fetches usually wait. A client that is not told of the new leader loses its connection, asks any
-broker for metadata, perhaps one that does not know the new leader yet, and then waits for its next refresh."""
+"""Longer than the usual wait of a fetch. A client that does not learn the new leader here may request metadata from a
+broker that does not know it yet, and then waits for its next refresh."""
 BYTES_OF_PARTITION = 8
 MAX_OFFLINE_BYTES = 500_000
-"""The most that a registration says of offline replicas: a znode holds 1 MB."""
+"""Maximum size of offline replicas in a registration: a znode holds 1 MB."""
 
 logger = structlog.get_logger()
 
 
 class Membership:
-    """The task that keeps this broker a member. `states` reads what others wrote while it was none."""
+    """The task that keeps this broker a member. `states` reads what others wrote while the broker was no member."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Membership:
         self._has_joined = False
         self._registered = Wakeup()
         self._writing = trio.Lock()
-        """Held while the registration is changed and written: what differs meanwhile was not written by others."""
+        """Held while the registration is changed and written: a difference then is no write of others."""
 
     @property
     def _own_id(self) -> BrokerId:
@@ -86,10 +86,9 @@ class Membership:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Join, and again whenever the registration is lost, until cancelled.
+        """Join, and join again whenever the registration is lost, until cancelled.
 
-        Reports started when all replicas are open.
-        Raises NodeOwnedError if another broker has this id.
+        Reports started when all replicas are open. Raises NodeOwnedError if another broker has this id.
         """
         hooks = Hooks(before=self._before, after=self._after, lost=self._lost)
         await keep_registered(
@@ -116,9 +115,9 @@ class Membership:
         await self._lost_replicas.leave(own_partitions(self._view, self._own_id))
 
     async def keep_epoch(self) -> None:
-        """Begin another broker epoch whenever the epoch was changed from outside this process, until cancelled.
+        """Begin another broker epoch whenever another process has changed the epoch, until cancelled.
 
-        A broker of the same id that joined and lost the id again may have changed it, or an operator, or a backup.
+        It was another broker of the same id, which has lost the id since, or an operator, or a restored backup.
         """
         async for value in self._zookeeper.watch_data(broker_epoch_path(self._own_id)):
             await self._registered.wait()
@@ -130,14 +129,11 @@ class Membership:
                     await self._announce()
 
     async def _raise_epoch(self) -> None:
-        """Begin another broker epoch: no leader adds this broker to an ISR any more by what it fetched before.
-
-        Each is higher than those before in this process, also where somebody removed the znode.
-        """
+        """Begin another broker epoch, higher than all earlier ones of this process even if the znode was removed."""
         path = broker_epoch_path(self._own_id)
         while True:  # without a pause: the client waits for ZooKeeper itself
             try:
-                epoch = await self._zookeeper.set(path, b"")  # whatever is there: the version is the epoch
+                epoch = await self._zookeeper.set(path, b"")  # unconditional: the new version is the epoch
             except NoNodeError:
                 with suppress(NodeExistsError, CoordinationLostError, CoordinationUnavailableError):
                     await self._zookeeper.create(path)
@@ -150,9 +146,9 @@ class Membership:
                     return
 
     async def catch_up(self) -> None:
-        """A write, even one that is refused, makes all reads after it see what was written before it.
+        """Have later reads see everything written so far, by a write, which may be refused.
 
-        To be called before the view is read for the first time.
+        Call before the view is read for the first time.
         """
         while True:  # without a pause: the client waits for ZooKeeper itself
             try:
@@ -177,7 +173,7 @@ class Membership:
         await self._assigner.pause()
 
     async def leave(self) -> None:
-        """Have others take over what they can, refer clients to them, and return then, or when the time is over."""
+        """Let other brokers take over what they can, and refer clients to them, for at most a few seconds."""
         if self._is_relieved(self._view):
             return
         is_leading, is_complete = self._leads_any(self._view), False
@@ -194,7 +190,7 @@ class Membership:
         return any(found.leader == self._own_id for topic in view.topics() for found in topic.partitions.values())
 
     def _is_relieved(self, view: ClusterView) -> bool:
-        """True if there is no partition whose ISR this broker could leave to another."""
+        """True if no other broker could take over a partition of this broker."""
         others = view.brokers.keys() - view.shutting_down - {self._own_id}
         return not others or not any(
             self._own_id in found.isr and not others.isdisjoint(found.isr)
@@ -203,7 +199,7 @@ class Membership:
         )
 
     async def announce_offline(self, offline: Collection[TopicPartition]) -> None:
-        """Report to the controller, which elects others, the replicas that this broker cannot serve for its disks."""
+        """Report replicas on failed disks to the controller, which elects other leaders."""
         told: dict[str, tuple[int, ...]] = {}
         size_bytes = 0
         for name in sorted(offline):
@@ -217,10 +213,10 @@ class Membership:
             await self._announce()
 
     async def _announce(self) -> None:
-        """Write the registration anew, unless it is lost: then it is written when the broker joins.
+        """Write the registration again, unless it is lost: then joining writes it. The caller holds `_writing`.
 
-        The caller holds `_writing`. The registration of another session is left alone: where this session ends before
-        it writes, another broker of this id has begun another epoch. Who begins one here (`keep_epoch`) announces it.
+        A registration of another session stays as it is. If this session ends before the write, another broker of this
+        id has begun another epoch, and the check of the epoch fails; `keep_epoch` announces an epoch begun here.
         """
         path, epoch_path = self._registration.path, broker_epoch_path(self._own_id)
         while True:

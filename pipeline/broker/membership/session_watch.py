@@ -1,7 +1,7 @@
-"""The broker's contact to ZooKeeper: how long it has been away, and what became of the sessions.
+"""The broker's contact to ZooKeeper: lengths of silences, and counts of session events.
 
-Invariant: while there is contact `silence_s` is 0. What this broker knows of the cluster may be old, and its session
-may be over, once the silence has lasted for the session timeout: `problem` says so from then on.
+Invariant: during contact `silence_s` is 0. After a silence of the session timeout the view of this broker may be old
+and its session may be over: `problem` says so from then on.
 """
 
 import trio
@@ -10,7 +10,7 @@ from pipeline.coordination.interface import CoordinationClient, SessionEvent, Se
 
 
 class SessionWatch:
-    """Counts, read when metrics are asked for. `timeout_s` is `zookeeper.session.timeout.ms` in seconds."""
+    """Counts of session events, for metrics. `timeout_s` is `zookeeper.session.timeout.ms` in seconds."""
 
     def __init__(self, zookeeper: CoordinationClient, timeout_s: float) -> None:
         self.zookeeper = zookeeper
@@ -28,7 +28,7 @@ class SessionWatch:
 
     @property
     def problem(self) -> str | None:
-        """None unless ZooKeeper has been away for the session timeout, else a sentence saying what that means."""
+        """A sentence about the consequences if ZooKeeper has been away for the session timeout, else None."""
         silence_s = self.silence_s
         if silence_s < self._timeout_s:
             return None
@@ -46,7 +46,7 @@ class SessionWatch:
         """Count a change of the session."""
         was_connected = self._last is not None and self._last.state is SessionState.CONNECTED
         self._last = event
-        # between two connections there was a silence, too short to be told
+        # two connections in a row had a silence between them, too short for an event
         self.disconnects += was_connected
         if event.state is SessionState.CONNECTED:
             self.connects += 1

@@ -1,14 +1,14 @@
 """Steps of the wall clock. Deletion by age waits for a second look after the wall clock was set forward.
 
-Waits, lags and sessions are measured in trio's time (`now_s`, `trio.current_time`), which never goes back. The wall
-clock (`now_ms`, `Clock`) gives records their times, and decides how old records and committed offsets are. A wall clock
-that is wrong for a short while would make everything look old, and deletion cannot be taken back.
+Waits, lags and sessions are measured in trio's time (`now_s`), which never goes back. The wall clock (`now_ms`) stamps
+records, and decides how old records and committed offsets are. A wall clock that is wrong for a short time would make
+everything look old, and deletion cannot be undone.
 """
 
 from dataclasses import dataclass
 
 MAX_STEP_MS = 60_000
-"""A larger step forward is no correction of a clock that runs a little slow."""
+"""A larger step forward is more than a correction of a slow clock."""
 
 
 @dataclass(slots=True)

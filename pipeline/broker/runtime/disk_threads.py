@@ -2,12 +2,12 @@
 
 Invariants:
 
-- At most THREADS_PER_LOG_DIR calls are under way in one log dir. A log dir whose disk hangs never takes the threads
-  that other log dirs, or the rest of the broker, need.
-- The oldest call under way tells how long the disk has not answered. A call that still waits for a thread does not
-  count: many calls of a disk that answers take long together. One whose caller has gone counts until its thread ends.
-- A caller that is cancelled waits for its call, but at a stop no longer than HUNG_S: what is waited for no more is in
-  `abandoned`, and may change the log dir at any time. Such a log dir is not closed.
+- At most THREADS_PER_LOG_DIR calls are under way in one log dir. A hung disk never takes the threads of other log dirs
+  or of the rest of the broker.
+- The oldest call under way shows for how long the disk has not answered. A call that waits for a thread does not count,
+  since many calls of a healthy disk take long together. A call whose caller has gone counts until its thread ends.
+- A cancelled caller waits for its call, but at a stop no longer than HUNG_S. `abandoned` then has the log dir: the call
+  may still change it at any time, so it is not closed.
 """
 
 import math
@@ -20,9 +20,9 @@ import trio
 
 THREADS_PER_LOG_DIR = 8
 STALLED_S = 1.0
-"""A log dir whose oldest call takes longer is spared until it answers: it gets no new logs, and retention waits."""
+"""A log dir whose oldest call takes longer gets no new logs and no retention until its disk answers."""
 HUNG_S = 30.0
-"""A log dir whose oldest call takes longer is reported, and holds up a stop no longer."""
+"""A log dir whose oldest call takes longer is reported, and a stop no longer waits for it."""
 LOOK_AGAIN_S = 0.5
 
 _Result = TypeVar("_Result")
@@ -34,17 +34,17 @@ class DiskThreads:
     def __init__(self) -> None:
         self._limiters: dict[Path, trio.CapacityLimiter] = {}
         self._unlimited = trio.CapacityLimiter(math.inf)
-        """For calls that have been let in by the limiter of their log dir, which may be given back later."""
+        """Limiter of trio for calls that hold a token of their log dir: only the thread's end returns that token."""
         self._begun_s: dict[Path, dict[object, float]] = {}
         self._awaited: dict[trio.CancelScope, Path] = {}
         self.abandoned: set[Path] = set()
-        """Log dirs with a call that hangs and that a stop did not wait for."""
+        """Log dirs with a hung call that a stop did not wait for."""
 
     async def run(self, log_dir: Path, call: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result:
-        """Call in a thread of this log dir and return what the call returns. Raises what the call raises.
+        """Call in a thread of this log dir and return the result. Raises what the call raises.
 
-        A caller that is cancelled waits for the call, unless `abandon_on_cancel` or `ending_in_time` gives it up; the
-        call goes on in any case.
+        A cancelled caller waits for the call, unless `abandon_on_cancel` or `ending_in_time` abandons it; the call goes
+        on in any case.
         """
         limiter = self._limiters.setdefault(log_dir, trio.CapacityLimiter(THREADS_PER_LOG_DIR))
         begun_s, clock = self._begun_s.setdefault(log_dir, {}), trio.lowlevel.current_clock()
@@ -60,7 +60,7 @@ class DiskThreads:
 
         await limiter.acquire_on_behalf_of(token)
         try:
-            await trio.lowlevel.checkpoint_if_cancelled()  # the thread is begun from here on, and gives the token back
+            await trio.lowlevel.checkpoint_if_cancelled()  # from here on the thread starts, and returns the token
         except BaseException:
             limiter.release_on_behalf_of(token)
             raise
@@ -75,7 +75,7 @@ class DiskThreads:
 
     @asynccontextmanager
     async def ending_in_time(self) -> AsyncGenerator[None]:
-        """If the block is cancelled, let go those that wait in it for a disk which has hung for HUNG_S."""
+        """If the block is cancelled, release callers in it that wait for a disk which has hung for HUNG_S."""
         has_ended = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._let_go, has_ended)
@@ -99,9 +99,9 @@ class DiskThreads:
 
     def waiting_s(self, log_dir: Path) -> float:
         """Return for how long the oldest call of this log dir has been under way; 0 if there is none."""
-        begun_s = list(self._begun_s.get(log_dir, {}).values())  # at once: threads change it
+        begun_s = list(self._begun_s.get(log_dir, {}).values())  # a copy in one step: threads change it
         return trio.current_time() - min(begun_s) if begun_s else 0.0
 
     def is_stalled(self, log_dir: Path) -> bool:
-        """Return True if the disk seems not to answer now."""
+        """True if the disk seems not to answer now."""
         return self.waiting_s(log_dir) > STALLED_S

@@ -1,14 +1,14 @@
-"""The memory of what clients have a broker keep: fetch sessions, members of groups, committed offsets. Pure.
+"""Memory for clients' state: fetch sessions, members of groups, committed offsets. Pure.
 
-All share one bound (`client.state.max.bytes`). Each use is sure of its least, and has the rest of the bound as long as
-others do not use it. What a client wants beyond that is refused by the use, in a way that clients try again.
+All uses share one bound (`client.state.max.bytes`). Each has a reserved part, and the rest as far as other uses leave
+it. Beyond that a use refuses clients with an error that they retry.
 """
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 LEAST_PARTS = 4
-"""Each use is sure of this part of the bound."""
+"""Divisor of the bound: the part that each use has reserved."""
 
 
 class KeptUse(NamedTuple):
@@ -27,12 +27,12 @@ class KeptMemory:
         self._uses: dict[str, Callable[[], int]] = {}
 
     def add_use(self, name: str, held_bytes: Callable[[], int]) -> Callable[[], int]:
-        """Add a use that tells what it holds. Returns what it is to ask for the most that it may hold now."""
+        """Add a use, and return a function that gives the most bytes that the use may hold now."""
         self._uses[name] = held_bytes
         return lambda: self._most(name)
 
     def uses(self) -> Iterator[KeptUse]:
-        """All uses, as they are now."""
+        """Yield the present state of all uses."""
         for name, held_bytes in self._uses.items():
             yield KeptUse(name, held_bytes(), self._most(name))
 

@@ -1,8 +1,8 @@
-"""The watchdog of the event loop: how late tasks run that were due, because something else held the loop.
+"""The watchdog of the event loop: measures how late tasks run because something else held the loop.
 
-A task wakes up each INTERVAL_S and compares the time with the time at which the wake-up was due. Code that holds the
-loop for a time T makes a wake-up late by T less the rest of the interval; so does a thread that holds the interpreter,
-or a machine without a free core. Time is trio's: on simulated time the loop is never late.
+A task wakes up each INTERVAL_S and compares the time with its due time. Code that holds the loop for a time T makes a
+wake-up late by T less the rest of the interval; so does a thread that holds the interpreter, or a machine without a
+free core. Time is trio's: in simulated time the loop is never late.
 """
 
 from bisect import bisect_left
@@ -18,18 +18,18 @@ from prometheus_client.registry import Collector
 
 INTERVAL_S = 0.25  # four wake-ups a second take 0.1 % of a processor
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
-"""Upper ends of the buckets of delays; a last one is open."""
+"""Upper bounds of the buckets of delays, except the last one, which has none."""
 WARNED_DELAY_S = 0.5
 WARNING_INTERVAL_S = 10.0
 MAX_KEPT_S = 60.0
-"""The largest delay is that of the last one to two of these spans."""
+"""The reported maximum covers the last one to two of these spans."""
 
 logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class LoopDelays:
-    """The delays seen so far. Pure; `now_s` never goes back."""
+    """The measured delays. Pure; `now_s` never goes back."""
 
     total_s: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
@@ -39,7 +39,7 @@ class LoopDelays:
     _warned_s: float = float("-inf")
 
     def note(self, delay_s: float, now_s: float) -> bool:
-        """Count a delay. True if the log is to warn of it."""
+        """Count a delay. True if the caller should log a warning."""
         self.total_s += delay_s
         self.buckets[bisect_left(BOUNDS_S, delay_s)] += 1
         self._turn_to(now_s)
@@ -50,7 +50,7 @@ class LoopDelays:
         return True
 
     def max_s(self, now_s: float) -> float:
-        """The largest delay of the last minute or two."""
+        """Return the largest delay of the last one to two minutes."""
         self._turn_to(now_s)
         return max(self._max_s, self._max_before_s)
 
@@ -62,17 +62,15 @@ class LoopDelays:
 
 
 class _DelayCollector(Collector):
-    """Reads the delays."""
-
     def __init__(self, delays: LoopDelays) -> None:
         self._delays = delays
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing: the names need no look at the delays."""
+        """Yield nothing: registration needs no names."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, read now."""
+        """Yield the metrics of the delays."""
         histogram = HistogramMetricFamily("pipeline_event_loop_delay_seconds", "How late a task ran that was due.")
         bounds = (*map(str, BOUNDS_S), "+Inf")
         histogram.add_metric((), list(zip(bounds, accumulate(self._delays.buckets), strict=True)), self._delays.total_s)

@@ -2,9 +2,9 @@
 
 Invariants:
 
-- A partition is busy from the beginning of a call for it until that call has ended, whether anybody waits or not.
-  Meanwhile nobody else opens or removes its log, or gives it a role.
-- A call that took longer than its caller waited ends with a report (`wait_for_late_ones`), after its partitions are
+- A partition is busy from the beginning to the end of a call for it, even if no caller waits. Meanwhile no other call
+  opens or removes its log, or gives it a role.
+- A call that took longer than its caller waited is reported at its end (`wait_for_late_ones`), when its partitions are
   free.
 """
 
@@ -19,12 +19,12 @@ from pipeline.model import TopicPartition
 from pipeline.net.signals import Wakeup
 
 Call = Callable[[], Awaitable[None]]
-"""Raises nothing: nobody may be there to take it."""
+"""A function that raises nothing: its caller may have gone."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """A call that has begun."""
+    """A call under way."""
 
     names: Collection[TopicPartition]
     log_dir: Path
@@ -33,7 +33,7 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The calls of one broker; `run` holds their tasks. Before `run` a call ends before `begin` returns."""
+    """The calls of one broker; `run` holds their tasks. Without `run` a call ends before `begin` returns."""
 
     def __init__(self) -> None:
         self._busy: dict[TopicPartition, PendingCall] = {}
@@ -41,7 +41,7 @@ class PendingCalls:
         self._late_ended = Wakeup()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry out calls until cancelled."""
+        """Hold the tasks of calls until cancelled."""
         async with trio.open_nursery() as nursery:
             self._tasks = nursery
             try:
@@ -51,11 +51,11 @@ class PendingCalls:
                 self._tasks = None
 
     def is_busy(self, topic_partition: TopicPartition) -> bool:
-        """Return True if a call for this partition is under way."""
+        """True if a call for this partition is under way."""
         return topic_partition in self._busy
 
     def find(self, topic_partition: TopicPartition) -> PendingCall | None:
-        """Return the call for this partition that is under way, None if there is none."""
+        """Return the call for this partition that is under way, or None."""
         return self._busy.get(topic_partition)
 
     async def begin(self, pending: PendingCall, call: Call) -> None:
@@ -77,9 +77,9 @@ class PendingCalls:
                 self._late_ended.set()
 
     async def wait(self, calls: Iterable[PendingCall], patience_s: float = STALLED_S) -> None:
-        """Return when all these calls have ended, or after `patience_s`; the others go on and are late then.
+        """Return when all these calls have ended, or after `patience_s`; unfinished calls go on, and are late.
 
-        Nobody waits for a call that is late already.
+        Calls that are late already are not waited for.
         """
         waiting = [pending for pending in calls if not pending.is_late]
         with trio.move_on_after(patience_s):
@@ -89,12 +89,12 @@ class PendingCalls:
             pending.is_late = not pending.ended.is_set()
 
     async def wait_until_free(self, names: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Wait for the calls for these partitions, as `wait` does; returns the partitions that are still busy."""
+        """Wait for the calls for these partitions, as `wait` does; return the partitions that are still busy."""
         busy = {name: self._busy[name] for name in names if name in self._busy}
         if busy:
             await self.wait(dict.fromkeys(busy.values()))
         return frozenset(name for name in busy if name in self._busy)
 
     async def wait_for_late_ones(self) -> None:
-        """Return when a late call has ended since the last time."""
+        """Return when a late call has ended since the last return."""
         await self._late_ended.wait_and_clear()

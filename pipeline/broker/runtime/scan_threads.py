@@ -1,13 +1,12 @@
-"""Threads for scans of clients' batches, turn by turn: the scan that has had the least time goes first.
+"""Threads for scans of clients' batches, in turns: the waiting scan that has had the least time goes first.
 
 Invariants:
 
-- At most so many scans are under way. A turn ends soon after TURN_S, whatever the batches hold; a scan whose client has
-  left, whose deadline has passed or whose broker stops ends with its turn.
+- At most `threads` scans run. A turn ends soon after TURN_S, whatever the batches hold; a scan whose client has left,
+  whose deadline has passed or whose broker stops ends with its turn.
 - A scan that waits for memory holds no thread.
-- Of those that wait, the scan that has had the least time goes first: a small batch waits for one turn of others, and
-  not for their scans.
-- A scan whose turn was given up, by a stop that waits no more for a disk, is closed by the thread when that turn ends.
+- A small batch waits for one turn of other scans, and not for their ends.
+- If a stop abandons a turn on a hung disk, the thread closes the scan when that turn ends.
 """
 
 import time
@@ -31,7 +30,7 @@ _Result = TypeVar("_Result")
 
 
 class _Turn(NamedTuple):
-    """The end of a turn: the scan is over with a result, or waits for a charge, or neither."""
+    """The end of a turn: the scan is over with a result, waits for a charge, or needs another turn."""
 
     is_over: bool
     result: Any = None
@@ -53,10 +52,9 @@ class ScanThreads:
     async def run(
         self, steps: Steps[_Result], *, deadline: float = float("inf"), in_thread: _InThread | None = None
     ) -> _Result:
-        """Do all steps and return their result. Steps that read from a disk are carried out `in_thread` of that disk.
+        """Run all steps and return their result. Steps that read from a disk run `in_thread` of that disk.
 
-        Raises what the steps raise; MemoryExhaustedError; KafkaError (REQUEST_TIMED_OUT) after the deadline, in trio's
-        time.
+        Raises what the steps raise; MemoryExhaustedError; KafkaError (REQUEST_TIMED_OUT) after the deadline (trio's).
         """
         spent_s = 0.0
         try:
@@ -83,7 +81,7 @@ class ScanThreads:
         return await trio.to_thread.run_sync(take_turn, limiter=self._limiter)
 
     async def _take(self, spent_s: float) -> None:
-        """Wait for a thread, behind those that have had less time."""
+        """Wait for a thread, behind scans that have had less time."""
         await trio.lowlevel.checkpoint()
         if self._free:
             self._free -= 1
@@ -96,7 +94,7 @@ class ScanThreads:
             if given.is_set():
                 self._give_back()
             else:
-                given.set()  # so that nobody gives it a thread
+                given.set()  # `_give_back` skips it
             raise
 
     def _give_back(self) -> None:

@@ -1,11 +1,11 @@
-"""Large requests answered in slices, so that nobody waits for the whole of somebody else's request.
+"""Slices of large requests, so that no request waits for the whole of another one.
 
-A handler answers at once, which is right for the requests that clients send and holds the event loop for seconds with
-the largest ones that the protocol allows. Requests of the keys in SLICINGS, whose elements are answered one by one, are
-cut into requests of few elements; others have their turn between two of these, and one answer is made of their answers.
+A handler answers at once, which suits usual requests, but holds the event loop for seconds with the largest ones that
+the protocol allows. Large requests of the keys in SLICINGS, whose elements are independent, are handled in slices:
+other requests have a turn between two slices, and the answers of the slices are joined.
 
-Invariants: the answer holds the same elements in the same order as that of the whole request; a request that is not
-large costs two comparisons more than before.
+Invariants: the answer has the same elements in the same order as that of the whole request; a request that is not large
+costs two comparisons.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,23 +21,23 @@ from pipeline.protocol.api import ApiKey
 _Item = TypeVar("_Item")
 
 SHORT_NAME_LETTERS = 250
-"""A name of so many letters, as groups have them at most, costs no more than others."""
+"""A name of up to this many letters, the most that groups usually have, costs no more than a short one."""
 LETTERS_OF_AN_ELEMENT = 100
-"""So many letters more of a name take about as long as another element: their hash finds the partition of a group."""
+"""This many more letters cost about as much as another element: a hash of the name finds a group's partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slicing:
-    """The slicing of a request: the field of its elements, that of their answers, and the elements of a slice.
+    """The fields of a request's elements (`asked`) and of their answers (`answered`), and the elements of a slice.
 
-    `parts`: elements hold further lists, in this field of the request and that of the answer, whose lengths count.
+    `parts`: the fields, of an element and of its answer, with a list whose length counts.
     """
 
     asked: str
     answered: str
     size: int
     is_once: bool = False
-    """True if an element that is named again is answered only once."""
+    """True if a repeated element is answered once."""
     parts: tuple[str, str] | None = None
 
     def is_large(self, body: Any) -> bool:
@@ -50,7 +50,7 @@ class Slicing:
         return sum(len(getattr(element, self.parts[0])) for element in elements) > self.size
 
     def slices(self, elements: Sequence[Any]) -> Iterator[list[tuple[Any, bool]]]:
-        """Cut the elements; each comes with True if it goes on with the parts of the element before it."""
+        """Yield slices of the elements, each element with True if it continues the one before it."""
         part: list[tuple[Any, bool]] = []
         count = 0
         for element in dict.fromkeys(elements) if self.is_once else elements:
@@ -73,7 +73,7 @@ class Slicing:
             yield replace(element, **{name: items[start : start + self.size]}), start > 0
 
     def join(self, answers: list[Any], part: list[tuple[Any, bool]], more: Iterable[Any]) -> None:
-        """Add the answers to a slice to those before."""
+        """Add the answers of a slice (`more`) to the answers of the slices before it."""
         for (_, goes_on), answer in zip(part, more, strict=True):
             if goes_on and self.parts is not None:
                 name = self.parts[1]
@@ -83,16 +83,16 @@ class Slicing:
 
 
 def weight_of(element: Any) -> int:
-    """Return for how many elements this one counts: a very long name takes longer than many short ones."""
+    """Return the number of elements that this one counts for: a very long name costs as much as many short ones."""
     if not isinstance(element, str) or len(element) <= SHORT_NAME_LETTERS:
         return 1
     return 1 + len(element) // LETTERS_OF_AN_ELEMENT
 
 
 class _Queue:
-    """All large work that waits for its turn: one piece of it is done between two turns of everybody else.
+    """Large work that waits for its turn: one piece of it runs between two turns of all other tasks.
 
-    Whoever is resumed has the next one resumed, which is then in the next round of the event loop.
+    A resumed task resumes the next one, which then runs in the next round of the event loop.
     """
 
     def __init__(self) -> None:
@@ -119,9 +119,9 @@ _queue: trio.lowlevel.RunVar[_Queue] = trio.lowlevel.RunVar("large work")
 
 
 async def give_way() -> None:
-    """Let others have their turn, before a piece of large work: small requests, then other large work that came before.
+    """Give a turn to other requests before a piece of large work: to small ones, then to large ones that came before.
 
-    With plain checkpoints a piece of each of many large requests would be done in one round of the event loop.
+    With plain checkpoints one round of the event loop would do a piece of each of many large requests.
     """
     try:
         queue = _queue.get()
@@ -131,7 +131,7 @@ async def give_way() -> None:
 
 
 class Turns:
-    """Turns that a long piece of work gives to others, one after so many elements."""
+    """Turns that long work gives to other requests, one after each `size` elements."""
 
     __slots__ = ("_left", "_size")
 
@@ -139,7 +139,7 @@ class Turns:
         self._left = self._size = size
 
     async def after(self, count: int = 1) -> None:
-        """Count elements that were worked on, and give others their turn if it is time."""
+        """Count finished elements, and give other requests a turn if it is time."""
         self._left -= count
         if self._left <= 0:
             self._left = self._size
@@ -161,7 +161,7 @@ _Handle = Callable[[Any], Any]
 
 
 async def handle_in_slices(slicing: Slicing, body: Any, handle: _Handle) -> LargeAnswer:
-    """Have slice after slice of a large request handled; others have their turn in between."""
+    """Handle a large request in slices, with turns for other requests in between, and join the answers."""
     answers: list[Any] = []
     first: Any = None
     copied_bytes = 0
@@ -179,7 +179,7 @@ async def handle_in_slices(slicing: Slicing, body: Any, handle: _Handle) -> Larg
 
 
 async def for_each(items: Iterable[_Item], workers: int, act: Callable[[_Item], Awaitable[None]]) -> None:
-    """Act on every item, on so many at a time; others have their turn before each."""
+    """Act on every item, `workers` at a time, with a turn for other requests before each."""
     rest = iter(items)
 
     async def work() -> None:

@@ -98,9 +98,11 @@ class AuditMetrics(MetricSource):
     def collect(self) -> Iterator[Metric]:
         """Return the present values. A cluster that cannot be read has no lag."""
         up = GaugeMetricFamily("audit_cluster_up", "1 if the cluster's events can be read.", labels=["cluster"])
-        lag = GaugeMetricFamily("audit_events_lag", "Events of a cluster not read yet.", labels=["cluster"])
+        lag = GaugeMetricFamily("audit_events_lag", "Audit events not read yet.", labels=["cluster"])
         unreadable = CounterMetricFamily(
-            "audit_events_unreadable", "Records that are no monitoring events.", labels=["cluster"]
+            "audit_events_unreadable",
+            "Audit records that this version cannot read.",
+            labels=["cluster"],
         )
         for name, state in self._states.items():
             up.add_metric([name], float(state.error is None))

@@ -113,7 +113,8 @@ def _show(config: "LoadConfig", result: "LoadResult", *, as_json: bool) -> None:
         output.print_json(document)
     elif result.committed:
         aside = f", {result.quarantined} set aside" if result.quarantined else ""
-        output.say(f"{config.topic}: commit {sequence}: {result.records} records in {result.files} files{aside}.")
+        records, files = output.counted(result.records, "record"), output.counted(result.files, "file")
+        output.say(f"{config.topic}: commit {sequence}: {records} in {files}{aside}.")
     else:
         output.say(f"{config.topic}: nothing new.")
 

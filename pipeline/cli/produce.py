@@ -99,7 +99,7 @@ def produce(
     if json:
         output.print_json({"topic": topic, "records": count})
     else:
-        output.say(f"Published {count} records to {topic}.")
+        output.say(f"Published {output.counted(count, 'record')} to {topic}.")
 
 
 async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: str | None) -> int:

@@ -46,12 +46,12 @@ class RegistryService:
         self._writing = trio.Lock()
         self._refused_offsets: set[int] = set()
         self._uncertain = False
-        self._records = Counter("registry_records_replayed_total", "Records taken in from the log.", registry=metrics)
-        self._refused = Counter("registry_records_refused_total", "Records without effect.", registry=metrics)
-        self._failures = Counter("registry_journal_failures_total", "Failed calls to the log.", registry=metrics)
+        self._records = Counter("registry_records_replayed_total", "Journal records read.", registry=metrics)
+        self._refused = Counter("registry_records_refused_total", "Journal records ignored.", registry=metrics)
+        self._failures = Counter("registry_journal_failures_total", "Failed calls to the journal.", registry=metrics)
         schemas = Gauge("registry_schemas", "Schemas that have an id.", registry=metrics)
         schemas.set_function(lambda: self.state.schema_count)
-        offset = Gauge("registry_journal_offset", "Offset up to which the log was taken in.", registry=metrics)
+        offset = Gauge("registry_journal_offset", "Offset up to which the journal was read.", registry=metrics)
         offset.set_function(lambda: self._next_offset)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

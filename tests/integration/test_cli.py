@@ -218,7 +218,7 @@ def run_on_terminal(*arguments: str, given: bytes) -> bytes:
 def test_progress_is_drawn_on_a_terminal(cluster: LocalCluster) -> None:
     shown = run_on_terminal("produce", "clicks", "-b", cluster.bootstrap, given=b"d\n")
     assert b"Publishing to clicks" in shown
-    assert b"Published 1 records to clicks." in shown
+    assert b"Published 1 record to clicks." in shown
 
 
 def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ class CleanerCollector(Collector):
         yield CounterMetricFamily(f"{_CLEANER}_cleanings", "Logs cleaned.", value=figures.cleanings)
         given_up = Counter(str(path) for path in self._cleaner.uncleanable.values())
         family = GaugeMetricFamily(
-            f"{_MANAGER}_uncleanable_partitions_count", "Partitions given up.", labels=("logdirectory",)
+            f"{_MANAGER}_uncleanable_partitions_count",
+            "Partitions skipped after an error.",
+            labels=("logdirectory",),
         )
         for path in self._cleaner.log_dirs:
             family.add_metric((str(path),), given_up[str(path)])

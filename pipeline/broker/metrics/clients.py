@@ -20,7 +20,7 @@ def collect_quotas(keeper: QuotaKeeper) -> Iterator[Metric]:
         for kind, name in _NAMES.items()
     }
     waits = {
-        kind: CounterMetricFamily(f"{name}_throttle_time_seconds", "Seconds of silence imposed.", labels=_CLIENT)
+        kind: CounterMetricFamily(f"{name}_throttle_time_seconds", "Seconds muted for quotas.", labels=_CLIENT)
         for kind, name in _NAMES.items()
     }
     for usage in keeper.usage():
@@ -38,8 +38,8 @@ def collect_kept(kept: KeptMemory) -> Iterator[Metric]:
         ("pipeline_known_producers_max", KNOWN_PRODUCERS.capacity, "The most of these: known.producers.max."),
     ):
         yield GaugeMetricFamily(name, text, value=value)
-    held = GaugeMetricFamily("pipeline_client_state_held_bytes", "Memory that clients have kept.", labels=("use",))
-    most = GaugeMetricFamily("pipeline_client_state_max_bytes", "The most that the use may hold now.", labels=("use",))
+    held = GaugeMetricFamily("pipeline_client_state_held_bytes", "Memory kept for clients.", labels=("use",))
+    most = GaugeMetricFamily("pipeline_client_state_max_bytes", "Bound of the use at present.", labels=("use",))
     for use in kept.uses():
         held.add_metric((use.name,), use.held_bytes)
         most.add_metric((use.name,), use.most_bytes)

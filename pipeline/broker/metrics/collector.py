@@ -65,9 +65,9 @@ class BrokerCollector(Collector):
         produce, fetch = self._broker.produce, self._broker.fetch
         for name, value, text in (
             ("totalproducerequests", produce.partitions, "Partitions in Produce requests."),
-            ("failedproducerequests", produce.failed_partitions, "Those that were refused."),
+            ("failedproducerequests", produce.failed_partitions, "Partitions of these that were refused."),
             ("totalfetchrequests", fetch.partitions, "Partitions in answered Fetch requests."),
-            ("failedfetchrequests", fetch.failed_partitions, "Those that were refused."),
+            ("failedfetchrequests", fetch.failed_partitions, "Partitions of these that were refused."),
         ):
             yield CounterMetricFamily(f"{prefix}_{name}", text, value=value)
 
@@ -86,7 +86,7 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily("kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that failed.", value=offline)
         waiting = GaugeMetricFamily(
             "pipeline_log_dir_waiting_seconds",
-            "How long the oldest call that waits for the disk of a log dir has been under way.",
+            "Age of the oldest call that waits for the disk of a log dir.",
             labels=["log_dir"],
         )
         for directory in replicas.directories.opened:

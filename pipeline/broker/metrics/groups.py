@@ -49,10 +49,10 @@ class GroupMetrics:
         runtime, counts = self._coordinator.runtime, self._coordinator.count_by_state()
         yield GaugeMetricFamily(_STATES, "Groups coordinated here.", value=sum(counts.values()))
         for state, count in counts.items():
-            yield GaugeMetricFamily(f"{_STATES}{state.lower()}", f"Those that are {state}.", value=count)
+            yield GaugeMetricFamily(f"{_STATES}{state.lower()}", f"Groups in state {state}.", value=count)
         yield CounterMetricFamily(
             "kafka_server_group_coordinator_metrics_group_completed_rebalance",
-            "Rebalances that came to an end.",
+            "Completed rebalances.",
             value=runtime.rebalances,
         )
         for name, value, text in (

@@ -70,7 +70,7 @@ def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
     counts = broker.replicas.fetchers.counts()
     yield GaugeMetricFamily(
         "kafka_server_replicafetchermanager_maxlag",
-        "Committed records that the replica furthest behind has still to fetch.",
+        "Largest number of committed records that a follower replica here lacks.",
         value=broker.replicas.fetchers.max_lag,
     )
     for name, value, text in (
@@ -130,7 +130,9 @@ def collect_session(session: SessionWatch) -> Iterator[Metric]:
     ):
         yield CounterMetricFamily(f"{_SESSION}_{name}", text, value=value)
     yield GaugeMetricFamily(
-        "pipeline_zookeeper_silence_seconds", "Since when ZooKeeper cannot be reached.", value=session.silence_s
+        "pipeline_zookeeper_silence_seconds",
+        "Seconds since ZooKeeper was lost; 0 while it is connected.",
+        value=session.silence_s,
     )
 
 

@@ -149,7 +149,7 @@ class Demo:
             await self._prepare()
         async with self._online_readers() as readers:
             with self._show.step(
-                f"Published {half} page views at {' and '.join(LIVE)}, each where its visitor is at home"
+                f"Published {half} page views at {' and '.join(LIVE)}, each in the home datacenter of its visitor"
             ):
                 await self._publish(first[:half])
             counted = {name: reader.records for name, reader in readers.items()}

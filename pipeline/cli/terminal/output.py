@@ -121,6 +121,11 @@ def enumeration(names: Sequence[object], at_most: int) -> str:
     return ", ".join(map(str, names[:at_most])) + (f" and {rest} more" if rest > 0 else "")
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words: `1 record`, `2 records`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def joined(value: Any) -> Any:
     """A cell of a table: the items of a list separated by commas (None if it is empty), other values as they are."""
     return (",".join(map(str, value)) or None) if isinstance(value, list) else value

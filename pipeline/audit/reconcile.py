@@ -83,7 +83,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourReport:
-    """One topic and hour: sums and findings of every stage. Stages that never reported are absent."""
+    """Sums and findings of every stage for one topic and hour. Stages that never reported are absent."""
 
     topic: str
     hour_ms: int

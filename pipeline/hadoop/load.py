@@ -203,7 +203,12 @@ class PreparedLoad:
         except Exception:
             _clean_up_quietly(files, layout, self.run_id)
             raise
-        _end_quietly(files, layout, self.run_id, has_leftovers)
+        if has_leftovers:
+            _clean_up_quietly(files, layout, self.run_id)
+        try:
+            end_run(files, layout, self.run_id)
+        except PipelineError as error:  # the commit stands without it
+            logger.warning("load_mark_not_removed", topic_root=layout.topic_root, reason=str(error))
         logger.info("load_committed", topic=config.topic, sequence=manifest.sequence, records=manifest.records)
         return LoadResult(
             committed=True,
@@ -299,16 +304,6 @@ def _run_tasks(
         # The error that a worker raised, without the traces that Spark puts around it.
         found = _WORKER_ERROR.findall(str(error)) or [str(error).strip().split("\n", 1)[0]]
         raise LoadError(config.topic, found[-1]) from error
-
-
-def _end_quietly(files: FileSystem, layout: TopicLayout, run_id: str, has_leftovers: bool) -> None:
-    """Delete the mark of a committed run. Failures are logged: the commit stands without it."""
-    if has_leftovers:
-        _clean_up_quietly(files, layout, run_id)
-    try:
-        end_run(files, layout, run_id)
-    except PipelineError as error:
-        logger.warning("load_mark_not_removed", topic_root=layout.topic_root, reason=str(error))
 
 
 def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str) -> None:

@@ -80,9 +80,8 @@ def to_rows(columns: RecordColumns, topic: str, partition: int, schema: pa.Schem
 def end_of_range(topic: str, partition: int, end: int, row_count: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return the row that ends a range if batches are included: the range's end and number of rows."""
     known = {"topic": topic, "partition": partition, "offset": end, "batch_records": row_count}
-    return pa.RecordBatch.from_arrays(
-        [pa.array([known.get(field.name)], field.type) for field in schema], schema=schema
-    )
+    columns = [pa.array([known.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _repeated(text: str, count: int) -> pa.Array:

@@ -59,7 +59,8 @@ class RegistryState:
         self._schemas: dict[int, StoredSchema] = {}
         self._ids: dict[tuple[str, str], int] = {}
         self._levels: dict[str | None, CompatibilityLevel] = {}
-        self._highest_id = 0
+        self.highest_id = 0
+        """Highest id ever given out."""
         self._overwritten: dict[tuple[str, int], None] = {}
 
     def apply(self, event: Event) -> str | None:
@@ -79,13 +80,13 @@ class RegistryState:
                 if level is not None:
                     self._levels[subject] = level
             case IdsReserved():
-                self._highest_id = max(self._highest_id, event.highest_id)
+                self.highest_id = max(self.highest_id, event.highest_id)
             case Ignored(reason):
                 return reason
         return None
 
     def _apply_schema(self, event: SchemaWritten) -> str | None:
-        self._highest_id = max(self._highest_id, event.id)
+        self.highest_id = max(self.highest_id, event.id)
         key = (event.subject, event.version)
         known = self._subjects.get(event.subject, {}).get(event.version)
         if known is not None and known.schema.id != event.id:
@@ -119,12 +120,7 @@ class RegistryState:
     @property
     def next_id(self) -> int:
         """Lowest id beyond all ids that were given out (invariant B)."""
-        return self._highest_id + 1
-
-    @property
-    def highest_id(self) -> int:
-        """Highest id ever given out."""
-        return self._highest_id
+        return self.highest_id + 1
 
     @property
     def schema_count(self) -> int:

@@ -60,13 +60,12 @@ def read_file(files: Files, path: Path) -> bytes | None:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> bytes:
-    """Kafka's offset checkpoint, version 0: a line with topic, partition and offset each.
+    """Encode Kafka's offset checkpoint, version 0: a line with topic, partition and offset each.
 
-    The last line is the checksum of all others, in the form of an entry. No topic has its name: Kafka, and versions of
-    ours without checksums, do not look it up.
+    The last line, a checksum, has the form of an entry whose name no topic can have: Kafka ignores it.
     """
     lines = ["0", str(len(offsets) + 1)]
-    lines += [f"{name.topic} {name.partition} {offsets[name]}" for name in sorted(offsets)]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     body = ("\n".join(lines) + "\n").encode()
     return body + f"{_CHECKSUM} 0 {crc32c(body)}\n".encode()
 
@@ -91,10 +90,10 @@ def decode_offsets(content: bytes) -> dict[TopicPartition, Offset]:
 
 
 def read_offsets(files: Files, path: Path) -> dict[TopicPartition, Offset]:
-    """Of an offset checkpoint; none if the file is missing or damaged.
+    """Read an offset checkpoint; nothing if the file is missing or damaged. Raises StorageError.
 
-    To know nothing is safe: without recovery points whole logs are checked, without log start offsets what was
-    deleted within a segment can be read again, without high watermarks these are found anew. Raises StorageError.
+    Nothing is safe: without recovery points whole logs are checked, without log start offsets records that were
+    deleted within a segment can be read again, and leaders find high watermarks anew.
     """
     content = read_file(files, path)
     if content is None:
@@ -112,7 +111,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(content: bytes) -> dict[str, str]:
-    """What `encode_properties` wrote; comments and empty lines are passed over."""
+    """Decode lines of `key=value`; comments and empty lines are skipped."""
     lines = (line.strip() for line in content.decode(errors="replace").splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {key.strip(): value.strip() for key, _, value in pairs}
@@ -135,24 +134,20 @@ def encode_id(value: uuid.UUID) -> str:
 
 
 def decode_id(text: str) -> uuid.UUID:
-    """What `encode_id` wrote. Raises ValueError."""
+    """Decode the output of `encode_id`. Raises ValueError."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """Kafka's `partition.metadata`: which of the topics that ever bore the name this directory belongs to (KIP-516).
-
-    The third line is a checksum, which Kafka does not read: one wrong letter makes another topic's log of it.
-    """
+    """Encode Kafka's `partition.metadata`, the topic id of a directory (KIP-516), and a checksum that Kafka ignores."""
     body = f"version: 0\ntopic_id: {encode_id(topic_id)}\n"
     return f"{body}crc32c: {crc32c(body.encode())}\n".encode()
 
 
 def read_partition_metadata(files: Files, directory: Path, *, is_on_disk: bool) -> uuid.UUID | None:
-    """The topic id of a partition's directory, None if it was never written.
+    """The topic id of a partition's directory, None if it was never written. Raises StorageError if it is unreadable.
 
-    It is on the disk once anything of the log is; before, a crash may leave nonsense, which tells nothing. Raises
-    StorageError if unreadable.
+    The id is on the disk once anything of the log is (`is_on_disk`); before, a crash may leave an invalid file.
     """
     path = directory / PARTITION_METADATA
     content = read_file(files, path)

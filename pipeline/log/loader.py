@@ -1,13 +1,13 @@
-"""Opens a partition's directory, whatever state the last process left it in.
+"""Opens a partition's directory in whatever state the last process left it.
 
 Invariants:
 
 - After a clean shutdown everything is trusted. After any other end every segment that reaches the recovery point or
   beyond is checked batch by batch; a closed segment that lies wholly before it is trusted.
 - What is loaded is a prefix of what was appended and holds all that was flushed.
-- What was lost beyond a last batch that a process did not live to write whole is noted in the directory before anything
-  is cut off, so that every start knows of it until somebody took care of it.
-- What a failed sync may have kept from the disk is brought there before it is trusted (`unsynced`).
+- A loss of more than a last, partly written batch is noted in the directory before anything is truncated, so that
+  every start knows of it until it has been settled (`settle_tails`).
+- Data that a failed sync may have kept from the disk is rewritten before it is trusted (`unsynced`).
 - A compaction that was under way is undone or finished first.
 - An index that is missing or contradicts the log is rebuilt.
 """
@@ -64,14 +64,14 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLog:
-    """A log that is to be made."""
+    """A log to be created."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID | None = None
     config: LogConfig | None = None
-    """None: that of the directory."""
+    """None: the settings of the log dir."""
     is_new: bool = True
-    """Was the partition never anywhere?"""
+    """True if the partition never had a log on any broker."""
 
 
 def load_log(
@@ -85,14 +85,11 @@ def load_log(
     now_ms: int,
     log_start_offset: int = 0,
 ) -> UnifiedLog:
-    """The log in a directory, an empty one if there are no segments. `log_start_offset`: as it was checkpointed.
-
-    Raises StorageError.
-    """
+    """Load the log in a directory, an empty one without segments. Offsets: as checkpointed. Raises StorageError."""
     rewrite_unsynced(files, directory, recovery_point)
     is_on_disk = recovery_point > 0 and _was_begun(files, directory)
     topic_id: uuid.UUID | None = read_partition_metadata(files, directory, is_on_disk=is_on_disk)
-    if topic_id is None:  # nonsense must not be taken for damage once something is on the disk
+    if topic_id is None:  # an invalid file would be taken for damage once something is on the disk
         files.unlink(directory / PARTITION_METADATA)
     loader = _Loader(files, directory, config, now_ms, log_start_offset)
     segments, log_end_offset = loader.load_segments(recovery_point, clean=clean)
@@ -138,10 +135,7 @@ def create_log(
     topic_id: uuid.UUID | None,
     now_ms: int,
 ) -> UnifiedLog:
-    """A new, empty log in a directory where none is. Raises StorageError.
-
-    Nothing of it is on the disk: its first flush sees to that.
-    """
+    """Create a new, empty log, which its first flush brings to the disk. Raises StorageError."""
     files.make_directory(directory)
     metadata = directory / PARTITION_METADATA
     if topic_id is not None:
@@ -168,7 +162,7 @@ def create_log(
 
 
 def create_logs(files: Files, root: Path, new: Sequence[NewLog], config: LogConfig, *, now_ms: int) -> list[UnifiedLog]:
-    """New logs in a log dir. Raises StorageError; what was made by then is left."""
+    """Create logs in a log dir. Raises StorageError; those created by then stay."""
     return [
         create_log(
             files,
@@ -183,7 +177,7 @@ def create_logs(files: Files, root: Path, new: Sequence[NewLog], config: LogConf
 
 
 def _was_begun(files: Files, directory: Path) -> bool:
-    """Whether anything was ever kept in the directory: else it may be the rest of a creation that was cut off."""
+    """Return False if the directory may be of a creation that was cut off: it never held a record."""
     logs = [name for name in files.names(directory) if name.endswith(LOG_SUFFIX)]
     first = segment_path(directory, 0, LOG_SUFFIX).name
     return any(name != first or files.size(directory / name) for name in logs)
@@ -198,7 +192,7 @@ def _read_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
 
 
 def _is_left_over(name: str, base_offsets: Set[int]) -> bool:
-    """Return True for a file that was about to be removed, or is of a segment that is no longer there."""
+    """Return True for a file that was about to be removed, or whose segment is gone."""
     if name.endswith(DELETED_SUFFIX):
         return is_own_file(name)
     for suffix in BESIDE_LOG:
@@ -251,7 +245,7 @@ class _Loader:
         return tuple(segments), Offset(next_offset)
 
     def _base_offsets(self, names: Sequence[str]) -> list[int]:
-        """Of all segments, sorted; what belongs to none, or lies wholly before the log start offset, is removed."""
+        """Return the sorted base offsets of all segments; removes other files, and segments before the log start."""
         base_offsets = segment_offsets(names, LOG_SUFFIX)
         known = set(base_offsets)
         for name in names:
@@ -262,7 +256,7 @@ class _Loader:
         return base_offsets
 
     def _drop_unused(self, segments: list[Segment]) -> int | None:
-        """Take away a last segment behind a gap that holds nothing; returns where the log ends then."""
+        """Remove an empty last segment behind a gap; returns the log end offset then."""
         if len(segments) < 2 or segments[-1].size_bytes:
             return None
         end = self._end_before_gap(segments[-1].base_offset)
@@ -299,25 +293,22 @@ class _Loader:
         segment.is_synced = True
 
     def _trust_last(self, segment: Segment) -> int | None:
-        """The end of the last segment, found from its indexes; None if it does not look like a clean shutdown.
-
-        Of an empty one nothing was ever brought to disk: it has no index files, and needs none.
-        """
-        if not segment.size_bytes:
+        """The end of the last segment, found from its indexes; None if the shutdown was not clean."""
+        if not segment.size_bytes:  # never synced: it may have no index files
             return segment.base_offset
         if not load_indexes(segment):
             return None
         return segment.find_end()
 
     def _end_before_gap(self, base_offset: int) -> int | None:
-        """Where the segment before ends, for a segment that was left a gap."""
+        """The end offset of the segment before, if there is a gap before this one."""
         content = read_file(self._files, segment_path(self._directory, base_offset, GAP_SUFFIX))
         return int(content) if content is not None and content.isdigit() and len(content) < _OFFSET_DIGITS else None
 
     def _recover(self, segment: Segment, later: Sequence[int]) -> int:
-        """Keep what is good of a segment; if that is not all of it, nothing that lies behind can be kept either.
+        """Truncate a segment to its good batches; if any are lost, all later segments are removed, too.
 
-        The segments behind go first and for good: a crash half way must not leave them behind a clean cut.
+        The later segments go first and for good: a crash half way must not leave them behind a truncated one.
         """
         good = check_segment(segment)
         damage = good.damage

@@ -75,9 +75,6 @@ def is_own_file(name: str) -> bool:
 
 
 def may_be_partition(names: Iterable[str]) -> bool:
-    """Return True if a directory of a partition's name and with these names in it may be the partition's.
-
-    A crash may leave a directory that is still empty.
-    """
+    """Return True if a directory with these files may be a partition's: a crash may leave an empty one."""
     names = list(names)
     return not names or any(map(is_own_file, names))

@@ -1,5 +1,4 @@
-"""What a log remembers of idempotent producers (KIP-98): the last five batches of each, to tell a batch sent again
-from a new one and to notice a lost one.
+"""The idempotent producers of a log (KIP-98): the last five batches of each, to find duplicates and lost batches.
 
 Invariants:
 
@@ -62,7 +61,7 @@ _NO_BATCH = ProducedBatch(_NO_SEQUENCE, Offset(-1), 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveProducer:
-    """A producer as its partition knows it, for those who ask."""
+    """A producer as its partition knows it."""
 
     producer_id: int
     epoch: int
@@ -141,15 +140,15 @@ class ProducerStates:
 
     @property
     def ids(self) -> list[int]:
-        """The ids of all that are known."""
+        """The ids of all known producers."""
         return list(self._producers)
 
     def some(self, ids: Iterable[int]) -> list[ActiveProducer]:
-        """Those of these producers that are known."""
+        """Return the known ones of these producers."""
         return self._active((name, self._producers[name]) for name in ids if name in self._producers)
 
     def active(self) -> list[ActiveProducer]:
-        """All that are known, in the order of their last append."""
+        """All known producers, in the order of their last append."""
         return self._active(self._by_last_append())
 
     def _active(self, producers: Iterable[tuple[int, _Producer]]) -> list[ActiveProducer]:
@@ -169,7 +168,7 @@ class ProducerStates:
         return sorted(found, key=lambda item: item[1].last_append_ms)
 
     def check(self, headers: Sequence[BatchHeader]) -> ProducedBatch | None:
-        """May these batches be appended? None if so; if all of them are in the log already, the first one there.
+        """Return None if these batches may be appended; if all are in the log already, the first one there.
 
         Raises OutOfOrderSequenceError, StaleProducerEpochError, TooManyProducersError.
         """
@@ -221,7 +220,7 @@ class ProducerStates:
         return None
 
     def update(self, header: BatchHeader, now_ms: int) -> None:
-        """Remember a batch that was appended."""
+        """Remember an appended batch."""
         producer_id = header.producer_id
         if producer_id <= NO_PRODUCER_ID:
             return
@@ -242,7 +241,7 @@ class ProducerStates:
             self._idle.move_to_end(producer_id)
 
     def end_transaction(self, marker: BatchHeader) -> EndedTransaction | None:
-        """A marker was appended: its producer's transaction is over. None if there was none."""
+        """End the transaction of an appended marker's producer; None if there was none."""
         start = self._open.pop(marker.producer_id, None)
         if start is None:
             return None
@@ -251,9 +250,9 @@ class ProducerStates:
         return EndedTransaction(marker.producer_id, Offset(start), Offset(marker.last_offset))
 
     def forget_silent(self, now_ms: int) -> None:
-        """Forget the producers that have been silent for longer than they may.
+        """Forget the producers that have been silent for too long.
 
-        Not to be called while the clock may be ahead for a moment: a producer that is forgotten may send a batch again.
+        Not to be called while the clock may be ahead for a moment: a forgotten producer may send a batch again.
         """
         producers, before = self._producers, len(self._producers)
         while self._idle:

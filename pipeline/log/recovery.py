@@ -1,11 +1,11 @@
-"""What a crash left of a segment: everything up to the last whole batch with a true checksum, and nothing behind it.
+"""Finds what a crash left of a segment: everything up to the last whole batch with a right checksum.
 
 Two kinds of damage end a segment (Kafka's 0.7 design, *Guarantees*): blocks that were never written, so that the file
 ends within a batch; and blocks without meaning, because the file's length reached the disk before its content did.
 The second kind is found by the checksum. Batches whose offsets do not rise are remains of an older file and end it too.
 
-A sound message of an older format is no damage. Kafka before 0.11 wrote it, and Kafka reads it still, so nothing is
-removed: the log cannot be opened here.
+A sound message of an older format is no damage: Kafka before 0.11 wrote it, and Kafka still reads it. Such a log is not
+truncated; it cannot be opened here.
 """
 
 import struct
@@ -32,21 +32,19 @@ _MIN_OLD_LENGTH = 14
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What is good in a segment, and why it ends there (None: nothing is wrong).
-
-    `is_torn`: because the file ends within a batch, as after a write that a process did not live to finish.
-    """
+    """The good part of a segment, and the `damage` that ends it (None: there is none)."""
 
     next_offset: Offset
     size_bytes: int
     damage: str | None
     is_torn: bool
+    """True if the file ends within a batch, as after a write that a process did not live to finish."""
 
 
 def check_segment(segment: Segment) -> Recovered:
-    """Check every batch of a segment and rebuild its indexes from the good ones. Changes no log file.
+    """Check every batch of a segment and rebuild its indexes from the good ones. The log file stays as it is.
 
-    Raises StorageError, also where a sound message of an older format follows the good batches.
+    Raises StorageError, also if a sound message of an older format follows the good batches.
     """
     segment.reset_indexes()
     scan = _Scan(segment)
@@ -58,7 +56,7 @@ def check_segment(segment: Segment) -> Recovered:
 
 
 class _Scan:
-    """Whole, true batches from the start of a segment; `damage` says afterwards why it stopped before the end."""
+    """Iterates over the good batches of a segment; `damage` says afterwards why it stopped before the end."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -114,7 +112,7 @@ class _Scan:
 
 
 def _refuse_old_message(segment: Segment, position: int) -> None:
-    """Raise StorageError if a whole message of format 0 or 1 with a true checksum lies here."""
+    """Raise StorageError if a whole message of format 0 or 1 with a right checksum lies here."""
     start = segment.file.read_at(_OLD_MESSAGE.size, position)
     if len(start) < _OLD_MESSAGE.size:
         return

@@ -1,17 +1,17 @@
-"""A cleaned segment takes the place of its sources, whatever happens meanwhile: all of it, or nothing.
+"""Replaces the sources of a cleaned segment by it, atomically across crashes.
 
-The steps, each in the order of the names' changes on the disk:
+The steps, in the order of the renames on the disk:
 
 1. The cleaned segment lies under the suffix CLEANED, brought to the disk. A start finds it and removes it.
 2. Its files are renamed to SWAP, the log last. From here on it counts: a start finds its log and goes on with step 3.
 3. The sources are renamed to DELETED.
-4. The new files get their final names, the log last. Its indexes are made anew by a start that has to do this.
+4. The new files get their final names, the log last. A start that has to do this rebuilds the indexes.
 
-The index of aborted transactions has no part in that: it stays with its segment, or was replaced before.
+The index of aborted transactions takes no part: it stays with its segment, or was replaced before.
 
-Which segments a SWAP replaces follows from what is in it: a cleaned segment ends where its last source ended. A start
-checks that before it replaces anything: a file that is damaged, or does not end where one of the segments does, was
-laid there by somebody else. It is set aside under the suffix REFUSED, and the log is what its segments are.
+The contents of a SWAP tell which segments it replaces: a cleaned segment ends where its last source ended. A start
+checks that before it replaces anything. A file that is damaged, or does not end where one of the segments does, is not
+the broker's: it is renamed to REFUSED, and the log keeps its segments.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ logger = structlog.get_logger()
 
 
 def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int) -> Segment:
-    """The segment that was cleaned, open and ready to be read. Raises StorageError."""
+    """Load the cleaned segment, open and ready to be read. Raises StorageError."""
     segment = Segment(
         files,
         directory,
@@ -70,7 +70,7 @@ def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_inter
 def row_after_swap(
     row: tuple[Segment, ...], old: Sequence[Segment], new: Segment, end_offset: int
 ) -> tuple[Segment, ...] | None:
-    """The segments of a log with a cleaned one in the place of its sources; None if those are no longer all there."""
+    """The segments with a cleaned one in the place of its sources; None if a source is gone."""
     first = row.index(old[0]) if old and old[0] in row else -1
     after = first + len(old)
     if first < 0 or old[0].base_offset != new.base_offset or row[after].base_offset != end_offset:
@@ -94,12 +94,11 @@ def swap_files(files: Files, directory: Path, old: Sequence[Segment], new: Segme
 def replace_segments(
     log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
 ) -> list[Path] | None:
-    """Put the cleaned segment that lies beside them in the place of the closed segments from `base_offset` up to
-    `end_offset`; returns the names of their files, to be unlinked later. None if they are no longer there, or the
-    log was truncated since it was read: `truncations` is its count of then.
+    """Replace the closed segments from `base_offset` up to `end_offset` by the cleaned one beside them.
 
-    To be called in a thread. Readers of the old segments read on. Raises StorageError; the log is offline then,
-    unless there was no room, or no open file, to begin with.
+    Returns the old files, to be unlinked later; None if a segment is gone, or if the log was truncated since it had
+    this count of `truncations`. To be called in a thread; readers of the old segments go on. Raises StorageError; the
+    log is offline then, unless space or a descriptor was missing at the beginning.
     """
     with log.locks.files:
         check_online(log)
@@ -123,10 +122,7 @@ def replace_segments(
 
 
 def note_cleaned(log: UnifiedLog, end_offset: Offset, truncations: int) -> bool:
-    """Remember that everything before this offset was compacted; False if the log was truncated since it was read.
-
-    To be called in a thread: waits for a truncation that is under way.
-    """
+    """Set the clean offset, in a thread; False if the log was truncated since it had this count of `truncations`."""
     with log.locks.files:
         if truncations != log.truncations:
             return False
@@ -135,17 +131,14 @@ def note_cleaned(log: UnifiedLog, end_offset: Offset, truncations: int) -> bool:
 
 
 def remove_cleaned(files: Files, directory: Path) -> None:
-    """Step 1 undone, at a start or when a cleaner failed. Raises StorageError."""
+    """Undo step 1, at a start or after a cleaner failed. Raises StorageError."""
     for name in files.names(directory):
         if name.endswith(CLEANED_SUFFIX) and is_own_file(name):
             files.unlink(directory / name)
 
 
 def finish_replacements(files: Files, directory: Path) -> list[str]:
-    """Undo or finish what was under way when the last process ended. Return the names in the directory.
-
-    Raises StorageError.
-    """
+    """Undo or finish a replacement that was cut off. Returns the names in the directory. Raises StorageError."""
     names = files.names(directory)
     if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
         return names
@@ -181,7 +174,7 @@ def _finish(files: Files, directory: Path, base_offset: int) -> None:
 
 
 def _misfit(files: Files, directory: Path, base_offset: int, end_offset: int) -> str | None:
-    """Why these segments cannot have become one that reaches from `base_offset` to `end_offset`; None if they can."""
+    """Return why no segments can have become one from `base_offset` to `end_offset`, None if they can have."""
     names = files.names(directory)
     bases = segment_offsets(names, LOG_SUFFIX)
     if base_offset not in bases and base_offset not in segment_offsets(names, LOG_SUFFIX + DELETED_SUFFIX):

@@ -1,14 +1,14 @@
-"""Which transactions of a log were aborted, so that a reader of committed records can pass them over (KIP-98).
+"""The index of aborted transactions of a log, by which a reader of committed records skips them (KIP-98).
 
 `<base offset>.txnindex` has Kafka's format: an entry for each abort marker in the segment of that base offset. There is
 no file where there was no abort.
 
 Invariants:
 
-- An entry is in memory when its marker was appended, and is written later: an append does not wait for that. Before a
-  producer snapshot is written `sync` brings all to the disk: what a snapshot tells of as ended is in the files, and
-  what came later is found again by reading the log. Entries in memory are of one segment, the last one.
-- Compaction takes entries away, by a file that takes the place of another (`transaction_fates` says which).
+- An entry is in memory once its marker is appended, and is written later: an append does not wait for that. `sync`
+  brings all to the disk before a producer snapshot is written, so the files have all transactions that ended before
+  the snapshot, and a start finds later ones in the log. Entries in memory are of the last segment.
+- Compaction removes entries by replacing a file (`transaction_fates` says which).
 - Entries rise by the offset of their marker; the last stable offset of an entry is that after the transaction ended.
 """
 
@@ -50,7 +50,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def is_abort(batch: bytes, header: BatchHeader) -> bool | None:
-    """Does this control batch abort its producer's transaction (or commit it)? None: it is of another kind."""
+    """True if a control batch aborts a transaction, False if it commits one, None if it is of another kind."""
     try:
         keys = [record.key for record in records_of_batch(batch, 0, header, max_bytes=_MAX_MARKER_BYTES)]
     except CorruptBatchError:
@@ -90,7 +90,7 @@ class AbortedTransactions:
         self.is_tail_full = False
         """True if it is time for `write_tail`."""
         self._read: dict[int, bytes] = {}
-        """Files that were read for `between_read`, until `forget_read`."""
+        """Contents of files for `between_read`, until `forget_read`."""
 
     def append(self, segment_base_offset: int, aborted: AbortedTransaction) -> None:
         """Remember a transaction whose abort marker is in this segment, in memory. Raises StorageError."""
@@ -104,7 +104,7 @@ class AbortedTransactions:
             self.is_tail_full = len(self._tail) >= _TAIL_BYTES
 
     def write_tail(self) -> None:
-        """Move what is in memory to the file. To be called in a thread. Raises StorageError."""
+        """Move the entries in memory to the file. To be called in a thread. Raises StorageError."""
         with self._writing:
             tail, base_offset = self._tail, self._tail_base
             if tail:
@@ -116,17 +116,15 @@ class AbortedTransactions:
                 self._read.pop(base_offset, None)
 
     def between(self, from_offset: Offset, up_to_offset: Offset) -> list[AbortedTransaction]:
-        """Those that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
+        """Transactions with a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
         return self._between(from_offset, up_to_offset, self.of_segment)
 
     def between_read(self, from_offset: Offset, up_to_offset: Offset) -> list[AbortedTransaction]:
-        """As `between`, without the disk. Raises SegmentClosedError: `read_between` has not read it yet."""
+        """As `between`, from memory. Raises SegmentClosedError if `read_between` must be called first."""
         return self._between(from_offset, up_to_offset, self._of_read)
 
     def read_between(self, from_offset: Offset, up_to_offset: Offset) -> None:
-        """Keep in memory what `between_read` needs, until `forget_read`. To be called in a thread. Raises
-        StorageError.
-        """
+        """Read the files for `between_read`, until `forget_read`. To be called in a thread. Raises StorageError."""
 
         def read(base_offset: int) -> list[AbortedTransaction]:
             self._read[base_offset] = self._stored(base_offset)
@@ -135,7 +133,7 @@ class AbortedTransactions:
         self._between(from_offset, up_to_offset, read)
 
     def forget_read(self) -> None:
-        """Keep nothing in memory that is in the files."""
+        """Forget the contents of files."""
         self._read = {}
 
     def _between(
@@ -151,7 +149,7 @@ class AbortedTransactions:
         return found
 
     def of_segment(self, base_offset: int) -> list[AbortedTransaction]:
-        """Those whose markers are in a segment; none of one that is no longer there. Raises StorageError."""
+        """Transactions whose markers are in a segment, none if it is gone. Raises StorageError."""
         tail = self._tail_of(base_offset)
         return _decode(self._stored(base_offset), tail)
 
@@ -168,17 +166,14 @@ class AbortedTransactions:
         return read_file(self._files, self._path(base_offset)) or b""
 
     def write_cleaned(self, base_offset: int, left: Sequence[AbortedTransaction]) -> None:
-        """Lay beside the file of a segment the one that is to take its place, on the disk. Raises StorageError."""
+        """Write the file that will replace the one of a segment, and sync it. Raises StorageError."""
         file = self._files.open(self._path(base_offset, CLEANED_SUFFIX), create=True)
         file.truncate(0)
         file.write_at(b"".join(TRANSACTION_ENTRY.pack(_VERSION, *aborted) for aborted in left), 0)
         file.sync()
 
     def take_cleaned(self, base_offset: int) -> None:
-        """Put what `write_cleaned` wrote, if anything, into its place. Raises StorageError.
-
-        At any time after that: what is left out is of transactions of which the log had nothing by then.
-        """
+        """Replace a file by that of `write_cleaned`, if any; not urgent after a cleaning. Raises StorageError."""
         self._read.pop(base_offset, None)
         path, cleaned = self._path(base_offset), self._path(base_offset, CLEANED_SUFFIX)
         if not self._files.exists(cleaned):
@@ -206,7 +201,7 @@ class AbortedTransactions:
             self._bases.pop()
 
     def _count_before(self, base_offset: int, offset: Offset) -> int:
-        """Entries that ended before `offset`: those were synced; behind them a crash may have left anything."""
+        """Count the entries that ended before `offset`; a crash may have left anything behind them."""
         count, last_offset = 0, base_offset - 1
         for aborted in self.of_segment(base_offset):
             if not last_offset < aborted.last_offset < offset:
@@ -229,7 +224,7 @@ class AbortedTransactions:
 
 
 def _decode(stored: bytes, tail: bytes) -> list[AbortedTransaction]:
-    """The entries of a file, and those in memory that are not in the file by now."""
+    """Decode the entries of a file, and those in memory that are not in the file yet."""
     found: list[AbortedTransaction] = []
     for content in (stored, tail):
         whole = content[: len(content) // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size]
@@ -243,13 +238,9 @@ def _decode(stored: bytes, tail: bytes) -> list[AbortedTransaction]:
 
 
 def take_batch(
-    header: BatchHeader,
-    now_ms: int,
-    producers: ProducerStates,
-    aborted: AbortedTransactions,
-    snapshot: LogSnapshot,
+    header: BatchHeader, now_ms: int, producers: ProducerStates, aborted: AbortedTransactions, snapshot: LogSnapshot
 ) -> None:
-    """Remember what a batch in the log tells of its producer; a marker ends its transaction. Raises StorageError."""
+    """Update the state of a batch's producer; a marker ends its transaction. Raises StorageError."""
     producers.update(header, now_ms)
     if not header.is_control or header.producer_id < 0:
         return

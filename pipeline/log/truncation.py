@@ -1,14 +1,14 @@
-"""Truncates a log, where it differs from its leader's (KIP-101), or all of it.
+"""Truncates a log at the offset where it differs from its leader's (KIP-101), or removes all its records.
 
 Invariants:
 
-- A log is truncated between batches: the batch that holds the offset goes as a whole.
-- After a crash at any step the log is a beginning of what it was, at least up to the offset. The order of the steps
-  ensures that: first what tells of the part to be removed (the callers' checkpoints, the leader epochs, producer
-  snapshots behind the offset, the index of aborted transactions), which a start rebuilds from the batches; then the
-  batches, the last segment first, brought to the disk before anything can be appended.
-- Nothing is written where other bytes were: a truncated segment is closed, and what follows goes into a new file. A
-  reader of the old snapshot gets the old bytes, or the end of the file where they were, never others in their place.
+- A log is truncated between batches: the batch that holds the offset is removed as a whole.
+- After a crash at any step the log is a prefix of what it was, at least up to the offset, by the order of the steps.
+  First go the records about the removed part, which a start rebuilds from the batches: checkpoints, leader epochs,
+  later producer snapshots, the index of aborted transactions. Then the batches, the last segment first, which is on
+  the disk before anything can be appended.
+- No byte is overwritten: a truncated segment is closed, and the next append goes to a new file. A reader of the old
+  snapshot gets the old bytes, or the end of the file, never other bytes.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from pipeline.model import Offset
 
 
 class TruncationPlan(NamedTuple):
-    """What stays of a row of segments: some as they are, then of one the first `size_bytes`, up to `end_offset`."""
+    """The part of a log that stays: the `kept` segments, then the first `size_bytes` of `split`, up to `end_offset`."""
 
     kept: tuple[Segment, ...]
     split: Segment | None
@@ -38,7 +38,7 @@ class TruncationPlan(NamedTuple):
 
 
 def plan_truncation(segments: Sequence[Segment], offset: Offset) -> TruncationPlan:
-    """The cut before the batch that holds `offset`, or in a gap before the next one. Raises StorageError."""
+    """Plan to truncate before the batch that holds `offset`, or in a gap before the next one. Raises StorageError."""
     number = segment_number(segments, offset)
     place = segments[number].locate(offset)
     if place is None:
@@ -54,7 +54,7 @@ def plan_truncation(segments: Sequence[Segment], offset: Offset) -> TruncationPl
 
 
 def plan_removal(offset: Offset) -> TruncationPlan:
-    """Nothing stays; the log goes on at `offset`."""
+    """Plan to remove all records; the log goes on at `offset`."""
     return TruncationPlan((), None, 0, offset)
 
 
@@ -66,9 +66,7 @@ def _end_of(segment: Segment, size_bytes: int) -> Offset:
 
 
 def hold_open_behind(segments: Sequence[Segment], plan: TruncationPlan) -> None:
-    """Open all of which something will be cut off, so that a lack of open files is met before anything is. Raises
-    StorageError.
-    """
+    """Open the segments to be truncated: a lack of descriptors shows before any change. Raises StorageError."""
     for segment in segments[len(plan.kept) :]:
         segment.hold_open()
 
@@ -76,10 +74,7 @@ def hold_open_behind(segments: Sequence[Segment], plan: TruncationPlan) -> None:
 def truncate_files(
     files: Files, directory: Path, segments: Sequence[Segment], plan: TruncationPlan
 ) -> tuple[Segment, ...]:
-    """Do to the files what was planned; returns when it would survive a crash. Raises StorageError.
-
-    Readers of `segments` keep what they need open: it was opened before (`hold_open_behind`).
-    """
+    """Carry out the plan, for good, on files that `hold_open_behind` has opened. Raises StorageError."""
     behind = segments[len(plan.kept) :]
     removed = behind if plan.split is None else behind[1:]
     for segment in reversed(removed):
@@ -91,10 +86,10 @@ def truncate_files(
 
 @fails_alone
 def truncate_to(log: UnifiedLog, offset: Offset) -> bool:
-    """Drop the batch that holds this offset and all behind it, for good; False if there is none.
+    """Remove the batch that holds this offset and all batches behind it; False if there is none. Called in a thread.
 
-    To be called in a thread. The log may end before `offset` then. One before the log start offset, or whose batch
-    reaches there, leaves nothing. Raises StorageError: the log is offline then; DiskFullError: to be called again.
+    The log may end before `offset` then, and is empty if it would end before the log start offset. Raises
+    StorageError: the log is offline then; DiskFullError: to be called again.
     """
     with log.locks.change, log.flusher.lock, log.locks.files:
         check_online(log)
@@ -110,7 +105,7 @@ def truncate_to(log: UnifiedLog, offset: Offset) -> bool:
 
 @fails_alone
 def restart_at(log: UnifiedLog, offset: Offset) -> None:
-    """Drop everything, for good; the log starts and ends at this offset then. As `truncate_to` else."""
+    """Remove all records; the log starts and ends at this offset then. Called and raises as `truncate_to`."""
     with log.locks.change, log.flusher.lock, log.locks.files:
         check_online(log)
         _truncate(log, plan_removal(offset), offset)

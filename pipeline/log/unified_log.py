@@ -1,18 +1,18 @@
-"""A partition's log: a row of segments, appended to at one end and read anywhere.
+"""A partition's log: consecutive segments, appended to at the end and read anywhere.
 
 Invariants:
 
-- Offsets rise from batch to batch. `append` makes them dense; `append_keeping_offsets` and `append_copied` take them as
-  they are, gaps included, and refuse batches before the log end offset.
-- `snapshot` is replaced as a whole, never changed: a read works on the snapshot that it took, and no read blocks a
-  write (Kafka's 0.7 design, *Deletes*).
+- Offsets rise from batch to batch. `append` makes them dense; `append_keeping_offsets` and `append_copied` keep them,
+  gaps included, and refuse batches before the log end offset.
+- `snapshot` is replaced as a whole, never changed: a read uses one snapshot, and no read blocks a write (Kafka's 0.7
+  design, *Deletes*).
 - Everything before `recovery_point` survives a crash (`flusher`).
 - The log end offset moves back only in `truncate_to` and `restart_at` (`truncation`).
-- After a failed sync, or a failed write that could not be taken back, nobody knows what is on the disk: the log is
+- After a failed sync, or a failed write that could not be taken back, the state of the disk is unknown: the log is
   offline for good, `failure` says why, and every call raises StorageError. A restart recovers the log. A full disk is
   no such failure: the append is taken back and the log goes on (`log_failure`).
-- Records before the log start offset are gone for readers. A caller that moves it checkpoints it before segments lose
-  their files, so that a crash never leaves a hole between the segments that are left.
+- Readers see nothing before the log start offset. A caller that moves it checkpoints it before segments lose their
+  files, so that a crash never leaves a hole between the remaining segments.
 - One thread appends, expires and deletes records. Flushes, deletions of segments and rolls may run in another one at
   the same time, reads in any; nothing is appended while one rolls. Nothing is expired while one truncates; the caller
   of a truncation sees to it that nothing is appended and no record deleted. `locks` has the table of locks.
@@ -46,7 +46,7 @@ from pipeline.records.turns import Steps
 
 
 class UnifiedLog:
-    """An open log. Made by `pipeline.log.loader.load_log`."""
+    """An open log, created by `load_log` or `create_log`."""
 
     def __init__(
         self,
@@ -77,24 +77,21 @@ class UnifiedLog:
         self.clean_offset: Offset | None = None
         """The offset up to which the log has been compacted; None: never."""
         self.truncations = 0
-        """Rises before and after a truncation: what was read of the segments before may be gone."""
+        """Rises before and after a truncation: anything read before may be gone from the log."""
         self.is_truncating = False
-        """True during a truncation: what is read of the segments now may be gone."""
+        """True during a truncation: anything read now may be gone from the log."""
         self.may_lack_tail = False
-        """True if the end of the log, as this process found it, may lack acknowledged records: the machine stopped
-        before they were on the disk, or the disk damaged them.
-        """
+        """True if acknowledged records may be missing at the end: the power was lost, or the disk damaged them."""
         self.is_flushed_first = False
         """True if nothing was acknowledged before it was on the disk (`flush_promise`)."""
         self.failure: StorageError | None = None
         self.on_failure: Callable[[StorageError], None] = lambda _: None
         self.on_moving_back: Callable[[], None] = lambda: None
-        """Rewrites checkpoints that tell of more than the log holds now."""
+        """Rewrites checkpoints with offsets beyond the log end offset."""
         self.waits_for_disk = True
-        """False if an append raises RollDueError instead of waiting for the disk to create or open a file, or to write
-        an index."""
+        """True if an append waits for a roll, False if it raises RollDueError for the caller to `roll` in a thread."""
         self.is_rolling = False
-        """True from before `roll` is called in a thread until it has returned: nothing is appended meanwhile."""
+        """True while `roll` runs in a thread, as set by its caller: nothing is appended meanwhile."""
         self.holds_end = False
         """True if the file that is appended to stays open: no append has to open it."""
 
@@ -110,12 +107,12 @@ class UnifiedLog:
 
     @property
     def recovery_point(self) -> Offset:
-        """Every record before it survives a crash."""
+        """All records before it survive a crash."""
         return self.flusher.recovery_point
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Every transaction before it has ended, and nothing behind it is stable (KIP-98)."""
+        """The offset before which all transactions have ended (KIP-98)."""
         unstable = self.producers.first_unstable_offset
         return self.snapshot.end_offset if unstable is None else unstable
 
@@ -126,15 +123,15 @@ class UnifiedLog:
         return NO_LEADER_EPOCH if end_offset == start_offset else epochs.epoch_at(Offset(end_offset - 1))
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
-        """Note that whatever is appended from now on is written in this epoch or a later one."""
+        """Begin a leader epoch: appends from now on are in this epoch or a later one."""
         self.snapshot.epochs.begin(epoch, self.snapshot.end_offset)
 
     def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
-        """The newest epoch of the log that is not above this one, and where it ends; (-1, -1) if it is not known."""
+        """The newest epoch of the log up to this one, and its end offset; (-1, -1) if it is not known."""
         return self.snapshot.epochs.end_offset_for(epoch, self.snapshot.end_offset)
 
     def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
-        """Where this epoch begins in the log, None if it is not known."""
+        """The first offset of this epoch in the log, None if it is not known."""
         return next((entry.start_offset for entry in self.snapshot.epochs.entries if entry.epoch == epoch), None)
 
     # Reading
@@ -149,7 +146,7 @@ class UnifiedLog:
         waits: bool = True,
         holds: bool = False,
     ) -> LogSlice:
-        """As `LogSnapshot.read` of the present snapshot."""
+        """Read the present snapshot (`LogSnapshot.read`)."""
         check_online(self)
         skips = SkipBudget() if skips is None else skips
         return self.snapshot.read(offset, max_bytes, up_to_offset, skips, waits=waits, holds=holds)
@@ -157,9 +154,8 @@ class UnifiedLog:
     def aborted_transactions(
         self, from_offset: Offset, up_to_offset: Offset, *, waits: bool = True
     ) -> Sequence[AbortedTransaction]:
-        """Aborted transactions that have a record from `from_offset` on and before `up_to_offset`.
-
-        Raises StorageError, and without `waits` SegmentClosedError if the disk is needed for that.
+        """Aborted transactions with a record from `from_offset` on and before `up_to_offset`. Raises StorageError, and
+        without `waits` SegmentClosedError if a file must be read for that.
         """
         between = self.aborted.between if waits else self.aborted.between_read
         return between(from_offset, up_to_offset)
@@ -172,7 +168,7 @@ class UnifiedLog:
     def offset_for_timestamp(
         self, timestamp: int, max_opened_bytes: int = MIN_OPENED_BYTES
     ) -> Steps[tuple[int, Offset] | None]:
-        """As `LogSnapshot.first_record_since` of the present snapshot."""
+        """Search the present snapshot (`LogSnapshot.first_record_since`)."""
         check_online(self)
         return self.snapshot.first_record_since(timestamp, max_opened_bytes)
 
@@ -181,7 +177,7 @@ class UnifiedLog:
     def append(
         self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: LeaderEpoch, now_ms: int
     ) -> AppendInfo:
-        """Append validated batches, giving them the next offsets; offsets and epoch are patched in `batches`.
+        """Append validated batches at the next offsets; offsets and epoch are patched in `batches`.
 
         Raises what `ProducerStates.check` raises, StorageError, RollDueError; nothing was appended then.
         """
@@ -196,15 +192,15 @@ class UnifiedLog:
     def append_keeping_offsets(
         self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: LeaderEpoch, now_ms: int
     ) -> AppendInfo:
-        """As `append_copied`, but written in this epoch, which is patched in `batches`."""
+        """Append batches as `append_copied` does, but in this epoch, which is patched in `batches`."""
         return self.append_copied(batches, appends.set_epoch(batches, headers, leader_epoch), now_ms)
 
     def append_copied(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> AppendInfo:
-        """Append batches of a copied log as they are, at the offsets and in the epochs that they bear.
+        """Append batches of a copied log unchanged, at their own offsets and in their own epochs.
 
-        Producers are remembered, not checked: the original has checked them. Raises OffsetOverlapError if a batch lies
-        before the log end offset, StorageError, RollDueError; nothing was appended then, unless the batches are not
-        `within_reach` of each other: these are appended run by run.
+        Producers are remembered but not checked: the leader has checked them. Raises OffsetOverlapError if a batch lies
+        before the log end offset, StorageError, RollDueError; nothing was appended then, unless one segment cannot hold
+        all batches: they are appended run by run (`within_reach`).
         """
         check_online(self)
         appends.check_rising(batches, headers, self.snapshot.end_offset)
@@ -217,7 +213,7 @@ class UnifiedLog:
     def _append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> AppendInfo:
         try:  # as `fails_alone`, without its call
             self.is_changed = True
-            with self.locks.snapshot:  # else the file may be released once the segment is ready
+            with self.locks.snapshot:  # `release_files` must not close a file with unsynced data
                 segment = self._segment_for(len(batches), headers, now_ms)
                 size_bytes = segment.size_bytes
                 try:
@@ -251,7 +247,7 @@ class UnifiedLog:
         return AppendInfo(Offset(headers[0].base_offset), last_offset, NO_TIMESTAMP, self.log_start_offset, headers)
 
     def take_producer(self, header: BatchHeader, now_ms: int) -> None:
-        """Remember what a batch in the log tells of its producer. Raises StorageError; the log is offline then."""
+        """Update the state of a batch's producer. Raises StorageError; the log is offline then."""
         try:
             take_batch(header, now_ms, self.producers, self.aborted, self.snapshot)
         except StorageError as error:
@@ -259,11 +255,11 @@ class UnifiedLog:
             raise
 
     def _take_back(self, segment: Segment, size_bytes: int, error: Exception) -> None:
-        """Remove what a failed append may have left behind the end."""
+        """Remove bytes that a failed append may have left behind the end."""
         try:
             segment.truncate(size_bytes)
             segments = self.snapshot.segments
-            if segment.base_offset > self.snapshot.end_offset:  # it was begun behind a gap, for this append
+            if segment.base_offset > self.snapshot.end_offset:  # begun behind a gap, for this append
                 self.snapshot = self.snapshot._replace(segments=segments[:-1])
                 segments[-2].is_synced = False
                 remove_segment(segment)
@@ -296,10 +292,8 @@ class UnifiedLog:
 
     @fails_alone
     def roll(self, due: RollDueError, now_ms: int) -> None:
-        """Begin or prepare the segment that an append asked for, unless the log has moved on. To be called in a thread,
-        while `is_rolling` keeps others from appending.
-
-        Raises StorageError; the log is offline then, unless the disk is full.
+        """Begin or prepare the segment that an append asked for, unless the log has moved on. Called in a thread, with
+        `is_rolling` set. Raises StorageError; the log is offline then, unless the disk is full.
         """
         with self.locks.change:
             check_online(self)
@@ -319,9 +313,8 @@ class UnifiedLog:
             self.add_segment(base_offset, now_ms)
 
     def add_segment(self, base_offset: Offset, now_ms: int) -> None:
-        """Close the last segment and begin a new one. For parts of the log that hold `locks.change`.
-
-        Raises StorageError; the log is offline then, unless the disk is full.
+        """Close the last segment and begin a new one; the caller holds `locks.change`. Raises StorageError; the log is
+        offline then, unless the disk is full.
         """
         self.is_changed = True
         with failing_unless_full(self):
@@ -334,16 +327,15 @@ class UnifiedLog:
         self.flusher.has_new_names = True
 
     def create_segment(self, base_offset: Offset, now_ms: int) -> Segment:
-        """A new segment that is not in the log yet. Raises StorageError."""
+        """Create a segment that is not in the log yet. Raises StorageError."""
         interval = self.config.index_interval_bytes
         return Segment(self.files, self.directory, base_offset, index_interval_bytes=interval, now_ms=now_ms).create()
 
     # Deleting, flushing
 
     def delete_records(self, before: Offset) -> Offset:
-        """Let no record before this offset be read any more; returns the log start offset, which never moves back.
-
-        Raises OffsetOutOfRangeError if it is beyond the end, StorageError.
+        """Move the log start offset up to this offset, never back; returns it. Raises OffsetOutOfRangeError for an
+        offset beyond the log end offset, StorageError.
         """
         check_online(self)
         with self.locks.snapshot:
@@ -356,14 +348,12 @@ class UnifiedLog:
 
     @fails_alone
     def flush(self) -> None:
-        """Return once all that has been appended survives a crash. Raises StorageError; the log is offline then, unless
-        the disk is full.
-        """
+        """Bring all records to the disk. Raises StorageError; the log is offline then, unless the disk is full."""
         with self.flusher.lock:
             check_online(self)
             with failing_unless_full(self):
                 self.flusher.flush(lambda: self.snapshot)
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """True if a record has waited for `flush_ms`, or if a segment was closed that may not be on the disk yet."""
+        """True if a record has waited for `flush_ms`, or if a closed segment may not be on the disk yet."""
         return self.failure is None and self.flusher.is_due(self.snapshot.segments, self.config, now_ms)

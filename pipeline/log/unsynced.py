@@ -1,11 +1,11 @@
-"""What a failed sync leaves: files whose page cache holds data that a later sync will not write.
+"""Rewrites the files of a log after a failed sync: their page cache holds data that a later sync will not write.
 
 Linux counts pages that it could not write as clean, so a sync of the next process succeeds without them. Invariants:
 
-- A log whose disk refused something is marked in its directory. The mark need not survive a loss of power: what is read
-  after that is what the disk holds.
-- At the next start everything that is not known to be on the disk is copied to new files, which are synced, before
-  anything of it is trusted; then the mark goes.
+- A log is marked in its directory after its disk refused something. The mark need not survive a loss of power: after
+  that, reads return what the disk holds.
+- The next start copies everything that may not be on the disk to new files and syncs them, before it trusts any of it;
+  then it removes the mark.
 """
 
 from contextlib import suppress
@@ -20,16 +20,13 @@ from pipeline.model import Offset
 
 
 def note_failure(files: Files, directory: Path) -> None:
-    """Have the next start rewrite the log; as well as a failing disk lets this be told."""
+    """Have the next start rewrite the log, if the failing disk takes the mark."""
     with suppress(StorageError):
         files.open(directory / SYNC_FAILED, create=True)
 
 
 def rewrite_unsynced(files: Files, directory: Path, recovery_point: Offset) -> None:
-    """Bring to the disk all that is read of a marked log, from the segment of the recovery point on.
-
-    Raises StorageError.
-    """
+    """Rewrite a marked log from the segment of the recovery point on. Raises StorageError."""
     if not files.exists(directory / SYNC_FAILED):
         return
     names = [name for name in files.names(directory) if is_own_file(name) and not name.endswith(TEMPORARY_SUFFIX)]

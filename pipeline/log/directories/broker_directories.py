@@ -2,9 +2,9 @@
 
 Invariants:
 
-- A partition is in one directory for life. A new one goes to the directory with the fewest; one that was there before
-  is not made anew while a directory that may hold it is offline.
-- A partition found in two directories is served from neither: nobody knows which one is right.
+- A partition stays in one directory for life. A new one goes to the directory with the fewest partitions; one that
+  existed before is not recreated while a directory that may hold it is offline.
+- A partition found in two directories is served from neither: either one may be the right one.
 - A directory that cannot be opened is offline from the start. Without any the start fails.
 """
 
@@ -34,7 +34,7 @@ logger = structlog.get_logger()
 
 
 class LogDirectories:
-    """The open directories. Made by `LogDirectories.open`."""
+    """The log directories of a broker, opened by `LogDirectories.open`."""
 
     def __init__(self, opened: Sequence[LogDirectory], unopened: Mapping[Path, StorageError]) -> None:
         self._opened = opened
@@ -85,7 +85,7 @@ class LogDirectories:
 
     @property
     def ids(self) -> Sequence[uuid.UUID]:
-        """Of the directories that this process holds."""
+        """The ids of the directories that this process holds."""
         return [directory.id for directory in self._opened]
 
     @property
@@ -95,12 +95,12 @@ class LogDirectories:
 
     @property
     def opened(self) -> Sequence[LogDirectory]:
-        """Those that could be opened, in the order of the setting; look at `failure`."""
+        """Directories that could be opened, in the order of the setting; they may have a `failure`."""
         return self._opened
 
     @property
     def offline(self) -> Mapping[Path, StorageError]:
-        """Those whose disk failed, and how."""
+        """Directories whose disk failed, with the error."""
         failed = {directory.path: directory.failure for directory in self._opened if directory.failure is not None}
         return {**self._unopened, **failed}
 
@@ -110,7 +110,7 @@ class LogDirectories:
 
     @property
     def is_any_online(self) -> bool:
-        """Is there one left?"""
+        """True if a directory is online."""
         return bool(self._online)
 
     def get(self, topic_partition: TopicPartition) -> UnifiedLog | None:
@@ -135,10 +135,7 @@ class LogDirectories:
         topic_id: uuid.UUID | None = None,
         config: LogConfig | None = None,
     ) -> UnifiedLog:
-        """As `create_all`, of one. `is_new`: the partition was never anywhere.
-
-        Raises ValueError if there is one of this name, StorageError, also if a directory is offline that may hold it.
-        """
+        """Create one log, as `create_all` does. Raises ValueError, and StorageError if the log could not be created."""
         wanted = NewLog(topic_partition=topic_partition, topic_id=topic_id, config=config, is_new=is_new)
         made = self.create_all([wanted], now_ms)[topic_partition]
         if isinstance(made, StorageError):
@@ -146,10 +143,7 @@ class LogDirectories:
         return made
 
     def create_all(self, new: Sequence[NewLog], now_ms: int) -> dict[TopicPartition, UnifiedLog | StorageError]:
-        """Create new, empty logs, placed as by `place`; a log that could not be created has the reason in its place.
-
-        Raises ValueError if there is one of these names.
-        """
+        """Create empty logs; returns an error for a log that could not be created. Raises ValueError if one exists."""
         made: dict[TopicPartition, UnifiedLog | StorageError] = {}
         shares: dict[LogDirectory, list[NewLog]] = {}
         for wanted, place in zip(new, self.place(new).values(), strict=True):
@@ -164,8 +158,7 @@ class LogDirectories:
     def place(
         self, new: Sequence[NewLog], avoided: Set[Path] = frozenset()
     ) -> dict[TopicPartition, LogDirectory | StorageError]:
-        """Choose the log dir of each new log, one log after the other, without a word to the disk: the log dir that
-        has the fewest.
+        """Choose the log dir with the fewest logs for each new log, one after the other, without access to the disk.
 
         Log dirs that are `avoided` get none as long as there is another.
         """
@@ -191,10 +184,7 @@ class LogDirectories:
         return not self._knows_served or any(replica in directory.served for directory in self._opened)
 
     def begin_settling(self) -> Sequence[LogDirectory]:
-        """Believe from now on what the notes of served replicas say.
-
-        Returns the log dirs in each of which `settle_tails` is to be called, with `ids`.
-        """
+        """Trust the notes of served replicas from now on. Returns the log dirs in which to call `settle_tails`."""
         self._knows_served = True
         return self._online
 
@@ -203,21 +193,15 @@ class LogDirectories:
         return [held for directory in self._online for held in find_logs(directory)]
 
     def is_set_aside_whole(self, name: LogName) -> bool:
-        """Return True if the log waits for its topic to return, with all that this broker ever told others of.
-
-        Raises StorageError.
-        """
+        """Return True if the log is set aside and has all its acknowledged records. Raises StorageError."""
         return any(directory.set_aside.is_whole(name) for directory in self._online)
 
     def may_displace(self, name: LogName) -> Sequence[LogDirectory]:
-        """Return the log dirs in which `is_displaced` is to be asked, in a thread, about a log.
-
-        Where `make_way` was called after that, `made_way` is to be called.
-        """
+        """Return the log dirs in which to call `is_displaced`, in a thread, and `made_way` after each `make_way`."""
         return [directory for directory in self._online if may_be_displaced(directory, name)]
 
     def made_way(self, topic_partition: TopicPartition) -> None:
-        """Look anew whether a partition is in two log dirs."""
+        """Check again if a partition is in two log dirs."""
         others = {name: error for name, error in self._doubled.items() if name != topic_partition}
         self._doubled = {**others, **_doubled(self._opened, {topic_partition})}
 
@@ -242,7 +226,7 @@ class LogDirectories:
         return self._by_path[log.directory.parent]
 
     def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
-        """As `LogDirectory.delete_segments`, for logs anywhere. Raises the first StorageError."""
+        """Call `LogDirectory.delete_segments` for the directory of each log. Raises the first StorageError."""
         shares: dict[LogDirectory, dict[UnifiedLog, Sequence[Segment]]] = {}
         for log, segments in expired.items():
             shares.setdefault(self._owner(log), {})[log] = segments
@@ -251,19 +235,19 @@ class LogDirectories:
     def replace_segments(
         self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
     ) -> bool:
-        """As `LogDirectory.replace_segments`, for a log anywhere."""
+        """Call `LogDirectory.replace_segments` for the directory of the log."""
         return self._owner(log).replace_segments(log, base_offset, end_offset, now_ms, truncations)
 
     def checkpoint_clean_offset(self, log: UnifiedLog) -> None:
-        """Write down how far logs have been compacted, in the directory of this one. Raises StorageError."""
+        """Checkpoint the clean offsets of the directory of this log. Raises StorageError."""
         self._owner(log).checkpoint_clean_offsets()
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
-        """Write down the high watermarks of these logs, wherever they are. Raises the first StorageError."""
+        """Checkpoint the high watermarks of these logs. Raises the first StorageError."""
         _for_each(self._online, lambda directory: directory.checkpoint_high_watermarks(offsets))
 
     def high_watermark(self, topic_partition: TopicPartition) -> Offset:
-        """The high watermark as it was checkpointed last, within what the log holds; 0 if there is no log."""
+        """The last checkpointed high watermark, within the offsets of the log; 0 if there is no log."""
         for directory in self._opened:
             log = directory.logs.get(topic_partition)
             if log is not None:
@@ -275,7 +259,7 @@ class LogDirectories:
         self._owner(log).checkpoint_log_start_offsets()
 
     def flush_due(self, now_ms: int) -> None:
-        """As `LogDirectory.flush_due`. Raises the first StorageError."""
+        """Call `LogDirectory.flush_due` of each directory. Raises the first StorageError."""
         _for_each(self._opened, lambda directory: directory.flush_due(now_ms))
 
     def close(self) -> None:
@@ -284,7 +268,7 @@ class LogDirectories:
 
 
 def find_directory_ids(paths: Sequence[Path], files: Files) -> Sequence[uuid.UUID]:
-    """The ids that directories have, whoever holds them; those that cannot be read are passed over."""
+    """The ids of directories, held by any process; directories that cannot be read are skipped."""
     found = []
     for path in paths:
         with suppress(StorageError):
@@ -305,10 +289,9 @@ def find_cluster_id_of(paths: Sequence[Path], files: Files) -> str | None:
 def create_each(
     directory: LogDirectory, new: Sequence[NewLog], now_ms: int
 ) -> dict[TopicPartition, UnifiedLog | StorageError]:
-    """Create new, empty logs in a log dir; a log that could not be created has the reason in its place.
+    """Create empty logs in a log dir, as many as there is room for; returns an error for each that was not created.
 
-    Where there is no room for all of them, as many as there is room for. Raises ValueError if there is one of these
-    names.
+    Raises ValueError if one exists.
     """
     made: dict[TopicPartition, UnifiedLog | StorageError] = {}
     for wanted in new:
@@ -328,7 +311,7 @@ def create_each(
 
 
 def _refusal(directory: LogDirectory, name: TopicPartition) -> StorageError | None:
-    """Why no log of this name can be made in a directory, None if one can."""
+    """Return why no log of this name can be created in a directory, None if one can."""
     try:
         if directory.is_in_the_way(name):
             return StorageError(str(directory.path / str(name)), "is no log; move it out of the log dir")
@@ -338,7 +321,7 @@ def _refusal(directory: LogDirectory, name: TopicPartition) -> StorageError | No
 
 
 def _for_each(directories: Sequence[LogDirectory], action: Callable[[LogDirectory], None]) -> None:
-    """Do it for all, then raise the first StorageError."""
+    """Act on all directories, then raise the first StorageError."""
     first: StorageError | None = None
     for directory in directories:
         try:
@@ -352,7 +335,7 @@ def _for_each(directories: Sequence[LogDirectory], action: Callable[[LogDirector
 def _doubled(
     directories: Sequence[LogDirectory], names: Set[TopicPartition] | None = None
 ) -> dict[TopicPartition, PipelineError]:
-    """Partitions that are in two directories, of these or (None) of all, and what to do."""
+    """Partitions (of `names`, or of all) that are in two directories, with an error that says what to do."""
     found: dict[TopicPartition, Path] = {}
     doubled: dict[TopicPartition, PipelineError] = {}
     for directory in directories:

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- The mark is written last, once all logs that it vouches for are on the disk, and removed before anything is changed.
-- The mark vouches for every log but those that it names: logs that failed, or that the disk was too slow for.
-- Where the machine was started again since, each log that the mark names bears the note that it may lack its tail
-  (`tail-lost`) before the present boot is noted, and the mark goes after that. So a start that is cut off neither
-  forgets these logs nor makes the others suspect.
+- The mark is written last, once all logs that it covers are on the disk, and removed before anything is changed.
+- The mark covers all logs but those that it names: logs that failed, or that the disk was too slow for.
+- After a restart of the machine, each log that the mark names is noted to lack its tail (`tail-lost`) before the
+  present boot is noted, and the mark goes after that. So a start that is cut off neither forgets these logs nor
+  distrusts the others.
 """
 
 from collections.abc import Collection
@@ -22,11 +22,7 @@ from pipeline.model import TopicPartition
 
 
 def read_mark(files: Files, root: Path) -> frozenset[str] | None:
-    """Return the names of the partitions that the mark does not vouch for; None if there is no mark, or one that was
-    damaged and vouches for nothing.
-
-    Raises StorageError.
-    """
+    """Return the partitions that the mark does not cover, None without a valid mark. Raises StorageError."""
     content = read_file(files, root / CLEAN_SHUTDOWN)
     if content is None:
         return None
@@ -36,13 +32,13 @@ def read_mark(files: Files, root: Path) -> frozenset[str] | None:
 
 
 def write_mark(files: Files, root: Path, unclosed: Collection[TopicPartition]) -> None:
-    """Vouch for all logs but these. Raises StorageError."""
+    """Write the mark; it covers all logs but these. Raises StorageError."""
     content = "".join(f"{name}\n" for name in sorted(unclosed))
     replace_file(files, root / CLEAN_SHUTDOWN, content.encode())
 
 
 def note_tails(files: Files, root: Path, unclosed: Collection[str]) -> None:
-    """Note that these logs may lack their tails, as well as a damaged log lets this be."""
+    """Note that these logs may lack their tails, if the disk takes the note."""
     for name in unclosed:
         directory = root / name
         with suppress(StorageError):

@@ -1,11 +1,11 @@
-"""Deletions under way in one log dir: segments that are out of their logs, and renamed files until they are unlinked.
+"""Pending deletions in one log dir: segments that have left their logs, and renamed files until they are unlinked.
 
 Invariants:
 
-- Segments get the names of deleted files once the log start offset behind them is on the disk. A disk that has no room
-  for that offset still lets segments go: from the oldest on, each for good before the next, so that a crash leaves no
-  hole.
-- No deletion is forgotten for want of space, or of leave to open another file: the next call tries it again.
+- The files of segments are renamed once the log start offset behind them is on the disk. If the disk has no room for
+  that offset, they are renamed all the same: from the oldest on, each for good before the next, so that a crash leaves
+  no hole.
+- A deletion that lacks space or a descriptor is tried again by the next call.
 """
 
 import threading
@@ -30,16 +30,16 @@ class Deletions:
         self._renamed: list[tuple[int, Sequence[Path]]] = []
 
     def add_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]]) -> None:
-        """Take segments that are out of their logs, the oldest first, for the next `rename_segments`."""
+        """Add segments that have left their logs, the oldest first, for the next `rename_segments`."""
         with self._renaming:
             for log, segments in expired.items():
                 self._expired.setdefault(log, []).extend(segments)
 
     def rename_segments(self, now_ms: int, note_starts: Callable[[], None]) -> None:
-        """Rename the files of all segments taken; `note_starts` brings the log start offsets to the disk.
+        """Rename the files of all added segments, after `note_starts` has brought the log start offsets to the disk.
 
-        Raises what `note_starts` raises but DiskFullError, and the first StorageError of a log. What was refused for
-        want of space is tried again by the next call; a log that was deleted meanwhile is left alone.
+        Raises what `note_starts` raises but DiskFullError, and the first StorageError of a log, which may have been
+        deleted meanwhile. Segments that lacked space stay for the next call.
         """
         with self._renaming:
             if not self._expired:
@@ -68,7 +68,7 @@ class Deletions:
             del waiting[0]
 
     def add(self, due_ms: int, paths: Sequence[Path]) -> None:
-        """Have renamed files, or directories of partitions, removed at this time."""
+        """Add renamed files, or directories of partitions, to be removed at this time."""
         self._renamed.append((due_ms, paths))
 
     def remove_due(self, now_ms: int, *, is_all_due: bool) -> None:

@@ -2,16 +2,15 @@
 
 Invariants:
 
-- The directory belongs to one broker of one cluster; another one's is refused. Its own id, made when it is first taken,
-  stays with it (KIP-858): the process that holds the lock may say that a broker which named this id is dead.
+- The directory belongs to one broker of one cluster; others refuse it. Its own id never changes (KIP-858): the process
+  that holds the lock may report that the broker which registered this id is dead.
 - The mark of a clean shutdown is written last. It names the logs that were not brought to disk (`clean_mark`). So
   the next start checks these logs, or without the mark all of them (`startup`).
 - A partition's directory is renamed before its files are removed: a deletion that was cut off is finished at the next
-  start and never leaves half a log. A log is removed if its partition and its topic id are named, never for its name
-  alone (`displacement`).
+  start and never leaves half a log. A log is removed by partition and topic id, never by name alone (`displacement`).
 - Once the disk has failed under any of its logs, the directory is offline for good: `failure` says why, and all its
-  logs refuse every call. What a failed disk still holds is found out by the next start alone.
-- A log start offset is checkpointed before the segments before it lose their files. A checkpoint never tells of an
+  logs refuse every call. Only the next start finds out what the failed disk still holds.
+- A log start offset is checkpointed before older segments lose their files. A checkpoint never has an offset of an
   earlier log of the same name.
 - Files of deleted segments and partitions are renamed, and unlinked after the delay in the log's settings or at the
   next start.
@@ -29,12 +28,7 @@ from types import MappingProxyType
 import structlog
 
 from pipeline.errors import DiskFullError, OddEntryError, PipelineError, StorageError
-from pipeline.log.checkpoint import (
-    CLEAN_OFFSETS,
-    HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
-)
+from pipeline.log.checkpoint import CLEAN_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.clean_mark import write_mark
 from pipeline.log.directories.deletions import Deletions
@@ -46,9 +40,7 @@ from pipeline.log.files import FileLock, Files, Volume
 from pipeline.log.held_files import drop_files, release_files
 from pipeline.log.loader import NewLog, create_logs
 from pipeline.log.log_failure import abandon
-from pipeline.log.partition_files import (
-    name_deleted,
-)
+from pipeline.log.partition_files import name_deleted
 from pipeline.log.replacement import replace_segments
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
@@ -62,7 +54,7 @@ logger = structlog.get_logger()
 
 
 class LogDirectory:
-    """The open directory. Made by `startup.open_log_directory`."""
+    """An open log dir, created by `open_log_directory`."""
 
     def __init__(
         self,
@@ -80,11 +72,11 @@ class LogDirectory:
         self.config = config
         self.failed: dict[TopicPartition, PipelineError] = {}
         self.undeleted: set[TopicPartition] = set()
-        """Of `failed`, logs that were about to be deleted: nothing else is wrong with them."""
+        """Partitions of `failed` whose logs only could not be deleted."""
         self.begun: set[TopicPartition] = set()
-        """Logs whose creation the disk had no room for, nor the process a descriptor to remove what was made."""
+        """Logs whose creation failed for lack of space or descriptors, and whose files could not be removed."""
         self.foreign: list[Path] = []
-        """Entries that bear the name of a partition, or of a deleted one, and that no broker made: left alone."""
+        """Entries with the name of a partition, or of a deleted one, that no broker created: left alone."""
         self.failure: StorageError | None = None
         self.may_lack_tails = False
         """True if the machine lost power since the logs were written."""
@@ -117,13 +109,13 @@ class LogDirectory:
             return self.files.volume(self.path)
 
     def add(self, log: UnifiedLog) -> None:
-        """Take a log that was opened or created."""
+        """Add a log that was opened or created."""
         log.on_failure = self._take_offline
         log.on_moving_back = partial(self._checkpoint_move, log)
         self._logs[log.topic_partition] = log
 
     def _take_offline(self, error: StorageError) -> None:
-        """The disk failed."""
+        """Take the directory and its logs offline after the disk failed."""
         if self.failure is not None:
             return
         self.failure = error
@@ -137,7 +129,7 @@ class LogDirectory:
 
     @contextmanager
     def noticing_failure(self) -> Iterator[None]:
-        """Any refusal of the disk but for a lack of space, or for an odd entry, takes the directory offline."""
+        """Take the directory offline if the disk refuses something, but not for a lack of space or an odd entry."""
         self._check_online()
         try:
             yield
@@ -155,15 +147,13 @@ class LogDirectory:
         topic_id: uuid.UUID | None = None,
         config: LogConfig | None = None,
     ) -> UnifiedLog:
-        """As `create_all`, of one."""
+        """Create one log, as `create_all` does."""
         (log,) = self.create_all([NewLog(topic_partition=topic_partition, topic_id=topic_id, config=config)], now_ms)
         return log
 
     def create_all(self, new: Sequence[NewLog], now_ms: int) -> list[UnifiedLog]:
-        """New, empty logs.
-
-        A crash may take back those that nothing was flushed to. Raises ValueError if there is one of these names,
-        StorageError; none is there then.
+        """Create empty logs; a crash may undo that for logs without a flush. Raises ValueError if one exists, and
+        StorageError: none is created then.
         """
         names = [wanted.topic_partition for wanted in new]
         for name in names:
@@ -186,7 +176,7 @@ class LogDirectory:
         return logs
 
     def remove_begun(self, names: Iterable[TopicPartition]) -> None:
-        """Remove what was made of logs that could not be created. Raises StorageError."""
+        """Remove the files of logs that could not be created. Raises StorageError."""
         for name in self.begun.intersection(names):
             self.files.remove_tree(self.path / str(name))
             self.begun.discard(name)
@@ -196,7 +186,7 @@ class LogDirectory:
         self.delete_all([LogName(topic_partition, topic_id)], now_ms)
 
     def delete_all(self, names: Iterable[LogName], now_ms: int) -> None:
-        """Remove these logs, also ones that failed or were set aside; none there is fine, nor one of another topic.
+        """Delete the logs of these names, also those that failed or were set aside; missing ones are skipped.
 
         Regions handed out stay readable. Raises StorageError.
         """
@@ -231,8 +221,8 @@ class LogDirectory:
                 self._deletions.add(now_ms + delay_ms, [path])
 
     def _rename_deleted(self, name: LogName, source: Path, target: Path) -> bool:
-        """Return False if nothing is there: an operator removed it. A log that does not get the name for want of space
-        is kept as one that failed, or was set aside, to be deleted later. Raises StorageError.
+        """Return False if the directory is gone: an operator removed it. A log that cannot be renamed for want of space
+        stays failed, or set aside, to be deleted later. Raises StorageError.
         """
         with self.noticing_failure():
             if not self.files.exists(source):
@@ -249,7 +239,7 @@ class LogDirectory:
         return True
 
     def _end_use(self, name: LogName) -> None:
-        """End the use of a log that is to be deleted: no flush of it meets one that is made anew under the name."""
+        """End the use of a log to be deleted: no late flush may write into a recreated log of the same name."""
         log = self._logs.get(name.topic_partition)
         if log is not None and log.topic_id == name.topic_id and name not in self.set_aside.paths:
             abandon(log, "the partition was deleted")
@@ -264,7 +254,7 @@ class LogDirectory:
         self.checkpoints.forget(topic_partition)
 
     def _take_out(self, name: LogName) -> tuple[Path, int] | None:
-        """Let go of a log: where it lies, and how long its files stay. None if there is no such log."""
+        """Forget a log; returns its directory and how long (ms) its files stay. None if there is no such log."""
         place, log = self.path / str(name.topic_partition), self._logs.get(name.topic_partition)
         if name in self.set_aside.paths:
             return self.set_aside.forget(name), self.config.delete_delay_ms
@@ -278,10 +268,7 @@ class LogDirectory:
         return None
 
     def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
-        """Rename the files of segments that `take_expired` took out. To be called in a thread.
-
-        Raises StorageError.
-        """
+        """Rename the files of segments from `take_expired`. To be called in a thread. Raises StorageError."""
         self._deletions.add_segments(expired)
         self._rename_expired(now_ms)
 
@@ -296,7 +283,7 @@ class LogDirectory:
     def replace_segments(
         self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
     ) -> bool:
-        """As `replace_segments`: False if what was cleaned is no longer there. To be called in a thread."""
+        """Replace cleaned segments (`replace_segments`), in a thread; False if the old segments are gone."""
         replaced = replace_segments(log, base_offset, end_offset, now_ms, truncations)
         if replaced is None:
             return False
@@ -304,7 +291,7 @@ class LogDirectory:
         return True
 
     def checkpoint_clean_offsets(self) -> None:
-        """Write down how far each log has been compacted. Raises StorageError."""
+        """Checkpoint how far each log has been compacted. Raises StorageError."""
         with self.noticing_failure():
             self.checkpoints.write(CLEAN_OFFSETS)
 
@@ -314,29 +301,28 @@ class LogDirectory:
             self.checkpoints.write(LOG_START_OFFSETS)
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
-        """Write down the high watermarks of these logs; those of others stay as they were. Raises StorageError."""
+        """Checkpoint the high watermarks of these logs; those of others stay as they were. Raises StorageError."""
         self.checkpoints.take_high_watermarks(offsets)
         with self.noticing_failure():
             self.checkpoints.write(HIGH_WATERMARKS)
 
     def high_watermark(self, log: UnifiedLog) -> Offset:
-        """Of one of its logs, as it was checkpointed last, within what the log holds."""
+        """The last checkpointed high watermark of a log here, within the offsets of the log."""
         return self.checkpoints.high_watermark(log)
 
     def _checkpoint_move(self, log: UnifiedLog) -> None:
-        """An offset of this log moved back: let no checkpoint tell of more. Raises StorageError."""
+        """Rewrite the checkpoints that are ahead of a log whose offsets moved back. Raises StorageError."""
         behind = self.checkpoints.moved_back(log)
         with self.noticing_failure():
             self.checkpoints.write(*behind)
 
     def flush_due(self, now_ms: int) -> None:
-        """Flush the logs whose time has come, and checkpoint from time to time how far each log is on disk.
+        """Flush the logs that are due, and checkpoint the recovery points from time to time.
 
-        Lets go of files that nobody needs, and unlinks what was deleted long enough ago. To be called about once a
-        second, in a thread if the caller must not wait for the disk. Everything is due if the clock was set back since
-        the last call: nobody knows how long it has waited. A flush that fails takes the directory offline; a flush
-        that lacks space or a descriptor is tried again. Both are logged, not raised. Raises StorageError if the
-        checkpoint or the unlinking fails.
+        Also closes unused files, and unlinks files that were deleted long enough ago. To be called about once a second,
+        in a thread if the caller must not wait for the disk. Everything is due if the clock was set back since the last
+        call. A flush that fails takes the directory offline; one that lacks space or a descriptor is tried again. Both
+        are logged, not raised. Raises StorageError if the checkpoint or the unlinking fails.
         """
         if self.failure is not None:
             return
@@ -359,10 +345,10 @@ class LogDirectory:
                 self.checkpoints.write(RECOVERY_POINTS, LOG_START_OFFSETS)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Bring all logs to disk and mark the shutdown as clean for each log that is. Lets the next process in.
+        """Bring all logs to disk, write the mark of a clean shutdown (`clean_mark`), and release the directory.
 
-        Failed logs, and those that the disk takes longer for, are not marked; none is if the log dir is offline.
-        Raises the first StorageError, but none of a log that failed alone; all other logs are closed also then.
+        The mark leaves out failed and late logs; an offline log dir gets none. Raises the first StorageError, but none
+        of a log that failed alone, after all logs are closed.
         """
         try:
             self._check_online()
@@ -376,5 +362,5 @@ class LogDirectory:
             raise closed.error
 
     def release(self) -> None:
-        """Let the next process in, without a word to the disk."""
+        """Release the lock for the next process, without access to the disk."""
         self._lock.release()

@@ -29,11 +29,7 @@ class OffsetCheckpoints:
     """The checkpoints. `logs` and `failed` are live views of the log dir's partitions."""
 
     def __init__(
-        self,
-        files: Files,
-        root: Path,
-        logs: Mapping[TopicPartition, UnifiedLog],
-        failed: Collection[TopicPartition],
+        self, files: Files, root: Path, logs: Mapping[TopicPartition, UnifiedLog], failed: Collection[TopicPartition]
     ) -> None:
         self.writing = threading.Lock()
         self._files = files

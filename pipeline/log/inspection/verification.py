@@ -266,9 +266,7 @@ def check_snapshot(path: Path) -> Iterator[Problem]:
         yield Problem(path, None, f"tells of offset {newest}, but is of what was before {offset}")
 
 
-def _read_checkpoints(
-    directory: Path,
-) -> tuple[dict[str, dict[TopicPartition, Offset]], list[Problem]]:
+def _read_checkpoints(directory: Path) -> tuple[dict[str, dict[TopicPartition, Offset]], list[Problem]]:
     found, problems = {}, []
     for name in OFFSET_CHECKPOINTS:
         content = _read_text(directory / name)

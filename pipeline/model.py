@@ -38,7 +38,6 @@ class HostPort:
     port: int
 
     def __str__(self) -> str:
-        """Return `host:port`, with an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -72,7 +71,6 @@ class FileRegion:
     size: int
 
     def __len__(self) -> int:
-        """Return the number of bytes."""
         return self.size
 
 

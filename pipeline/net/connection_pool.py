@@ -41,8 +41,6 @@ Connect = Callable[[HostPort], Awaitable[Transport]]
 
 @dataclass(slots=True)
 class _Reply:
-    """The answer or error that a request waits for."""
-
     arrived: trio.Event = field(default_factory=trio.Event)
     response: Message | None = None
     error: PipelineError | None = None

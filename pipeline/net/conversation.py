@@ -268,7 +268,6 @@ class Conversation:
             self.active_at = now
 
     async def _settle_all(self) -> None:
-        """Wait until nothing is owed."""
         while self._owed:
             self._machine.park()
             await self._wait_meanwhile(trio.sleep_forever)

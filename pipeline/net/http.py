@@ -205,7 +205,6 @@ class _Stream(trio.abc.HalfCloseableStream):
         await self._stream.aclose()
 
     def cut_off(self) -> None:
-        """Make all sends and receives fail at once."""
         with suppress(OSError):
             self.socket.shutdown(trio.socket.SHUT_RDWR)
 

@@ -19,7 +19,6 @@ CHUNK_BYTES = 1024 * 1024
 SMALL_BYTES = 128 * 1024
 """Size below which a cached first byte means that all are: read-ahead is as large."""
 READERS = 8
-
 _READ_BYTES = 256 * 1024
 _READERS_OF_DEVICE: defaultdict[int, trio.CapacityLimiter] = defaultdict(partial(trio.CapacityLimiter, READERS))
 _PROBE = bytearray(1)

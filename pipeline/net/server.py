@@ -132,7 +132,6 @@ class Server:
                 connections.start_soon(self._hold, transport, peer)
 
     def _exceeded(self, host: str) -> str | None:
-        """Return the limit that one more connection would exceed."""
         config = self._config
         if self.statistics.open_connections >= config.max_connections:
             return f"{config.max_connections} connections"

@@ -111,11 +111,6 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = DescribeProducersRequest, DescribeProducersResponse
     DESCRIBE_TOPIC_PARTITIONS = DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
-    @property
-    def key(self) -> int:
-        """The number on the wire."""
-        return int(self)
-
     def serves(self, version: int) -> bool:
         """True if our broker serves this version."""
         return self.min_version <= version <= self.max_version

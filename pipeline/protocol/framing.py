@@ -136,18 +136,12 @@ class FrameBuffer:
             self._buffer = self._shared
             self._start = self._end = 0
 
-    @property
-    def parked_bytes(self) -> int:
-        """Size of our own memory for an incomplete small frame."""
-        return 0 if self._buffer is self._shared else len(self._buffer)
-
     def _move(self, target: memoryview) -> None:
         waiting = bytes(self._buffer[self._start : self._end])
         target[: len(waiting)] = waiting
         self._buffer, self._start, self._end = target, 0, len(waiting)
 
     def _grown(self) -> bytearray:
-        """Return the large frame's buffer, grown if it was full."""
         growth = self.growth
         if self._large is None:
             self._large = bytearray(growth)

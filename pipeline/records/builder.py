@@ -110,27 +110,19 @@ class BatchBuilder:
             # A tuple cannot change: a producer that passes the same one each time has it encoded once.
             self._last_headers = headers if isinstance(headers, tuple) else None
         encoded_headers = self._last_headers_encoded
-        timestamp_and_offset = encode_varint(delta_ms) + encode_varint(count)
+        deltas = encode_varint(delta_ms) + encode_varint(count)
         key_length = _NULL if key is None else encode_varint(len(key))
         value_length = _NULL if value is None else encode_varint(len(value))
         key = key or b""
         value = value or b""
-        size = (
-            1
-            + len(timestamp_and_offset)
-            + len(key_length)
-            + len(key)
-            + len(value_length)
-            + len(value)
-            + len(encoded_headers)
-        )
+        size = 1 + len(deltas) + len(key_length) + len(key) + len(value_length) + len(value) + len(encoded_headers)
         record_length = encode_varint(size)
         buffer = self._buffer
         if count and len(buffer) + len(record_length) + size > self._max_bytes:
             return False
         start = len(buffer)
         try:
-            buffer += record_length + _NO_ATTRIBUTES + timestamp_and_offset + key_length + key + value_length
+            buffer += record_length + _NO_ATTRIBUTES + deltas + key_length + key + value_length
             buffer += value
             buffer += encoded_headers
             if len(buffer) - start != len(record_length) + size:  # a memoryview whose items are not bytes

@@ -65,7 +65,6 @@ class Fields:
     length: Int32s
 
     def __getitem__(self, rows: slice) -> "Fields":
-        """The fields of some rows."""
         return Fields(position=self.position[rows], length=self.length[rows])
 
 
@@ -88,7 +87,6 @@ class RecordColumns:
     header_value: Fields
 
     def __len__(self) -> int:
-        """Number of records."""
         return len(self.offset)
 
     @property
@@ -140,9 +138,8 @@ class RecordColumns:
         values = self._gathered(pa.binary(), self.header_value[first:last])
         pairs = pa.Array.from_buffers(_HEADER_TYPE, last - first, [None], 0, children=[keys, values])
         indexes = pa.py_buffer(np.ascontiguousarray(self.header_index - first))
-        return pa.Array.from_buffers(
-            ARROW_SCHEMA.field("headers").type, len(self), [None, indexes], 0, children=[pairs]
-        )
+        data_type = ARROW_SCHEMA.field("headers").type
+        return pa.Array.from_buffers(data_type, len(self), [None, indexes], 0, children=[pairs])
 
     def _gathered(self, data_type: pa.DataType, column: Fields) -> pa.Array:
         count = len(column.length)
@@ -178,9 +175,7 @@ def open_batches(
         else:
             opened.append((position, header))
     view = memoryview(buffer)
-    sections = [
-        (header.codec, view[position + HEADER_SIZE : position + header.size_bytes]) for position, header in opened
-    ]
+    sections = [(header.codec, view[start + HEADER_SIZE : start + header.size_bytes]) for start, header in opened]
     headers = tuple(header for _, header in opened)
     if all(codec is Codec.NONE for codec, _ in sections):
         spans = [(position + HEADER_SIZE, position + header.size_bytes) for position, header in opened]

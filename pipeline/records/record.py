@@ -67,8 +67,6 @@ def records_of_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 class _Reader:
-    """Reads the payload of one batch."""
-
     def __init__(self, payload: bytes, header: BatchHeader) -> None:
         self._payload = payload
         self._header = header

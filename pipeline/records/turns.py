@@ -65,8 +65,6 @@ def scan_in_turns(
 
 
 class _CountedPieces(Iterator[ReadableBuffer]):
-    """Pieces of a payload, and their size so far."""
-
     def __init__(self, pieces: Iterable[ReadableBuffer]) -> None:
         self._pieces = iter(pieces)
         self.size_bytes = 0

@@ -36,7 +36,7 @@ def test_every_setting_has_a_description(model: Any) -> None:
 def test_the_versions_served_are_those_of_the_table() -> None:
     rows = re.findall(r"^\| (\d+) \| \w+ \| (\d+)–(\d+) \|", (DOCS / "protocol.md").read_text(), re.MULTILINE)
     assert [tuple(map(int, row)) for row in rows] == sorted(
-        (api.key, api.min_version, api.max_version) for api in SERVED.values()
+        (api.value, api.min_version, api.max_version) for api in SERVED.values()
     )
 
 

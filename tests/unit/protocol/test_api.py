@@ -24,7 +24,7 @@ def test_the_versions_are_those_of_kafka_4(key: ApiKey) -> None:
 
 @pytest.mark.parametrize("key", list(ApiKey))
 def test_a_row_is_of_one_piece(key: ApiKey) -> None:
-    assert API[key] is key and key == key.key
+    assert API[key] is key and key == key.value
     assert key.request.API_KEY == key.response.API_KEY == key
     assert key.request.VERSIONS == key.response.VERSIONS
     assert key.request.FLEXIBLE_SINCE == key.response.FLEXIBLE_SINCE

@@ -23,6 +23,11 @@ def frame(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
+def parked_bytes(buffer: FrameBuffer) -> int:
+    """Size of the buffer's own memory for an incomplete small frame."""
+    return 0 if buffer._buffer is buffer._shared else len(buffer._buffer)
+
+
 def feed(buffer: FrameBuffer, data: bytes, steps: list[int]) -> list[bytes]:
     """Receives the data in steps of these sizes (again and again), takes frames after each."""
     frames = []
@@ -117,7 +122,7 @@ def test_many_connections_share_a_receive_buffer(sizes: list[int], steps: list[i
         received[number] += feed_some(buffers[number], rests[number][:step])
         rests[number] = rests[number][step:]
     assert received == payloads
-    assert [buffer.parked_bytes for buffer in buffers] == [0, 0, 0]
+    assert [parked_bytes(buffer) for buffer in buffers] == [0, 0, 0]
 
 
 def test_a_pipelined_frame_survives_a_pause() -> None:
@@ -129,14 +134,14 @@ def test_a_pipelined_frame_survives_a_pause() -> None:
     taken = buffer.next_frame()
     assert taken is not None and bytes(taken[0]) == b"first"
     buffer.park()
-    assert buffer.parked_bytes == len(frame(b"second") + frame(b"third"))
+    assert parked_bytes(buffer) == len(frame(b"second") + frame(b"third"))
     other.get_buffer()[:100] = b"x" * 100
     for expected in (b"second", b"third"):
         taken = buffer.next_frame()
         assert taken is not None and bytes(taken[0]) == expected
     assert buffer.next_frame() is None
     buffer.park()
-    assert buffer.parked_bytes == 0
+    assert parked_bytes(buffer) == 0
 
 
 def test_memory_follows_what_came_not_what_was_claimed() -> None:
@@ -155,7 +160,7 @@ def test_memory_follows_what_came_not_what_was_claimed() -> None:
         received += count
         assert buffer.next_frame() is None
         buffer.park()
-        assert buffer.parked_bytes <= LEAST_ARRIVED_BYTES + 1000
+        assert parked_bytes(buffer) <= LEAST_ARRIVED_BYTES + 1000
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), MAX + 1, 2**31 - 1])

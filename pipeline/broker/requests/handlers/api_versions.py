@@ -15,7 +15,7 @@ def describe(apis: Iterable[ApiKey]) -> ApiVersionsResponse:
     """Return the answer of a broker that serves these api keys."""
     return ApiVersionsResponse(
         api_keys=tuple(
-            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in apis
+            ApiVersion(api_key=api, min_version=api.min_version, max_version=api.max_version) for api in apis
         ),
         supported_features=(SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=1, max_version=1),),
     )

@@ -63,7 +63,7 @@ class Held:
 async def test_searches_in_bombs_stay_within_the_memory_for_opened_batches(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OPENED_BATCHES, "_max_held_bytes", 0)  # other tests have opened batches in this process
+    monkeypatch.setattr(OPENED_BATCHES, "max_held_bytes", 0)  # other tests have opened batches in this process
     async with start(opened_batches_max_bytes=32 << 20) as broker:
         await broker.create("clicks", message_timestamp_type="CreateTime")
         for number in range(2):

@@ -1,7 +1,7 @@
-"""A ZooKeeper server of our own, from the jars that PySpark brings: for one machine, for tests, and for small clusters.
+"""Runs a ZooKeeper server from PySpark's jars: for a single machine, for tests, and for small clusters.
 
-Invariants: the directory holds all of it (`data/`, `zoo.cfg`, `zookeeper.log`) and is taken up again by the next start;
-the port, once chosen, stays; a process that was started is reaped before the object says it is stopped.
+Invariants: the directory holds all state (`data/`, `zoo.cfg`, `zookeeper.log`), from which the next start continues. A
+port that was chosen stays. `stop` returns only after the process has been reaped.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ INSTALL_JAVA = (
     f"install Java {MINIMUM_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one"
 )
 JARS = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-java-*")
-"""The jars that the server needs of PySpark's 300: with all of them the start takes twice as long."""
+"""The jars that the server needs: with all of PySpark's 300 the start takes twice as long."""
 
 LOGGING = """\
 rootLogger.level = info
@@ -48,7 +48,7 @@ appender.stdout.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
 
 
 def find_java() -> Path:
-    """The `java` of JAVA_HOME, else of PATH. Raises ConfigurationError if it is missing or too old."""
+    """Return the `java` of JAVA_HOME, else of PATH. Raises ConfigurationError if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None:
@@ -69,18 +69,18 @@ def find_java() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleMember:
-    """Which server of an ensemble one is."""
+    """A server's place in its ensemble."""
 
     own_id: int
     servers: Mapping[int, str]
-    """All of them: `host:port:port`, the port of its followers and that of elections."""
+    """All servers as `host:port:port`: the port for followers, then the port for elections."""
 
 
 class ZooKeeperProcess:
-    """One ZooKeeper on `host`: standalone, or with `member` one server of an ensemble, which answers with a majority.
+    """A ZooKeeper server on `host`: standalone, or with `member` a server of an ensemble, which needs a majority.
 
     In trio: `async with ZooKeeperProcess(directory) as zookeeper`, or `await start()` and `await stop()`.
-    Outside of trio: `with ZooKeeperProcess(directory) as zookeeper`. After `kill` or `stop` it can be started again.
+    Outside of trio: `with ZooKeeperProcess(directory) as zookeeper`. `start` works again after `kill` or `stop`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ZooKeeperProcess:
 
     @property
     def address(self) -> HostPort:
-        """Where it listens; a free port is chosen by the first start."""
+        """The address of the server; the first start chooses a free port if none was given."""
         return HostPort(self._host, self._port)
 
     @property
@@ -104,7 +104,7 @@ class ZooKeeperProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process, None when it is not running."""
+        """The process id; None if the server is not running."""
         return self._child.pid if self._child is not None and self._child.running else None
 
     @property
@@ -113,17 +113,17 @@ class ZooKeeperProcess:
         return self.directory / "zookeeper.log"
 
     async def start(self) -> None:
-        """Start it and wait until it answers.
+        """Start the server and wait until it answers.
 
-        Raises ConfigurationError without a fit Java or with a port that is taken, ProcessEndedError with the end of its
-        log if it ends at once, DeadlineExceededError if it does not answer in time.
+        Raises ConfigurationError if Java is missing or too old, or the port is taken; ProcessEndedError, with the end
+        of the log, if the server ends at once; DeadlineExceededError if it does not answer in time.
         """
         if self.pid is not None:
             return
         java = await trio.to_thread.run_sync(find_java)
         if self._port == 0:
             self._port = free_port(self._host)
-        # Else whoever listens there would be taken for the server that was started.
+        # Otherwise another process on this port would be taken for the server.
         if not is_port_free(self._port, self._host):
             raise ConfigurationError("ZooKeeper's port", f"{self.address} is taken by another process")
         self._write_settings()
@@ -146,18 +146,18 @@ class ZooKeeperProcess:
             raise
 
     async def stop(self) -> None:
-        """End it: SIGTERM, and SIGKILL if that does not do. Completes even when cancelled."""
+        """Stop the server by SIGTERM, then by SIGKILL after STOP_GRACE_S. Completes even when cancelled."""
         if self._child is not None:
             await self._child.stop(STOP_GRACE_S)
 
     async def wait(self) -> int:
-        """Its exit code once it has ended (negative: the signal). Call it after `start`."""
+        """Wait until the server has ended; returns its exit code (negative: the signal). Call after `start`."""
         if self._child is None:
             raise PipelineError("ZooKeeper was not started")
         return await self._child.wait()
 
     def kill(self) -> None:
-        """End it as a crash would. `wait` tells when it is gone."""
+        """Kill the server, as in a crash. `wait` returns when it has ended."""
         if self._child is not None:
             self._child.kill()
 
@@ -218,7 +218,7 @@ def _class_path() -> str:
 
 
 async def _ask(address: HostPort, command: bytes) -> bytes:
-    """A four-letter word and its answer, empty if nobody answers."""
+    """Return the answer to a four-letter word, empty if no server answers."""
     answer = b""
     with trio.move_on_after(PROBE_TIMEOUT_S), suppress(OSError, trio.BrokenResourceError):
         async with await trio.open_tcp_stream(address.host, address.port) as connection:

@@ -1,7 +1,7 @@
 """Kafka's znodes (0.10 to 2.8) as values: each owns its path, `encode` and `decode`. Pure.
 
-Written in the newest form that ZooKeeper-based Kafka knows, read in every older one. Unknown keys are ignored, so that
-a newer writer does not stop us. `decode` raises nothing but `CoordinationError` with the path of the znode.
+Znodes are written in the newest version of ZooKeeper-based Kafka, and read in every older one. Unknown keys are
+ignored, since a newer broker may have written them. `decode` raises only `CoordinationError`, with the znode's path.
 Source: Kafka's ZkData; KIP-516 (topic ids), KIP-455 (reassignment), KIP-584 (features), KIP-36 (rack).
 """
 
@@ -23,18 +23,18 @@ TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 ALL_BROKERS = "<default>"
-"""The name under which settings of all brokers are kept."""
+"""Name under which the settings of all brokers are stored."""
 
 PLAINTEXT = "PLAINTEXT"
 MAX_PORT = 65_535
 MAX_TEXT = 1_000
-"""More letters than a host, rack or id has that means anything. A number or text beyond these bounds is unreadable: it
+"""More letters than any meaningful host, rack or id has. A number or text beyond these bounds is unreadable, because it
 would not fit into an answer to a client."""
 
 NodeId = Annotated[BrokerId, Field(ge=0, le=MAX_INT32)]
-"""A broker that there can be."""
+"""A valid broker id."""
 NodeIdOrNone = Annotated[BrokerId, Field(ge=-1, le=MAX_INT32)]
-"""The same, or -1: nobody."""
+"""A valid broker id, or -1 for no broker."""
 Int32 = Annotated[int, Field(ge=0, le=MAX_INT32)]
 _Text = Annotated[str, Field(max_length=MAX_TEXT)]
 _Port = Annotated[int, Field(ge=-1, le=MAX_PORT)]
@@ -47,7 +47,7 @@ def broker_path(broker_id: BrokerId) -> str:
 
 
 def broker_epoch_path(broker_id: BrokerId) -> str:
-    """`/brokers/epochs/<id>`: ours, and empty. Its version is the broker's epoch, which each registration raises."""
+    """`/brokers/epochs/<id>`: ours, empty. Its version is the broker epoch, which each registration raises."""
     return f"{BROKER_EPOCHS}/{broker_id}"
 
 
@@ -62,7 +62,7 @@ def partitions_path(topic: str) -> str:
 
 
 def partition_path(topic: str, partition: int) -> str:
-    """`/brokers/topics/<topic>/partitions/<partition>`, which holds nothing but the state below it."""
+    """`/brokers/topics/<topic>/partitions/<partition>`, the parent of the state."""
     return f"{partitions_path(topic)}/{partition}"
 
 
@@ -83,7 +83,7 @@ def broker_config_path(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One address a broker is to be reached at, under the name and security protocol of its settings."""
+    """An address of a broker, with its name and security protocol."""
 
     name: str = PLAINTEXT
     security_protocol: str = PLAINTEXT
@@ -108,25 +108,24 @@ class _BrokerJson(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A live broker: `/brokers/ids/<id>`, gone with its session."""
+    """A live broker: `/brokers/ids/<id>`, ephemeral."""
 
     id: BrokerId
     listeners: tuple[Listener, ...]
     rack: str | None = None
     timestamp_ms: int
-    """When the broker registered."""
+    """Time of the registration."""
     directories: tuple[uuid.UUID, ...] = ()
-    """The ids of its log dirs (KIP-858), which Kafka's brokers tell to a KRaft controller alone."""
+    """Ids of the log dirs (KIP-858), which Kafka's brokers report to a KRaft controller only."""
     locks: tuple[str, ...] = ()
-    """Ours: the lock files of its log dirs, which a copy of a log dir does not share. Empty if not known."""
+    """Ours: ids of the log dirs' lock files, which a copy of a log dir does not share. Empty if unknown."""
     is_shutting_down: bool = False
-    """Ours: the broker asks to be relieved of its leaderships, as Kafka's brokers do by ControlledShutdown."""
+    """Ours: True if the broker asks to hand over its leaderships, as Kafka's brokers do by ControlledShutdown."""
     epoch: int = NO_BROKER_EPOCH
     """Ours: the version of `broker_epoch_path` when the broker registered."""
     offline_replicas: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Ours: topics, and the partitions of which the broker has a replica that its disks do not let it open or keep.
-
-    Kafka's controller learns of them by the answers to LeaderAndIsr."""
+    """Ours: partitions, by topic, whose replica on this broker has a failed disk. Kafka's brokers report them in the
+    answer to LeaderAndIsr."""
 
     @property
     def path(self) -> str:
@@ -134,14 +133,14 @@ class BrokerRegistration:
         return broker_path(self.id)
 
     def endpoint(self, listener_name: str = PLAINTEXT) -> BrokerEndpoint | None:
-        """How clients of that listener see the broker; None if it has no such listener."""
+        """Return the broker's endpoint for clients of this listener; None if there is no such listener."""
         for listener in self.listeners:
             if listener.name == listener_name:
                 return BrokerEndpoint(id=self.id, address=listener.address, rack=self.rack, epoch=self.epoch)
         return None
 
     def encode(self) -> bytes:
-        """JSON version 5. `host` and `port` repeat the plaintext listener for clients that read version 1."""
+        """Encode as JSON version 5. `host` and `port` repeat the plaintext listener for readers of version 1."""
         plaintext = next((item.address for item in self.listeners if item.security_protocol == PLAINTEXT), None)
         fields: dict[str, Any] = {
             "version": 5,
@@ -169,7 +168,7 @@ class BrokerRegistration:
 
     @classmethod
     def decode(cls, broker_id: BrokerId, data: bytes) -> Self:
-        """JSON version 1 (host and port), 2 (endpoints), 3 (rack), 4 (security protocols) and 5 (features)."""
+        """Decode JSON version 1 (host and port), 2 (endpoints), 3 (rack), 4 (security protocols) or 5 (features)."""
         path = broker_path(broker_id)
         fields = from_json(path, data, _BrokerJson)
         listeners: tuple[Listener, ...]
@@ -208,16 +207,16 @@ Replicas = Mapping[int, tuple[BrokerId, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAssignment:
-    """A topic and which brokers hold its partitions: `/brokers/topics/<topic>`."""
+    """A topic and the replicas of its partitions: `/brokers/topics/<topic>`."""
 
     topic: str
     topic_id: uuid.UUID | None
-    """The topic id; None for a topic made before Kafka 2.8."""
+    """The topic id; None for a topic created before Kafka 2.8."""
     partitions: Replicas
     adding_replicas: Replicas = field(default_factory=dict)
     removing_replicas: Replicas = field(default_factory=dict)
     is_deleted: bool = False
-    """Ours: the topic is deleted, its znodes are being removed. Such a topic has no partitions any more."""
+    """Ours: True if the topic is deleted and its znodes are being removed. It has no partitions then."""
 
     @property
     def path(self) -> str:
@@ -226,11 +225,11 @@ class TopicAssignment:
 
     @property
     def id(self) -> uuid.UUID:
-        """The topic id; of a topic that was made before Kafka 2.8 an id that is derived from the name."""
+        """The topic id, or, for a topic created before Kafka 2.8, an id derived from the name."""
         return self.topic_id or uuid.uuid5(uuid.NAMESPACE_URL, self.topic)
 
     def encode(self) -> bytes:
-        """JSON version 3, or 2 for a topic without id."""
+        """Encode as JSON version 3, or 2 for a topic without id."""
         fields: dict[str, Any] = {
             "version": 2 if self.topic_id is None else 3,
             "partitions": _replicas_to_json(self.partitions),
@@ -245,7 +244,7 @@ class TopicAssignment:
 
     @classmethod
     def decode(cls, topic: str, data: bytes) -> Self:
-        """JSON version 1 (partitions), 2 (reassignment) and 3 (topic id)."""
+        """Decode JSON version 1 (partitions), 2 (reassignment) or 3 (topic id)."""
         path = topic_path(topic)
         fields = from_json(path, data, _TopicJson)
         for index, replicas in fields.partitions.items():
@@ -278,7 +277,7 @@ class PartitionState:
     topic: str
     partition: int
     leader: BrokerId
-    """-1: none."""
+    """-1 if there is none."""
     leader_epoch: LeaderEpoch
     isr: tuple[BrokerId, ...]
     controller_epoch: int
@@ -335,19 +334,19 @@ class _ClusterIdJson(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterId:
-    """The name the cluster gave itself: `/cluster/id`."""
+    """The id of the cluster: `/cluster/id`."""
 
     PATH = "/cluster/id"
 
     id: str
 
     def encode(self) -> bytes:
-        """JSON version "1": here Kafka writes the version as text."""
+        """Encode as JSON version "1", which Kafka writes as text."""
         return to_json({"version": "1", "id": self.id})
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """JSON version "1"."""
+        """Decode JSON version "1"."""
         return cls(id=from_json(cls.PATH, data, _ClusterIdJson).id)
 
 
@@ -360,9 +359,9 @@ class _ProducerIdBlockJson(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock:
-    """The producer ids handed to a broker last, both ends included: `/latest_producer_id_block`.
+    """The block of producer ids that was claimed last, both ends included: `/latest_producer_id_block`.
 
-    A broker claims the next block with a conditional set of this znode.
+    A broker claims the next block by a conditional write of this znode.
     """
 
     PATH = "/latest_producer_id_block"
@@ -372,7 +371,7 @@ class ProducerIdBlock:
     last: int
 
     def encode(self) -> bytes:
-        """JSON version 1, with the bounds as text."""
+        """Encode as JSON version 1, with the bounds as text."""
         return to_json(
             {"version": 1, "broker": self.broker, "block_start": str(self.first), "block_end": str(self.last)}
         )
@@ -385,7 +384,7 @@ class ProducerIdBlock:
 
 
 def encode_uuid(value: uuid.UUID) -> str:
-    """Kafka's form of topic and cluster ids: base64url of the 16 bytes, 22 letters, no padding."""
+    """Encode a topic or cluster id as Kafka does: base64url of the 16 bytes, 22 letters, no padding."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
 
 
@@ -398,7 +397,7 @@ def decode_uuid(path: str, text: str) -> uuid.UUID:
 
 
 def _parse_listener(path: str, endpoint: str, protocols: Mapping[str, str]) -> Listener:
-    """`NAME://host:port`; without a map of protocols the name is the protocol."""
+    """Parse `NAME://host:port`. A name that is not in `protocols` is itself the protocol."""
     name, scheme, address = endpoint.partition("://")
     host, colon, port = address.rpartition(":")
     if not (scheme and colon and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= MAX_PORT):

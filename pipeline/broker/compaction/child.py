@@ -1,6 +1,6 @@
-"""A cleaner process: started when there is a job, connected through a socket pair.
+"""Starts cleaner processes, and exchanges jobs and reports with them through a socket pair.
 
-Invariants: the process ends with the broker, however the broker ends. A late (`deadline_s`) or unreadable report is a
+Invariants: the process ends with the broker, however the broker ends. A late (`deadline_s`) or unreadable report raises
 CleanerLostError, after which the process is not used again.
 """
 
@@ -21,7 +21,7 @@ from pipeline.processes import ChildProcess, start_process
 
 COMMAND = (sys.executable, "-m", "pipeline.log.compaction.process")
 REPORT_DEADLINE_S = 120.0
-"""Longer than the slowest disk needs for a portion, and than the first compilation of the kernels takes."""
+"""Longer than the slowest disk needs between two reports, and than the first compilation of the kernels takes."""
 
 _RECEIVE_BYTES = 64 * 1024
 _Result = TypeVar("_Result")
@@ -33,7 +33,7 @@ class CleanerLostError(PipelineError):
 
 @dataclass(slots=True, eq=False)
 class CleanerChild:
-    """One running cleaner process."""
+    """A running cleaner process."""
 
     process: ChildProcess
     stream: trio.SocketStream
@@ -87,7 +87,7 @@ class CleanerChild:
             raise CleanerLostError(f"the cleaner process ended; see {self.process.log}") from error
 
     async def end(self) -> None:
-        """Kill the process, whatever it does: files that it wrote count only once the broker has swapped them in."""
+        """Kill the process at any time: its files count only once the broker has swapped them in."""
         with trio.CancelScope(shield=True):
             self.process.kill()
             await self.process.wait()

@@ -2,16 +2,15 @@
 
 Invariants:
 
-- The broker decides which log is cleaned, how far, and whether the segments that were read are still there to be
-  replaced: not if the log was truncated. The process reads segments and writes files, which do not count until then.
-- No record at or behind the high watermark of the partition is cleaned, whether it leads or follows, and none that is
-  not on disk: a loss of power would take the last value of a key whose older ones were cleaned away before.
-- At most `log.cleaner.threads` processes run; each is started when there is something to clean and ends after a while
-  without. Only one process cleans a log at a time.
-- A process that dies, hangs or fails costs one try of one log. A log that failed MAX_FAILURES times in a row is left
-  alone until the broker restarts, the topic is recreated or its bound for batches changes, and is named in the log and
-  in the metrics. None is given up for lack of space, or because retention took segments that were being read. A log
-  that failed yields to the others.
+- The broker decides which log is cleaned, how far, and whether the cleaned segments may be replaced: not if the log was
+  truncated meanwhile. The process reads segments and writes files, which do not count before they are swapped in.
+- Only records below the high watermark that are on disk are cleaned, on leaders and followers. Otherwise a power
+  failure could take the last value of a key after its older values were cleaned away.
+- At most `log.cleaner.threads` processes run; each starts when there is a log to clean, and ends after IDLE_S without
+  one. Only one process cleans a log at a time.
+- A process that dies, hangs or fails costs one attempt at one log. After MAX_FAILURES in a row a log is skipped until
+  the broker restarts, the topic is recreated or its bound for batches changes; log and metrics name it. Lack of space
+  does not count as a failure, nor do segments that retention deleted. A log that failed yields to the others.
 """
 
 import random
@@ -55,12 +54,12 @@ CLEANER_LOG = "cleaner.log"
 logger = structlog.get_logger()
 _Result = TypeVar("_Result")
 _Choice = tuple[Partition, Cleanable, int]
-"""The log to clean, and how often it had been truncated before its segments were listed."""
+"""A log to clean, its segments, and the number of its truncations before they were listed."""
 
 
 @dataclass(slots=True)
 class CleanerStatistics:
-    """Counts and figures for metrics. `clean_times_s` is of the last cleaning of each process."""
+    """Counts and figures for metrics. `clean_times_s` has the last cleaning of each process."""
 
     max_dirty_ratio: float = 0.0
     recopy_ratio: float = 0.0
@@ -71,7 +70,7 @@ class CleanerStatistics:
 
 @dataclass(slots=True)
 class _Trouble:
-    """Failures in a row of one log, with one bound of the memory of a batch."""
+    """Failures in a row of a log, under one bound of the memory of a batch."""
 
     log: UnifiedLog
     max_opened_bytes: int
@@ -101,7 +100,7 @@ class LogCleaner:
         self._being_cleaned: set[TopicPartition] = set()
         self._trouble: dict[TopicPartition, _Trouble] = {}
         self._failed_lately: set[TopicPartition] = set()
-        """Logs that failed since a log was last cleaned, or since all that are due had failed."""
+        """Logs that failed since the last success, or since all due logs had failed."""
         self.statistics = CleanerStatistics()
 
     @property
@@ -111,7 +110,7 @@ class LogCleaner:
 
     @property
     def uncleanable(self) -> Mapping[TopicPartition, Path]:
-        """Partitions that were given up, with their log dirs."""
+        """Partitions that are skipped after failures, with their log dirs."""
         return {
             topic_partition: trouble.log.directory.parent
             for topic_partition, trouble in self._trouble.items()
@@ -122,7 +121,7 @@ class LogCleaner:
         }
 
     async def run(self) -> None:
-        """Clean for ever. The processes end when it is cancelled."""
+        """Clean until cancelled, which ends the processes."""
         async with trio.open_nursery() as nursery:
             for number in range(self._config.log_cleaner_threads):
                 nursery.start_soon(self._work, number)
@@ -151,7 +150,7 @@ class LogCleaner:
                 await child.end()
 
     def _start(self) -> CleanerChild | None:
-        """Start a cleaner process; returns None if that is not possible now."""
+        """Start a cleaner process; returns None if that fails."""
         online = next((directory for directory in self._directories.opened if directory.failure is None), None)
         if online is None:
             return None
@@ -179,7 +178,7 @@ class LogCleaner:
                 self._failed(topic_partition, partition.log, str(error), is_full=isinstance(error, DiskFullError))
 
     def _choose(self) -> _Choice | None:
-        """Choose the log to clean next: not being cleaned, and not given up."""
+        """Choose the log to clean next."""
         now_ms = self._clock()
         found: dict[TopicPartition, tuple[Cleanable, CompactionSettings]] = {}
         truncations: dict[TopicPartition, int] = {}
@@ -187,7 +186,7 @@ class LogCleaner:
         for topic_partition, partition in self._partitions.items():
             if partition.settings.is_compacted and partition.log.failure is None and topic_partition not in uncleanable:
                 settings = _compaction_settings(partition.settings)
-                # Before the segments are listed: a truncation after this shows when they are to be replaced.
+                # Read before the segments are listed, so that any later truncation is noticed before they are replaced.
                 truncations[topic_partition] = partition.log.truncations
                 if partition.log.is_truncating:
                     continue
@@ -218,7 +217,7 @@ class LogCleaner:
                 done = await self._follow(child, partition, self._job(partition, cleanable), truncations)
             except PipelineError as error:
                 self._failed(topic_partition, log, str(error), is_full=isinstance(error, DiskFullError))
-            if done is None:  # the process may still write files of the job, so it goes first
+            if done is None:  # the process may still write files of the job, so it is killed first
                 await child.end()
                 await self._tidy(topic_partition, log)
                 return False
@@ -319,7 +318,7 @@ class LogCleaner:
 
 
 def _has_first(log: UnifiedLog, cleanable: Cleanable) -> bool:
-    """Return False if retention or DeleteRecords took the first segment of a job, which keeps its base offset."""
+    """Return False if retention or DeleteRecords deleted the first segment of a job."""
     first = cleanable.segments[0].base_offset
     return any(segment.base_offset == first for segment, _ in log.snapshot.closed_segments())
 
@@ -339,7 +338,7 @@ def _first_dirty(log: UnifiedLog) -> int:
 
 
 def _segments_without_time(partition: Partition) -> Sequence[Segment]:
-    """Return the dirty segments whose first time counts and was not read yet."""
+    """Return the dirty segments whose first time is needed and was not read yet."""
     settings, log = partition.settings, partition.log
     if not settings.is_compacted or settings.max_compaction_lag_ms == MAX_INT64 or log.failure is not None:
         return ()
@@ -358,7 +357,7 @@ def _read_first_times(segments: Sequence[Segment]) -> None:
 
 
 def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: int) -> Cleanable:
-    """Find what can be cleaned of a log. A segment whose first time was not read yet counts as young."""
+    """Find the cleanable segments of a log. A segment whose first time was not read yet counts as young."""
     log = partition.log
     first_dirty = _first_dirty(log)
     closed = []

@@ -64,7 +64,7 @@ class CoordinatedGroups(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedPartition:
-    """One partition of a commit, as the client sent it."""
+    """A partition of a commit, as the client sent it."""
 
     topic_partition: TopicPartition
     offset: Offset

@@ -26,23 +26,18 @@ class CleanerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics, read now."""
         figures = self._cleaner.statistics
+        longest_s = max(figures.clean_times_s.values(), default=0.0)
         for name, value, text in (
             (f"{_MANAGER}_max_dirty_percent", 100 * figures.max_dirty_ratio, "Dirty part of the dirtiest log."),
-            (f"{_CLEANER}_cleaner_recopy_percent", 100 * figures.recopy_ratio, "What the last cleaning left."),
-            (f"{_CLEANER}_max_buffer_utilization_percent", 100 * figures.map_fill, "How full the table of keys was."),
-            (
-                f"{_CLEANER}_max_clean_time_secs",
-                max(figures.clean_times_s.values(), default=0.0),
-                "Longest of the last cleanings of each process.",
-            ),
+            (f"{_CLEANER}_cleaner_recopy_percent", 100 * figures.recopy_ratio, "Part that the last cleaning kept."),
+            (f"{_CLEANER}_max_buffer_utilization_percent", 100 * figures.map_fill, "Filled part of the key table."),
+            (f"{_CLEANER}_max_clean_time_secs", longest_s, "Longest of the last cleanings of each process."),
         ):
             yield GaugeMetricFamily(name, text, value=value)
         yield CounterMetricFamily(f"{_CLEANER}_cleanings", "Logs cleaned.", value=figures.cleanings)
         given_up = Counter(str(path) for path in self._cleaner.uncleanable.values())
         family = GaugeMetricFamily(
-            f"{_MANAGER}_uncleanable_partitions_count",
-            "Partitions skipped after an error.",
-            labels=("logdirectory",),
+            f"{_MANAGER}_uncleanable_partitions_count", "Partitions skipped after an error.", labels=("logdirectory",)
         )
         for path in self._cleaner.log_dirs:
             family.add_metric((str(path),), given_up[str(path)])

@@ -1,6 +1,6 @@
 """Metrics of the broker, named as by Kafka's JMX exporter.
 
-Values are read, at each scrape, from the plain counts that the broker's parts keep.
+Each scrape reads the plain counts that the parts of the broker keep.
 """
 
 from collections import defaultdict

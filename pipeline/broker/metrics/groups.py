@@ -58,9 +58,9 @@ class GroupMetrics:
         for name, value, text in (
             ("waiting_requests", runtime.waiting_requests, "JoinGroup and SyncGroup requests that wait."),
             ("writes_under_way", runtime.writes_under_way, "Changes of groups that are being written."),
-            ("offsets_under_way", self._offsets.under_way, "Offsets of which a change is being written."),
-            ("offsets_held_bytes", self._offsets.held_bytes, "Memory that committed offsets take, about."),
-            ("held_bytes", self._coordinator.held_bytes, "Memory that members of groups take, about."),
+            ("offsets_under_way", self._offsets.under_way, "Offsets whose change is being written."),
+            ("offsets_held_bytes", self._offsets.held_bytes, "Approximate memory of committed offsets."),
+            ("held_bytes", self._coordinator.held_bytes, "Approximate memory of the members of groups."),
         ):
             yield GaugeMetricFamily(f"pipeline_groups_{name}", text, value=value)
         yield from self._collect_lags()
@@ -69,7 +69,7 @@ class GroupMetrics:
         for name, text, samples in (
             ("current_offset", "Next offset to read.", self._current_offsets),
             ("lag", "Records not read yet; below 0 if the committed offset is beyond the end.", self._lags),
-            ("lag_seconds", "Age of the oldest of them.", self._lags_seconds),
+            ("lag_seconds", "Age of the oldest record not read yet.", self._lags_seconds),
         ):
             name = f"{_GROUPS}_{name}"
             yield with_samples(GaugeMetricFamily(name, text, labels=_LABELS), samples(name))
@@ -105,13 +105,13 @@ class GroupMetrics:
                 yield _sample(name, group_id, topic_partition, max(0, now_ms - self._times[key]) / 1000)
 
     def _in_sync(self, topic_partition: TopicPartition) -> Partition | None:
-        """The partition, if the replica here is known to have all that was acknowledged."""
+        """Return the partition if the replica here is known to have all acknowledged records."""
         partition = self._partitions.get(topic_partition)
         if partition is None or partition.log.failure is not None:
             return None
         if not partition.is_leader:
-            told = self._view.partition(topic_partition)
-            if told is None or self._own_id not in told.isr:
+            known = self._view.partition(topic_partition)
+            if known is None or self._own_id not in known.isr:
                 return None
         return partition
 
@@ -122,13 +122,13 @@ def _sample(name: str, group_id: str, topic_partition: TopicPartition, value: fl
 
 
 def _lag(partition: Partition, offset: Offset) -> int:
-    """Below 0 only beyond the log end offset: a follower's high watermark comes a little after its leader's."""
+    """Return the lag, below 0 only beyond the log end offset: a follower's high watermark trails its leader's."""
     beyond = offset - partition.log.log_end_offset
     return -beyond if beyond > 0 else max(0, partition.high_watermark - max(offset, partition.log.log_start_offset))
 
 
 def _time_of(partition: Partition, offset: Offset) -> int:
-    """The time of the first record of the batch that is read from this offset on; -1 if it has none."""
+    """Return the time of the batch at this offset; -1 if there is none."""
     try:
         header = next(partition.log.headers(max(offset, partition.log.log_start_offset)), None)
     except PipelineError:

@@ -1,9 +1,9 @@
 """Metrics of this broker's replicas, and of the cluster as the controller sees it, named as by Kafka's JMX exporter.
 
 Only the controller reports the metrics of the cluster. Other brokers report 0, so that a sum over all brokers is right,
-and an alarm on the sum does not depend on which broker is the controller. A broker without ZooKeeper knows neither the
-controller nor the live brokers: it reports NaN, and so does the sum. Metrics of the partitions led here are what their
-leader sees of its followers, with ZooKeeper and without.
+and an alert on the sum does not depend on which broker is the controller. A broker without ZooKeeper knows neither the
+controller nor the live brokers: it reports NaN, and the sum is NaN. The metrics of partitions led here show what their
+leader knows of its followers, with or without ZooKeeper.
 """
 
 import math
@@ -19,6 +19,8 @@ from pipeline.broker.requests.context import BrokerContext
 from pipeline.model import TopicPartition
 
 _REPLICAS = "kafka_server_replicamanager"
+_TOPICS = "kafka_server_brokertopicmetrics"
+_FETCHERS = "kafka_server_replicafetchermanager"
 _CONTROLLER = "kafka_controller_kafkacontroller"
 _ELECTIONS = "kafka_controller_controllerstats"
 _SESSION = "kafka_server_sessionexpirelistener"
@@ -28,6 +30,9 @@ def collect_replicas(broker: BrokerContext, isr_writer: IsrWriter) -> Iterator[M
     """Metrics of this broker's replicas, mostly of those it leads."""
     partitions = list(broker.replicas.partitions.values())
     leaderships = [partition.leadership for partition in partitions if partition.leadership is not None]
+    under_replicated = sum(leadership.is_under_replicated for leadership in leaderships)
+    under_min_isr = sum(leadership.lacks_min_isr for leadership in leaderships)
+    at_min_isr = sum(leadership.is_at_min_isr for leadership in leaderships)
     offline = len(broker.replicas.failed) + sum(partition.log.failure is not None for partition in partitions)
     moving = 0
     for topic_partition, partition in broker.replicas.partitions.items():
@@ -37,21 +42,9 @@ def collect_replicas(broker: BrokerContext, isr_writer: IsrWriter) -> Iterator[M
         ("leadercount", len(leaderships), "Partitions led here."),
         ("partitioncount", len(partitions), "Partitions with a replica here."),
         ("offlinereplicacount", offline, "Replicas here whose disk failed."),
-        (
-            "underreplicatedpartitions",
-            sum(leadership.is_under_replicated for leadership in leaderships),
-            "Partitions led here with replicas out of sync.",
-        ),
-        (
-            "underminisrpartitioncount",
-            sum(leadership.lacks_min_isr for leadership in leaderships),
-            "Partitions led here that acknowledge nothing of acks=all.",
-        ),
-        (
-            "atminisrpartitioncount",
-            sum(leadership.is_at_min_isr for leadership in leaderships),
-            "Partitions led here that would refuse acks=all with one in-sync replica less.",
-        ),
+        ("underreplicatedpartitions", under_replicated, "Partitions led here with replicas out of sync."),
+        ("underminisrpartitioncount", under_min_isr, "Partitions led here that refuse acks=all."),
+        ("atminisrpartitioncount", at_min_isr, "Partitions led here that refuse acks=all after one more loss."),
         ("reassigningpartitions", moving, "Partitions led here that are being moved."),
     ):
         yield GaugeMetricFamily(f"{_REPLICAS}_{name}", text, value=value)
@@ -67,42 +60,35 @@ def collect_replicas(broker: BrokerContext, isr_writer: IsrWriter) -> Iterator[M
 
 def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
     """Metrics of copying: from leaders, with the lag behind them, and to followers."""
-    counts = broker.replicas.fetchers.counts()
+    counts, sent = broker.replicas.fetchers.counts(), broker.fetch.replication_bytes_out
     yield GaugeMetricFamily(
-        "kafka_server_replicafetchermanager_maxlag",
+        f"{_FETCHERS}_maxlag",
         "Largest number of committed records that a follower replica here lacks.",
         value=broker.replicas.fetchers.max_lag,
     )
     for name, value, text in (
-        ("kafka_server_brokertopicmetrics_replicationbytesin", counts.bytes_fetched, "Bytes copied from leaders."),
-        (
-            "kafka_server_brokertopicmetrics_replicationbytesout",
-            broker.fetch.replication_bytes_out,
-            "Bytes that followers copied from here.",
-        ),
-        ("kafka_server_replicafetchermanager_failures", counts.failures, "Fetches from leaders that failed."),
-        ("kafka_server_replicafetchermanager_corruptanswers", counts.corrupt_answers, "Answers with a damaged batch."),
+        (f"{_TOPICS}_replicationbytesin", counts.bytes_fetched, "Bytes copied from leaders."),
+        (f"{_TOPICS}_replicationbytesout", sent, "Bytes that followers copied from here."),
+        (f"{_FETCHERS}_failures", counts.failures, "Fetches from leaders that failed."),
+        (f"{_FETCHERS}_corruptanswers", counts.corrupt_answers, "Answers with a damaged batch."),
     ):
         yield CounterMetricFamily(name, text, value=value)
 
 
 def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
-    """Metrics of the controller: whether this broker is it, the cluster's partitions, and elections.
+    """Metrics of the controller, of the cluster's partitions, and of elections.
 
-    A controller that has not reached ZooKeeper for the session timeout counts as none: another may have been elected.
+    A controller that has not reached ZooKeeper for the session timeout does not count: another may have been elected.
     """
     is_active, counts = broker.controller.is_active, broker.controller.counts
-    offline, imbalanced = _count_leaderless(broker.view) if is_active else (0, 0)
-    topics = list(broker.view.topics()) if is_active else []
     is_known = broker.session.problem is None
+    leaderless: tuple[float, float] = _count_leaderless(broker.view) if is_active else (0, 0)
+    offline, imbalanced = leaderless if is_known else (math.nan, math.nan)
+    topics = list(broker.view.topics()) if is_active else []
     for name, value, text in (
         ("activecontrollercount", int(is_active and is_known), "1 at the controller."),
-        ("offlinepartitionscount", offline if is_known else math.nan, "Partitions that nobody leads."),
-        (
-            "preferredreplicaimbalancecount",
-            imbalanced if is_known else math.nan,
-            "Partitions not led by their first replica.",
-        ),
+        ("offlinepartitionscount", offline, "Partitions without a leader."),
+        ("preferredreplicaimbalancecount", imbalanced, "Partitions not led by their first replica."),
         ("globaltopiccount", len(topics), "Topics of the cluster."),
         ("globalpartitioncount", sum(len(topic.partitions) for topic in topics), "Partitions of the cluster."),
     ):

@@ -1,8 +1,7 @@
-"""Stands between a request and its handler: counts what a client with a quota sends and reads. The answer has the time
-for which the client was or will be throttled.
+"""Stands between a request and its handler: counts the bytes that a client with a quota sends and reads.
 
-A Produce request counts with the bytes of the request, a Fetch with the bytes of the records in its answer. Fetches of
-followers do not count; the dispatcher finds out which they are.
+A Produce request counts by its size, a Fetch request by the records in its answer. Fetches of followers do not count;
+the dispatcher recognizes them. An answer tells the client for how long it was or will be throttled.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,19 +24,19 @@ from pipeline.protocol.schema import Message
 LIMITED: Mapping[ApiKey, QuotaKind] = MappingProxyType(
     {ApiKey.PRODUCE: QuotaKind.PRODUCE, ApiKey.FETCH: QuotaKind.FETCH}
 )
-"""The api keys whose bytes count, with the kind of quota."""
+"""Api keys whose bytes count, with their kinds of quotas."""
 
 _Handle = Callable[[Any], Any]
-"""Returns an answer to Produce or Fetch, or a coroutine that will."""
+"""A handler of Produce or Fetch, which returns an answer or an awaitable of one."""
 
 
 def is_limited(keeper: QuotaKeeper, api_key: ApiKey, client: QuotaClient) -> bool:
-    """True if a quota holds for the client's requests of this key."""
+    """True if a quota applies to the client's requests of this api key."""
     return api_key in LIMITED and keeper.table.find(LIMITED[api_key], *client) is not None
 
 
 def replica_of(body: FetchRequest) -> tuple[BrokerId, int]:
-    """The broker id and broker epoch that a Fetch request names as those of its sender; -1 for a consumer."""
+    """Return the broker id and broker epoch of the sender of a Fetch request; -1 for a consumer."""
     return BrokerId(max(body.replica_id, body.replica_state.replica_id)), body.replica_state.replica_epoch
 
 
@@ -73,7 +72,7 @@ def _throttled(keeper: QuotaKeeper, kind: QuotaKind, client: QuotaClient, answer
 
 
 async def _fetch(keeper: QuotaKeeper, client: QuotaClient, body: Any, handle: _Handle) -> HandlerResult:
-    """Wait for the turn, then read no more than the share, and charge it before the turn of another client."""
+    """Wait for the client's turn, read at most its share, and charge it before the next client's turn."""
     waited_s, max_bytes = await keeper.wait_for_turn(QuotaKind.FETCH, client)
     asked: FetchRequest = body
     answer = handle(replace(asked, max_bytes=min(asked.max_bytes, max_bytes)))

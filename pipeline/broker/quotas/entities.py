@@ -1,8 +1,7 @@
 """Quota entities as clients name them (KIP-546): decoded, checked, matched and encoded. Pure.
 
-An entity is a list of types and names, null for the default. Types are `user` and `client-id`; quotas by `ip` limit the
-rate of new connections, which this broker does not limit, and are refused as every other type and quota is: a quota is
-never accepted and then ignored.
+An entity is a list of types and names, null for the default. Types are `user` and `client-id`. Every other type is
+refused, also `ip`, whose quotas limit the rate of new connections: no quota is accepted and then ignored.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +16,9 @@ from pipeline.protocol.messages.describe_client_quotas import ComponentData, Ent
 USER = "user"
 CLIENT_ID = "client-id"
 MAX_ENTITIES = 10_000
-"""Most entities with quotas: each broker reads all names after each change."""
+"""Maximum number of entities with quotas: each broker reads all names after each change."""
 MAX_NAME_BYTES = 750
-"""Longest name as an element of a znode's path."""
+"""Maximum length of a name as an element of a znode's path."""
 
 
 class _NamedType(Protocol):
@@ -44,7 +43,7 @@ def read_entity(parts: Sequence[_NamedType]) -> QuotaEntity:
 
 
 def check_room(entity: QuotaEntity, followed: int) -> None:
-    """Raise KafkaError if the entity must not be added to the `followed` ones."""
+    """Raise KafkaError if the entity must not be added to `followed` others."""
     for name in (entity.user, entity.client_id):
         if name is not None and len(encode_name(name)) > MAX_NAME_BYTES:
             raise KafkaError(
@@ -75,7 +74,7 @@ def check_filter(components: Sequence[ComponentData]) -> None:
 
 
 def matches(entity: QuotaEntity, components: Iterable[ComponentData], *, strict: bool) -> bool:
-    """True if the entity has all names that the filter asks for, and, if `strict`, no others."""
+    """True if the entity has all names of the filter, and, if `strict`, no others."""
     names = {USER: entity.user, CLIENT_ID: entity.client_id}
     for component in components:
         name = names.pop(component.entity_type)

@@ -1,9 +1,9 @@
-"""Holds clients to their quotas: counts what they send and read, and computes how long they have to wait.
+"""Holds clients to their quotas: counts the bytes that they send and read, and computes how long they have to wait.
 
-A Produce request is answered at once; its connection is then not read for as long as the client is over its quota
-(KIP-219). A Fetch that comes while its group still owes time waits for its turn, first come first served, and takes at
-most its share of what the quota lets pass in the windows kept: so no answer is larger than what can be paid for in
-them. Both waits read the quota again in each window, so a quota that is raised or removed ends them.
+A Produce request is answered at once; its connection is then not read while the client is over its quota (KIP-219). A
+Fetch request whose group of clients still owes time waits for its turn, first come first served. It reads at most its
+share of the bytes that the quota allows in the windows kept, so its group can pay for the answer in these windows. Both
+waits look up the quota again in each window, so they end when the quota is raised or removed.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from pipeline.broker.quotas.rate import SampledRate
 from pipeline.broker.quotas.table import Quota, QuotaKind, QuotaTable
 
 MAX_GROUPS = 10_000
-"""Groups of clients remembered. Beyond it idle ones are forgotten; if none is idle, all further clients share one."""
+"""Groups of clients remembered. Above it idle groups are dropped; if none is idle, further clients share a group."""
 MAX_NAME_LETTERS = 250
 NAME_START_LETTERS = 100
-"""Longer names are remembered, and shown in metrics, by their first NAME_START_LETTERS and a digest."""
+"""Longer names are shortened, also in metrics, to their first NAME_START_LETTERS and a digest."""
 MAX_SHARE_BYTES = 2**31 - 1
-"""Most bytes of one answer in the protocol."""
+"""Maximum size of an answer in the protocol."""
 
 QuotaClient = tuple[str, str]
 """User and client id of a client."""
@@ -37,7 +37,7 @@ class _Group:
 
 
 class GroupUsage(NamedTuple):
-    """Usage of a group of clients, for metrics."""
+    """The usage of a group of clients, for metrics."""
 
     kind: QuotaKind
     user: str | None
@@ -57,7 +57,7 @@ class QuotaKeeper:
         self._checked_s = float("-inf")
 
     def charge(self, kind: QuotaKind, client: QuotaClient, size_bytes: int) -> float:
-        """Count bytes; returns the seconds for which the client is to be throttled."""
+        """Count bytes; returns the seconds for which to throttle the client."""
         quota = self.table.find(kind, *client)
         if quota is None:
             return 0.0
@@ -67,12 +67,12 @@ class QuotaKeeper:
         return delay_s
 
     def owed(self, kind: QuotaKind, client: QuotaClient) -> float:
-        """Return the seconds for which the client is to be throttled, under the quota that holds for it now."""
+        """Return the seconds for which to throttle the client under its present quota."""
         quota = self.table.find(kind, *client)
         return 0.0 if quota is None else self._group(kind, quota).rate.owed(quota.bytes_per_s, trio.current_time())
 
     async def wait_for_turn(self, kind: QuotaKind, client: QuotaClient) -> tuple[float, int]:
-        """Wait until the group owes nothing; returns the seconds waited, and the bytes that the client may read."""
+        """Wait until the client's group owes no time; returns the seconds waited, and the bytes it may read."""
         quota = self.table.find(kind, *client)
         if quota is None:
             return 0.0, MAX_SHARE_BYTES
@@ -116,7 +116,7 @@ class QuotaKeeper:
         return group
 
     def _forget_idle(self) -> None:
-        """Forget idle groups. Checks all of them, so at most once in a window: no group becomes idle sooner."""
+        """Drop idle groups. Checks all groups, so at most once in a window: no group becomes idle sooner."""
         now_s = trio.current_time()
         if now_s - self._checked_s < self.window_s:
             return
@@ -126,7 +126,7 @@ class QuotaKeeper:
 
 
 def _remembered(name: str | None) -> str | None:
-    """Return a name as it is remembered: a very long one is shortened to its beginning and a digest, unique to it."""
+    """Shorten a very long name to its beginning and a digest."""
     if name is None or len(name) <= MAX_NAME_LETTERS:
         return name
     digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()

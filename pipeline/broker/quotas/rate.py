@@ -1,10 +1,10 @@
 """The rate of a group of clients, over several small windows, and the wait that brings it below its quota. Pure.
 
-Bytes are counted in samples of one window each; the rate is that of the samples kept. At the rate of the quota, bytes
-take time: the bytes used are paid for up to a moment, and if it lies in the future, the group owes the time until then.
-Unused time counts as far as the windows kept go back; after a longer rest one window of it counts. A debt of up to
-MAX_DEBT_S is never forgotten: so the rate is held however many connections share the quota and however large their
-requests are (Kafka 0.10 design, 4.9; KIP-219). Debts beyond it are forgiven, since no client waits that long.
+Bytes are counted in samples of one window each; the rate is that of the samples kept. At the rate of the quota every
+byte takes time. The bytes used are paid for up to a moment; if this moment is in the future, the group owes the time
+until then. Unused time is credited as far as the windows kept go back, after a longer pause for one window. A debt of
+up to MAX_DEBT_S is never dropped, so the rate is kept however many connections share the quota and however large their
+requests are (Kafka 0.10 design, 4.9; KIP-219). Larger debts are reduced to MAX_DEBT_S, since no client waits that long.
 """
 
 from collections import deque
@@ -50,12 +50,12 @@ class SampledRate:
         return self._total / max(now_s - self._samples[0][0], self._window_s)
 
     def is_idle(self, now_s: float) -> bool:
-        """True if the group has neither samples nor debts, so that it can be forgotten."""
+        """True if the group has neither samples nor debts, and can be dropped."""
         self._forget(now_s)
         return not self._samples and self._paid_until_s <= now_s
 
     def _refresh(self, bytes_per_s: float, now_s: float) -> None:
-        """Forget old samples. A debt is converted when the quota changes: it is paid off at the new rate."""
+        """Drop old samples. When the quota changes, a debt is converted, to be paid at the new rate."""
         self._forget(now_s)
         if bytes_per_s != self._limit:
             if self._paid_until_s > now_s and self._limit:

@@ -1,4 +1,4 @@
-"""Which quota holds for a client, and which clients share it. Pure.
+"""Finds the quota of a client, and the clients that share it. Pure.
 
 Order of precedence, the most specific first (Kafka 0.10 design, 4.9):
 
@@ -8,7 +8,7 @@ Order of precedence, the most specific first (Kafka 0.10 design, 4.9):
     4  /config/users/<default>/clients/<client-id>       8  /config/clients/<default>
 
 and then the broker's own `quota.producer.default` and `quota.consumer.default`, by client id. A default gives each user
-or client id a quota of its own, not one quota to all of them together.
+or client id its own quota, not one quota to all of them together.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class QuotaTable:
 
     broker_defaults: Mapping[QuotaKind, float | None]
     followed: int = 0
-    """Entities whose znodes are followed, with quotas or without."""
+    """Number of entities whose znodes are watched, with or without quotas."""
     entities: dict[QuotaEntity, Mapping[QuotaKind, float]] = field(default_factory=dict)
     """Quotas by entity."""
 
@@ -53,7 +53,7 @@ class QuotaTable:
         return not self.entities and not any(self.broker_defaults.values())
 
     def set(self, entity: QuotaEntity, quotas: Mapping[QuotaKind, float]) -> None:
-        """Set the quotas of an entity; removes them if empty."""
+        """Set the quotas of an entity, or remove them if `quotas` is empty."""
         if quotas:
             self.entities[entity] = quotas
         else:

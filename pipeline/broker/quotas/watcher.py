@@ -1,6 +1,7 @@
-"""Keeps the table of quotas equal to ZooKeeper: a change there holds at once, on every broker."""
+"""Keeps the table of quotas equal to ZooKeeper, so that a change applies at once on every broker."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import structlog
 import trio
@@ -10,6 +11,7 @@ from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.quota_znodes import (
     CONFIG_CLIENTS,
     CONFIG_USERS,
+    EntityName,
     QuotaEntity,
     clients_path,
     decode_name,
@@ -36,23 +38,20 @@ async def watch_quotas(
             table.followed -= 1
             table.set(entity, {})
 
+    async def watch_client(user: EntityName, part: str, *, task_status: trio.TaskStatus[None]) -> None:
+        await watch_entity(QuotaEntity(user=user, client_id=decode_name(part)), task_status=task_status)
+
     async def watch_user(part: str, *, task_status: trio.TaskStatus[None]) -> None:
         user = decode_name(part)
 
-        async def watch_client_of_user(part: str, *, task_status: trio.TaskStatus[None]) -> None:
-            await watch_entity(QuotaEntity(user=user, client_id=decode_name(part)), task_status=task_status)
-
         async with trio.open_nursery() as nursery:
             await nursery.start(watch_entity, QuotaEntity(user=user))
-            await nursery.start(_watch_names, zookeeper, clients_path(user), watch_client_of_user)
+            await nursery.start(_watch_names, zookeeper, clients_path(user), partial(watch_client, user))
             task_status.started()
-
-    async def watch_client(part: str, *, task_status: trio.TaskStatus[None]) -> None:
-        await watch_entity(QuotaEntity(client_id=decode_name(part)), task_status=task_status)
 
     async with trio.open_nursery() as nursery:
         await nursery.start(_watch_names, zookeeper, CONFIG_USERS, watch_user)
-        await nursery.start(_watch_names, zookeeper, CONFIG_CLIENTS, watch_client)
+        await nursery.start(_watch_names, zookeeper, CONFIG_CLIENTS, partial(watch_client, None))
         task_status.started()
 
 

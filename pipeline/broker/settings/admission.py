@@ -1,7 +1,7 @@
 """Decides if a topic admits the batches of a producer, by their headers if these suffice. Pure.
 
-A batch has to be opened, in a thread, only if
-- the topic has a codec of its own (`compression.type`) and the batch another one,
+A batch must be opened, in a thread, only if
+- the topic has its own codec (`compression.type`) and the batch another one,
 - the topic is compacted, so that every record needs a key, and headers that the cleaner can read,
 - the topic bounds the age of records (`message.timestamp.before.max.ms`) and the batch has several of them,
 - or its newest record is too far ahead (`message.timestamp.after.max.ms`): the answer names such records (KIP-467).
@@ -68,7 +68,7 @@ class Admission:
         return self.before_max_ms is not None and NO_TIMESTAMP != timestamp < now_ms - self.before_max_ms
 
     def admit_opened(self, records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> Steps[memoryview]:
-        """Open the batches, refuse batches with invalid records, recompress batches of another codec than the topic's.
+        """Open the batches, refuse invalid records, and recompress batches of another codec than the topic's.
 
         Raises InvalidRecordError, InvalidTimestampError, BatchTooLargeError, OpenedBatchTooLargeError,
         CorruptBatchError.

@@ -1,7 +1,7 @@
 """Declares the settings of a broker under Kafka's names: type, default, bounds, and the text that operators read.
 
-The text under a field is what DescribeConfigs answers (KIP-569) and what docs/broker.md says. A setting that is the
-default of a topic setting lends it type, bounds and text (`topic.py`).
+DescribeConfigs (KIP-569) and docs/broker.md show the text under a field. A setting that is the default of a topic
+setting also provides its bounds and text (`topic.py`).
 """
 
 import os
@@ -27,10 +27,10 @@ _ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
 
 
 class Mark(Enum):
-    """What the type of a setting does not show."""
+    """A property of a setting that its type does not show."""
 
     DYNAMIC = auto()
-    """The setting can be changed while the broker runs (KIP-226), as every default of a topic setting can."""
+    """The setting can be changed while the broker runs (KIP-226), like every default of a topic setting."""
     LIST = auto()
     """Values can be appended and removed one by one."""
 
@@ -345,7 +345,7 @@ class BrokerConfig(SettingsModel):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Check settings as SettingsModel does, and those that depend on each other."""
+        """Build the configuration. Raises ConfigurationError, also for settings that contradict each other."""
         config = super().from_settings(settings)
         if config.advertised_listener is None and config.listener.host in _ANY_ADDRESS:
             raise ConfigurationError(
@@ -373,4 +373,4 @@ class BrokerConfig(SettingsModel):
 FIELDS: Mapping[str, str] = MappingProxyType(
     {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}
 )
-"""From a setting's name to the attribute of `BrokerConfig`."""
+"""Attributes of `BrokerConfig` by the names of the settings."""

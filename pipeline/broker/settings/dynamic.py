@@ -1,7 +1,7 @@
 """Holds the settings of a running broker: its file, then changes for all brokers, then changes for this one (KIP-226).
 
-Invariants: `current` is always a complete and valid configuration; an unusable change is left out by name, never half
-applied. Only settings in `CHANGEABLE` can be changed while a broker runs.
+Invariants: `current` is always complete and valid; an invalid change is left out and named, never applied in part. Only
+settings in `CHANGEABLE` can be changed while a broker runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Overrides:
 
 
 class DynamicSettings:
-    """The present settings of one broker. `static` holds the settings of its file."""
+    """The present settings of a broker. `static` holds the settings of its file."""
 
     def __init__(self, static: BrokerConfig) -> None:
         self.static = static
@@ -54,14 +54,14 @@ class DynamicSettings:
         follower(self.current)
 
     def take(self, name: str, stored: Overrides) -> Sequence[str]:
-        """Apply the overrides stored under `name`. Returns the names of unusable settings, which are left out."""
+        """Apply the overrides stored under `name`. Returns the names of invalid settings, which are left out."""
         usable = {key: value for key, value in stored.settings.items() if key in CHANGEABLE}
         while usable:
             try:
                 self._overlay({**self._stored, name: Overrides(usable)})
             except ValidationError as error:
                 wrong = {str(item["loc"][0]) for item in error.errors(include_url=False) if item["loc"]}
-                # an error that names no setting blames them all
+                # an error that names no setting makes all of them invalid
                 usable = {key: value for key, value in usable.items() if key not in wrong} if wrong else {}
             else:
                 break

@@ -1,4 +1,4 @@
-"""Declares the settings of a topic under Kafka's names: the topic's own values, over the broker's defaults. Pure.
+"""Declares the settings of a topic under Kafka's names: the topic's own values over the broker's defaults. Pure.
 
 Every declared setting takes effect; every other name is refused, so that no setting is accepted and then ignored.
 """
@@ -28,7 +28,7 @@ class DefaultOf:
 
 
 def _default_of(setting: str, *, alias: str) -> Any:
-    """Declare a topic setting that has the bounds and the text of this broker setting, and its value by default."""
+    """Declare a topic setting with the bounds, the text and (as default) the value of this broker setting."""
     declared = BrokerConfig.model_fields[FIELDS[setting]]
     field = Field(alias=alias, description=declared.description)
     field.metadata = [*declared.metadata, DefaultOf(setting)]
@@ -104,7 +104,7 @@ class TopicSettings(SettingsModel):
 
     @cached_property
     def admission(self) -> Admission:
-        """The demands on batches of producers."""
+        """The topic's demands on batches of producers."""
         kept = self.compression_type == "producer"
         name = "none" if self.compression_type == "uncompressed" else self.compression_type
         levels = {
@@ -132,7 +132,7 @@ BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
         if isinstance(mark, DefaultOf)
     }
 )
-"""From a topic setting to the broker setting that is its default. Other topic settings have a default of their own."""
+"""The broker setting that is the default of a topic setting. Other topic settings have their own default."""
 
 KEEPING_ALL: Mapping[str, str] = MappingProxyType(
     {
@@ -142,11 +142,11 @@ KEEPING_ALL: Mapping[str, str] = MappingProxyType(
         "unclean.leader.election.enable": "false",
     }
 )
-"""Topic settings that never delete a record, and lose none to an unclean election."""
+"""Topic settings that delete no record, and exclude unclean elections."""
 
 
 def topic_settings(overrides: Mapping[str, str | None], broker: BrokerConfig) -> TopicSettings:
-    """Return the topic's own settings over the broker's. Raises ValueError, which names the wrong setting."""
+    """Return the topic's own settings over the broker's. Raises ValueError, which names each wrong setting."""
     try:
         return TopicSettings.model_validate({**_defaults(broker), **overrides})
     except ValidationError as error:
@@ -154,10 +154,7 @@ def topic_settings(overrides: Mapping[str, str | None], broker: BrokerConfig) ->
 
 
 def readable_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> tuple[TopicSettings, tuple[str, ...]]:
-    """Return stored settings as `topic_settings` does, with the broker's value for each setting that is not usable.
-
-    Also returns the names of the unusable settings, for a warning.
-    """
+    """Return stored settings as `topic_settings` does, but the broker's value for each invalid one, and its name."""
     try:
         return TopicSettings.model_validate({**_defaults(broker), **overrides}), ()
     except ValidationError as error:

@@ -16,7 +16,7 @@ def start(tmp_path: Path, program: str) -> CleanerChild:
 
 
 async def test_a_cleaner_process_that_hangs_is_lost_after_the_deadline_and_can_be_ended(tmp_path: Path) -> None:
-    child = start(tmp_path, SAY.format(b'{"kind": "Progress", "moved_bytes": 3}\n', 600))
+    child = start(tmp_path, SAY.format(b'{"kind": "CleaningProgress", "moved_bytes": 3}\n', 600))
     assert await child.report() == CleaningProgress(moved_bytes=3)
     child.deadline_s = 0.1
     with pytest.raises(CleanerLostError, match="said nothing"):

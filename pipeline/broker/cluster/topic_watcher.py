@@ -31,8 +31,8 @@ from pipeline.model import TopicPartition
 
 NAMED_IN_LOG = 10
 _LOST_SETTINGS = (
-    "the settings that are known go on to count, and after a restart nothing of the topic is deleted; restore the"
-    " znode, or have it written anew by a change of settings"
+    "the known settings go on to count, and after a restart nothing of the topic is deleted; restore the znode, or"
+    " change a setting of the topic, which writes the znode again"
 )
 LOADED_AT_A_TIME = 50
 """Number of new topics that are read at a time: the event loop runs all ready tasks before anything else."""
@@ -199,7 +199,7 @@ class TopicWatcher:
         for new_name in new:
             view = partitions[new_name.partition]
             if new_name in found:
-                view = view.returned(*found[new_name])
+                view = view.restored(*found[new_name])
             else:
                 view = view.without_znode(others[new_name]) or view
             partitions[new_name.partition] = replace(view, moment=moment, lost_s=now_s)
@@ -239,7 +239,7 @@ class TopicWatcher:
                 "topic_missing",
                 topic=name,
                 topic_id=str(known.topic_id),
-                reason="ZooKeeper knows it no more, and no record of its deletion; its logs are kept as strays",
+                reason="ZooKeeper has neither the topic nor a record of its deletion; its logs are kept as strays",
                 advice="restore ZooKeeper's data; `pipeline cluster describe` names the strays",
             )
 

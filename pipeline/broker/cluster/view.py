@@ -102,7 +102,7 @@ class PartitionView:
             controller_epoch=state.controller_epoch,
         )
 
-    def taken(self, state: PartitionState, version: int, asked: int) -> "PartitionView | None":
+    def with_newer(self, state: PartitionState, version: int, asked: int) -> "PartitionView | None":
         """Return the view with a state that was requested at the moment `asked`; None if known, or older. Pure."""
         found = self.with_state(state, version)
         if found == self:
@@ -125,7 +125,7 @@ class PartitionView:
             return self
         return replace(self, isr=isr, leader=NO_BROKER if self.leader in lost else self.leader)
 
-    def returned(self, state: PartitionState, version: int) -> "PartitionView":
+    def restored(self, state: PartitionState, version: int) -> "PartitionView":
         """Return the view of a missing topic that is back with this state: as remembered, or as written since. Pure.
 
         A remembered state counts as lost: other brokers may have led in its leader epoch meanwhile.
@@ -225,8 +225,8 @@ class ViewChanges:
 _Change = Callable[[PartitionView], PartitionView | None]
 
 
-def _taken(found: Written, asked: int, known: PartitionView) -> PartitionView | None:
-    return known.taken(found.state, found.version, asked)
+def _newer(found: Written, asked: int, known: PartitionView) -> PartitionView | None:
+    return known.with_newer(found.state, found.version, asked)
 
 
 def _lost(version: int, asked: int, known: PartitionView) -> PartitionView | None:
@@ -337,7 +337,7 @@ class ClusterView:
         Known states are skipped, and states of a topic that has another id by now. A state that is older than the known
         one, and was requested after that was taken, shows that ZooKeeper lost the known one.
         """
-        self._accept(asking, {name: partial(_taken, found, asking.moment) for name, found in states.items()})
+        self._accept(asking, {name: partial(_newer, found, asking.moment) for name, found in states.items()})
 
     def accept_lost(self, asking: Asking, versions: Mapping[TopicPartition, int]) -> None:
         """Note that these states are unreadable in znodes of these versions, or (-1) missing.
@@ -350,19 +350,19 @@ class ClusterView:
         moment = self.next_moment()
         newer: dict[str, dict[int, PartitionView]] = {}
         older: list[TopicPartition] = []
-        for name_and_index, change in changes.items():
-            name, index = name_and_index
+        for topic_partition, change in changes.items():
+            name, index = topic_partition
             topic = self._topics.get(name)
             if topic is None or topic.topic_id != asking.topic_ids.get(name):
                 continue
             known = topic.partitions.get(index)
-            taken = None if known is None else change(known)
-            if known is None or taken is None:
+            changed = None if known is None else change(known)
+            if known is None or changed is None:
                 continue
-            if taken.is_spent and taken.spent_epoch != known.spent_epoch:
-                older.append(name_and_index)
-                taken = replace(taken, lost_s=trio.current_time())
-            newer.setdefault(name, {})[index] = replace(taken, moment=moment)
+            if changed.is_spent and changed.spent_epoch != known.spent_epoch:
+                older.append(topic_partition)
+                changed = replace(changed, lost_s=trio.current_time())
+            newer.setdefault(name, {})[index] = replace(changed, moment=moment)
         if older:
             logger.warning(
                 "states_went_back", partitions=len(older), first=str(older[0]), reason="ZooKeeper lost newer ones"

@@ -388,7 +388,7 @@ class Replicas:
             self._notice_what_failed()
             self._give_up_waiting()
         path, failure = next(iter(self.directories.offline.items()))
-        raise StorageError(str(path), f"all log dirs are offline, the first one for: {failure}")
+        raise StorageError(str(path), f"all log dirs are offline; error of the first: {failure}")
 
     def _notice_what_failed(self) -> None:
         partitions = self._partitions

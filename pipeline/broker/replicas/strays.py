@@ -13,7 +13,7 @@ Invariants:
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,9 +47,9 @@ ASK_TIMEOUT_S = 10.0
 ASKED_AT_ONCE = 1_000
 NAMED_IN_LOG = 20
 
-UNKNOWN_TOPIC = "ZooKeeper knows no topic of this id, and no record of its deletion"
+UNKNOWN_TOPIC = "ZooKeeper has no topic of this id, and no record of its deletion"
 OTHER_TOPIC = "another topic has this name, and there is no record that the topic of this id was deleted"
-NOT_REMOVED = "the log is to be removed, and could not be; the broker's log says why, and the broker tries again"
+NOT_REMOVED = "the log could not be removed; the broker's log says why, and the broker tries again"
 WITHOUT_ID = "the log has no topic id, and no topic of this name is assigned to this broker"
 ASSIGNED_ELSEWHERE = (
     "the partition is assigned to other brokers, whose leader has not reported that it holds all of this log"
@@ -92,33 +92,26 @@ class Release(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
+@dataclass(slots=True, eq=False)
 class StrayKeeper:
     """The task that decides. `strays` are the logs that are kept now."""
 
-    def __init__(
-        self,
-        zookeeper: CoordinationClient,
-        view: ClusterView,
-        replicas: Replicas,
-        own_id: BrokerId,
-        network: Network,
-    ) -> None:
-        self.strays: Sequence[Stray] = ()
-        self.lacking: frozenset[TopicPartition] = frozenset()
-        """Strays that may lack their tail: they must not be elected if their topic comes back."""
-        self.lacking_changed = Wakeup()
-        self._zookeeper = zookeeper
-        self._view = view
-        self._replicas = replicas
-        self._own_id = own_id
-        self._network = network
-        self._covered: frozenset[LogName] = frozenset()
-        """Logs that their leaders held completely at the last look."""
-        self._releases: dict[LogName, Release] = {}
-        self._waits = 0
-        """Looks in a row after which logs waited for their leaders."""
-        self._looking = trio.Lock()
-        """Held during a look: logs that another look is removing would be missing in `strays`."""
+    zookeeper: CoordinationClient
+    view: ClusterView
+    replicas: Replicas
+    own_id: BrokerId
+    network: Network
+    strays: Sequence[Stray] = ()
+    lacking: frozenset[TopicPartition] = frozenset()
+    """Strays that may lack their tail: they must not be elected if their topic comes back."""
+    lacking_changed: Wakeup = field(default_factory=Wakeup)
+    _covered: frozenset[LogName] = frozenset()
+    """Logs that their leaders held completely at the last look."""
+    _releases: dict[LogName, Release] = field(default_factory=dict)
+    _waits: int = 0
+    """Looks in a row after which logs waited for their leaders."""
+    _looking: trio.Lock = field(default_factory=trio.Lock)
+    """Held during a look: logs that another look is removing would be missing in `strays`."""
 
     def topic_ids(self, topic: str) -> Set[uuid.UUID | None]:
         """Return the topic ids of the strays that belong to topics of this name."""
@@ -128,7 +121,7 @@ class StrayKeeper:
         """Decide until cancelled, whenever the strays have changed, and from time to time."""
         while True:
             with trio.move_on_after(self._pause_s()):
-                await self._replicas.strays_changed.wait_and_clear()
+                await self.replicas.strays_changed.wait_and_clear()
                 self._waits = 0
             await self.look()
 
@@ -143,38 +136,38 @@ class StrayKeeper:
             await self._look()
 
     async def _look(self) -> None:
-        held = [found for found in await self._replicas.strays() if not self._is_wanted(found.name)]
+        held = [found for found in await self.replicas.strays() if not self._is_wanted(found.name)]
         self._releases = {found.name: self._releases[found.name] for found in held if self._is_released(found.name)}
         ids = {found.name.topic_id for found in held if found.name.topic_id is not None}
-        deleted = await patiently(lambda: find_deleted(self._zookeeper, ids)) if ids else set()
+        deleted = await patiently(lambda: find_deleted(self.zookeeper, ids)) if ids else set()
         confirmed = await self._confirmed([found for found in held if self._is_elsewhere(found.name)])
         released = await self._released([found for found in confirmed if self._is_elsewhere(found.name)])
         doomed = [found for found in held if found.name.topic_id in deleted and not self._lives(found.name)]
         doomed += [found for found in released if self._is_elsewhere(found.name)]
         if doomed:
-            await self._replicas.remove(doomed)
+            await self.replicas.remove(doomed)
             looked_at = {found.name for found in held}  # logs of topics deleted meanwhile are for the next look
-            held = [found for found in await self._replicas.strays() if found.name in looked_at]
+            held = [found for found in await self.replicas.strays() if found.name in looked_at]
             kept = {found.path for found in held}
             _report_removed([found for found in doomed if found.path not in kept])
         self._keep([found for found in held if not self._is_wanted(found.name)], {found.name for found in doomed})
 
     def _lives(self, name: LogName) -> bool:
-        topic = self._view.topic(name.topic_partition.topic)
+        topic = self.view.topic(name.topic_partition.topic)
         return topic is not None and topic.topic_id == name.topic_id
 
     def _is_wanted(self, name: LogName) -> bool:
         """True if the partition of this log is assigned to this broker, which is about to open the log."""
         found = self._partition(name)
-        return found is not None and self._own_id in found.replicas
+        return found is not None and self.own_id in found.replicas
 
     def _is_elsewhere(self, name: LogName) -> bool:
         found = self._partition(name)
-        return name.topic_id is not None and found is not None and self._own_id not in found.replicas
+        return name.topic_id is not None and found is not None and self.own_id not in found.replicas
 
     def _partition(self, name: LogName) -> PartitionView | None:
         """Return the partition that the log belongs to; a log without a topic id belongs to any topic of its name."""
-        topic = self._view.topic(name.topic_partition.topic)
+        topic = self.view.topic(name.topic_partition.topic)
         if topic is None or name.topic_id not in {None, topic.topic_id}:
             return None
         return topic.partitions.get(name.topic_partition.partition)
@@ -186,7 +179,7 @@ class StrayKeeper:
             return WITHOUT_ID
         if self._is_elsewhere(name):
             return ASSIGNED_ELSEWHERE
-        return UNKNOWN_TOPIC if self._view.topic(name.topic_partition.topic) is None else OTHER_TOPIC
+        return UNKNOWN_TOPIC if self.view.topic(name.topic_partition.topic) is None else OTHER_TOPIC
 
     def _keep(self, held: Iterable[HeldLog], doomed: Set[LogName]) -> None:
         known = {stray.name for stray in self.strays}
@@ -205,7 +198,7 @@ class StrayKeeper:
             logger.warning("stray_logs", count=len(new), advice="`pipeline cluster describe` names all")
 
     def _may_lack_tail(self, name: LogName) -> bool:
-        return name.topic_id is not None and self._replicas.lacks(name.topic_partition, name.topic_id)
+        return name.topic_id is not None and self.replicas.lacks(name.topic_partition, name.topic_id)
 
     # Replicas that are assigned elsewhere
 
@@ -220,7 +213,7 @@ class StrayKeeper:
             elif question:
                 confirmed.append(found)
         if questions:
-            async with open_connection_pool(f"broker-{self._own_id}-strays", self._network.connect) as pool:
+            async with open_connection_pool(f"broker-{self.own_id}-strays", self.network.connect) as pool:
                 for leader, asked in questions.items():
                     for start in range(0, len(asked), ASKED_AT_ONCE):
                         confirmed += await self._ask(pool, leader, asked[start : start + ASKED_AT_ONCE])
@@ -233,9 +226,9 @@ class StrayKeeper:
         A log that could not be removed then is not released again: each time raises the leader epoch.
         """
         names = dict.fromkeys(found.name.topic_partition for found in confirmed if found.name not in self._releases)
-        released = await leave_moved_away(self._zookeeper, self._view, self._own_id, list(names)) if names else ()
+        released = await leave_moved_away(self.zookeeper, self.view, self.own_id, list(names)) if names else ()
         for found in confirmed:
-            partition, topic = self._partition(found.name), self._view.topic(found.name.topic_partition.topic)
+            partition, topic = self._partition(found.name), self.view.topic(found.name.topic_partition.topic)
             if found.name.topic_partition in released and partition is not None and topic is not None:
                 self._releases[found.name] = Release(topic.assignment_version, partition.leader_epoch)
         return [found for found in confirmed if found.name in self._releases]
@@ -243,7 +236,7 @@ class StrayKeeper:
     def _is_released(self, name: LogName) -> bool:
         """True if no ISR has had this log since its release: the partition was not assigned to this broker since."""
         then, partition = self._releases.get(name), self._partition(name)
-        topic = self._view.topic(name.topic_partition.topic)
+        topic = self.view.topic(name.topic_partition.topic)
         return (
             then is not None
             and partition is not None
@@ -251,7 +244,7 @@ class StrayKeeper:
             and topic.assignment_version == then.assignment_version
             and partition.leader_epoch >= then.leader_epoch
             and not partition.is_spent
-            and self._own_id not in partition.isr
+            and self.own_id not in partition.isr
         )
 
     def _question(self, found: HeldLog) -> Question | bool:
@@ -269,7 +262,7 @@ class StrayKeeper:
             current_leader_epoch=partition.leader_epoch,
             leader_epoch=open_log.last_epoch,
         )
-        if partition.leader not in self._view.brokers:
+        if partition.leader not in self.view.brokers:
             return False
         return Question(held=found, leader=partition.leader, request=request, end_offset=open_log.log_end_offset)
 
@@ -278,10 +271,10 @@ class StrayKeeper:
         for question in asked:
             topics.setdefault(question.held.name.topic_partition.topic, []).append(question.request)
         request = OffsetForLeaderEpochRequest(
-            replica_id=self._own_id,
+            replica_id=self.own_id,
             topics=[OffsetForLeaderTopic(topic=topic, partitions=wanted) for topic, wanted in topics.items()],
         )
-        endpoint = self._view.brokers.get(leader)
+        endpoint = self.view.brokers.get(leader)
         if endpoint is None:
             return ()
         try:

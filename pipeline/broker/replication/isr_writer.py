@@ -159,4 +159,4 @@ def _report(written: Mapping[TopicPartition, IsrChange], asked: int) -> None:
     if len(written) > NAMED_IN_LOG:
         logger.info("isr_written", partitions=len(written))
     if len(written) < asked:
-        logger.info("isr_change_refused", partitions=asked - len(written), reason="somebody else wrote the state")
+        logger.info("isr_change_refused", partitions=asked - len(written), reason="another broker wrote the state")

@@ -456,14 +456,14 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "ignores older states": BrokenVariant(
         rule="states that go back are followed",
-        breaks=_replacing(PartitionView, "taken", _knowing_no_older_states),
+        breaks=_replacing(PartitionView, "with_newer", _knowing_no_older_states),
         first_seed=8,
         every=12,
     ),
     "uses spent leader epochs again": BrokenVariant(
         rule="a leader epoch that was used before ZooKeeper went back is not used again",
         breaks=_both(
-            _replacing(PartitionView, "taken", _spending_no_epochs),
+            _replacing(PartitionView, "with_newer", _spending_no_epochs),
             _replacing(replicas, "spent_epoch", _giving(None)),
         ),
         first_seed=8,

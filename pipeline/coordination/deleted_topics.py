@@ -113,9 +113,8 @@ def record_path(topic_id: uuid.UUID) -> str:
 def demand_not_deleted(topic_id: uuid.UUID) -> Sequence[Operation]:
     """Return operations that fail a transaction with NodeExistsError if the topic of this id was deleted.
 
-    ZooKeeper cannot check that a znode does not exist. So the operations create the record and delete it again. If the
-    parent of all records is missing (`make_records_directory`), they raise NoNodeError. Both errors have the record's
-    path.
+    ZooKeeper cannot check that a znode does not exist. So the operations create the record and delete it again. Without
+    the parent of all records (`make_records_directory`) they fail with NoNodeError. Both errors have the record's path.
     """
     path = record_path(topic_id)
     return CreateNode(path=path), DeleteNode(path=path)

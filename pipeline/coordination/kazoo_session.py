@@ -128,10 +128,7 @@ class KazooSession:
         await trio.to_thread.run_sync(_dispose, kazoo, abandon_on_cancel=True)
 
     def _newest_transaction(self) -> int | None:
-        """Return the number of ZooKeeper's newest transaction; None if no server accepts a new client.
-
-        Blocks for about LOOK_TIMEOUT_S at most.
-        """
+        """Return ZooKeeper's newest transaction number; None if no server accepts a new client. Blocks for seconds."""
         probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_KAZOO_LOG)
         try:
             if not probe.start_async().wait(LOOK_TIMEOUT_S):

@@ -59,9 +59,7 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """A state to write over `version`; None creates the znode. From 0 on `topic_version` is the version that the
-    topic's znode must have.
-    """
+    """A state to write over `version` (None: create it). `topic_version` from 0 on is required of the topic's znode."""
 
     topic_id: uuid.UUID
     """Id of the state's topic. Nothing is written once this topic is deleted."""
@@ -111,10 +109,7 @@ async def read_states(
 async def look_up_states(
     zookeeper: CoordinationClient, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, Written], dict[TopicPartition, int]]:
-    """Return the readable states, and the znode versions of the others, -1 if there is no znode.
-
-    Raises CoordinationUnavailableError.
-    """
+    """Return as `read_states`, and the znode versions of unreadable states (NO_ZNODE: there is none)."""
     found: dict[TopicPartition, Written] = {}
     others: dict[TopicPartition, int] = {}
     for start in range(0, len(partitions), MAX_AT_ONCE):

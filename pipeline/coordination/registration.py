@@ -171,10 +171,7 @@ async def _refuse_other_owner(client: CoordinationClient, path: str, is_former_s
 def _check_owner(
     client: CoordinationClient, path: str, stat: NodeStat, found: NodeValue, is_former_self: Callable[[bytes], bool]
 ) -> None:
-    """Raise NodeOwnedError unless a session or an earlier process of this client created the znode.
-
-    Unreadable data without an owning session belong to no other client.
-    """
+    """Raise NodeOwnedError if another client owns the znode; a persistent znode with unreadable data has no owner."""
     owner = stat.ephemeral_owner
     if owner is not None and client.owns_session(owner):
         return

@@ -46,15 +46,12 @@ class _Led:
 
 
 class GroupJournal:
-    """The partitions of `__consumer_offsets` led here.
-
-    `partitions` is the number that the topic will have once it is created; `timeout_ms` bounds a client's wait.
-    """
+    """The partitions of `__consumer_offsets` led here. `timeout_ms` bounds a client's wait for a write."""
 
     def __init__(self, view: ClusterView, clock: Clock, *, partitions: int, timeout_ms: int) -> None:
         self._view = view
         self._clock = clock
-        self._partitions = partitions
+        self._partitions = partitions  # as configured until the topic is created
         self._timeout_s = timeout_ms / 1000
         self._listeners: list[JournalListener] = []
         self._led: dict[int, _Led] = {}

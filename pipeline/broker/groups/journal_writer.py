@@ -73,10 +73,7 @@ class JournalWrite:
         self.outcome.end(error)
 
     async def wait(self) -> None:
-        """Wait until the records are committed, and flushed if the topic's settings say so. Raises KafkaError.
-
-        After COORDINATOR_NOT_AVAILABLE the records may still be committed.
-        """
+        """Wait until the records are committed and durable. Raises KafkaError; they may still be committed then."""
         await self.outcome.wait_over(trio.current_time() + self.timeout_s)
         self.outcome.end(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the replicas in sync did not follow in time"))
         if self.outcome.error is not None:

@@ -82,10 +82,7 @@ class GroupLog(Protocol):
         ...
 
     def check(self, group_id: str) -> None:
-        """Raise KafkaError unless this broker coordinates the group now.
-
-        NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE or COORDINATOR_LOAD_IN_PROGRESS.
-        """
+        """Raise KafkaError (the codes: `GroupJournal.check`) unless this broker coordinates the group now."""
         ...
 
     async def write(self, group_id: str, records: Records) -> None:

@@ -259,9 +259,13 @@ class OffsetKeeper:
                 await give_way.if_due()
                 standing = self._groups.standing(group_id) or Standing()
                 change = offsets.expired(group_id, standing, now_ms=self._clock(), retention_ms=self._retention_ms)
-                if change:
-                    removed += len(change)
-                    await self._remove(offsets, group_id, change)
+                if not change:
+                    continue
+                removed += len(change)
+                try:
+                    await self._begin(offsets, group_id, change).wait()
+                except KafkaError as error:
+                    _warn_of_remains(group_id, error)  # the next run tries again
         if removed:
             logger.info("offsets_expired", offsets=removed)
         await self._remove_groups()
@@ -279,13 +283,6 @@ class OffsetKeeper:
             except KafkaError as error:
                 if error.code not in {ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND}:
                     logger.warning("group_not_removed", group=group_id, error=str(error))
-
-    async def _remove(self, offsets: Offsets, group_id: str, change: Change) -> None:
-        """Remove expired offsets. A failure is only logged: the next run tries again."""
-        try:
-            await self._begin(offsets, group_id, change).wait()
-        except KafkaError as error:
-            _warn_of_remains(group_id, error)
 
 
 async def _wait_for(writes: list[tuple[str, PendingWrite]]) -> None:

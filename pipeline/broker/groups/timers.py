@@ -1,7 +1,6 @@
 """The timers that groups have set: one heap, and one wait for the earliest.
 
-Invariant: a timer of a removed entry never fires. Timers are never cancelled; outdated ones are dropped when there are
-many.
+Invariant: a timer of a removed entry never fires. Timers are never cancelled; many outdated ones are dropped at once.
 """
 
 import heapq

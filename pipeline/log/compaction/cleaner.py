@@ -1,4 +1,4 @@
-"""Compaction of one log: the last offset of each key of its head, then its segments copied anew without what is old.
+"""Compacts one log: maps the last offset of each key of its head, then copies its segments without older records.
 
 Invariants (Kafka's design chapter, *Log compaction*):
 
@@ -11,10 +11,10 @@ Invariants (Kafka's design chapter, *Log compaction*):
   offset at which the next segment starts. The last batch of each producer stays likewise.
 - Memory is bounded: by the table of keys, by portions of batches, and for a batch larger than a portion by
   `max_opened_bytes` of the job, the bound under which producers' batches are admitted.
-- Of transactions the aborted ones go: see `transaction_fates`. The index of aborted transactions of a group is that of
-  its first segment, since no other one in a group has one; it is written anew when an entry of it goes.
+- Aborted transactions are removed: see `transaction_fates`. The index of aborted transactions of a group is that of its
+  first segment, since the other segments of a group have none; it is rewritten when an entry is dropped.
 
-Heavy imports (numba, numpy): this is for a process of its own.
+Heavy imports (numba, numpy): for a process of its own.
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -92,7 +92,7 @@ PLAIN_BYTES = 16 << 20
 
 _CODEC_MASK = 0x07
 _FURTHER_SUFFIXES = frozenset(BESIDE_LOG) - {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
-"""Of files that no cleaned segment takes over: a segment that has one keeps its name."""
+"""Suffixes of files that a cleaned segment does not replace: a segment that has one keeps its name."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class OffsetMap:
 
     @property
     def fill(self) -> float:
-        """How full it is, of what its bound allows."""
+        """The used share of the slots that the load factor allows."""
         return self.used / self.max_used
 
     def note(self, portion: _Portion, from_offset: int) -> None:
@@ -152,9 +152,9 @@ class OffsetMap:
 
 
 def clean(job: CleaningJob, files: Files, moved: Callable[[int], None]) -> Iterator[GroupCleaned | Cleaned]:
-    """Do the job, group after group; each is reported when it may be swapped in, and the whole at the end.
+    """Do the job; reports each group that may replace its sources, and the whole at the end.
 
-    `moved` is told of bytes read or written, and may sleep. Raises CorruptBatchError, StorageError.
+    `moved` gets the number of bytes read or written, and may sleep. Raises CorruptBatchError, StorageError.
     """
     cleaner = _Cleaner(job, files, moved)
     offset_map = cleaner.build_map()
@@ -192,7 +192,7 @@ class _Cleaner:
         self.written_bytes = 0
 
     def build_map(self) -> OffsetMap:
-        """Of as much of the head as fits."""
+        """Map the keys of as much of the head as fits."""
         job = self._job
         dirty = [segment for segment in job.segments if segment.end_offset > job.first_dirty_offset]
         offset_map = OffsetMap(
@@ -204,7 +204,7 @@ class _Cleaner:
         offset_map.end_offset = job.first_dirty_offset
         for segment in dirty:
             for portion in self._portions(segment) if self._is_there(segment) else ():
-                self._tell_aborted(portion.batches)
+                self._mark_aborted(portion.batches)
                 offset_map.note(portion, job.first_dirty_offset)
                 if offset_map.is_full:
                     return offset_map
@@ -212,10 +212,8 @@ class _Cleaner:
         return offset_map
 
     def clean_group(self, group: Sequence[SegmentRange], offset_map: OffsetMap) -> Sequence[SegmentRange]:
-        """Write the cleaned segment of a group and bring it to the disk; returns the segments that it replaces.
-
-        Retention may have taken the first ones, or all: then there is nothing to replace.
-        """
+        """Write the cleaned segment of a group and bring it to the disk; returns the segments that it replaces."""
+        # retention may have deleted the first ones, or all
         group = [segment for segment in group if self._is_there(segment)]
         if not group:
             return ()
@@ -235,7 +233,7 @@ class _Cleaner:
                 )
                 if portion.is_last and source is group[-1]:
                     batches[-1, KEEP_EMPTY] = 1
-                self._tell_fates(portion)
+                self._set_fates(portion)
                 out = offset_map.select(portion, self._job.now_ms, self._job.delete_retention_ms)
                 self._write(target, portion, out)
         target.seal()
@@ -247,13 +245,13 @@ class _Cleaner:
         return group
 
     def _is_there(self, segment: SegmentRange) -> bool:
-        """Return False for a segment that was deleted since the job was made."""
+        """Return False for a segment that was deleted since the job was created."""
         return self._files.exists(segment_path(self._directory, segment.base_offset, LOG_SUFFIX))
 
     # Transactions
 
-    def _tell_aborted(self, batches: Int64s) -> None:
-        """Tell of each batch whether its keys count."""
+    def _mark_aborted(self, batches: Int64s) -> None:
+        """Set the fate of batches whose keys do not count."""
         for row in np.flatnonzero(batches[:, ATTRIBUTES] & (TRANSACTIONAL | CONTROL)).tolist():
             batch = batches[row]
             if batch[ATTRIBUTES] & CONTROL:
@@ -261,8 +259,8 @@ class _Cleaner:
             elif self._fates.find_aborted(int(batch[PRODUCER_ID]), int(batch[BASE_OFFSET])):
                 batch[FATE] = ABORTED
 
-    def _tell_fates(self, portion: _Portion) -> None:
-        """Tell the fate of each batch of a transaction; each portion once, in their order."""
+    def _set_fates(self, portion: _Portion) -> None:
+        """Set the fate of each batch of a transaction; to be called once for each portion, in order."""
         batches = portion.batches
         for row in np.flatnonzero(batches[:, ATTRIBUTES] & (TRANSACTIONAL | CONTROL)).tolist():
             _, size, base_offset, last_offset, attributes, *_ = batch = batches[row].tolist()
@@ -280,7 +278,7 @@ class _Cleaner:
     # Reading
 
     def _portions(self, source: SegmentRange) -> Iterator[_Portion]:
-        """All batches of a segment, checked. The memory of a portion is used again for the next one."""
+        """Check and yield all batches of a segment. The next portion reuses the memory of the one before."""
         path = segment_path(self._directory, source.base_offset, LOG_SUFFIX)
         file = self._files.open(path)
         buffer = bytearray(min(CHUNK_BYTES, source.size_bytes))
@@ -312,7 +310,7 @@ class _Cleaner:
             self._moved(size_bytes)
 
     def _uncompressed(self, raw: memoryview, batches: Int64s, *, is_last: bool) -> Iterator[_Portion]:
-        """The same batches with their records uncompressed, in portions of bounded size."""
+        """Yield the batches with their records uncompressed, in portions of bounded size."""
         codecs = batches[:, ATTRIBUTES] & _CODEC_MASK
         bounds = [0, *(np.flatnonzero((codecs[1:] == 0) != (codecs[:-1] == 0)) + 1).tolist(), len(batches)]
         for first, end in pairwise(bounds):
@@ -348,7 +346,7 @@ class _Cleaner:
     # Writing
 
     def _write(self, target: Segment, portion: _Portion, out: Bytes) -> None:
-        """Append what is left of a portion."""
+        """Append the kept records of a portion."""
         pieces: list[ReadableBuffer] = []
         position = target.size_bytes
         copy_start = copy_end = 0
@@ -396,12 +394,12 @@ class _Cleaner:
 
 
 def _offsets(names: Sequence[str], suffixes: Set[str]) -> frozenset[int]:
-    """Those that the files of a kind are named by."""
+    """The offsets in the names of files with these suffixes."""
     return frozenset(offset for suffix in suffixes for offset in segment_offsets(names, suffix))
 
 
 def _without_records(header: BatchHeader) -> bytearray:
-    """What is left of a batch that only holds a place, in no transaction: that would need its marker."""
+    """A batch that only holds a place, in no transaction, which would need its marker."""
     made = bytearray(HEADER_SIZE)
     changed = header._replace(
         batch_length=HEADER_SIZE - LOG_OVERHEAD,

@@ -1,6 +1,6 @@
-"""What a broker and its cleaner process say to each other: a job one way, reports the other way, each a line of JSON.
+"""The messages between a broker and its cleaner process: jobs and reports, each a line of JSON.
 
-A job is a value that holds everything the cleaner must know, so that it asks nobody and decides nothing of its own.
+A job holds everything that the cleaner must know: it asks for nothing more and has no settings of its own.
 """
 
 import json
@@ -13,7 +13,7 @@ MAX_LINE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningJob:
-    """One log to be cleaned, as it is now. Sizes in bytes, times in ms since 1970 UTC."""
+    """One log to be cleaned. Sizes in bytes, times in ms since 1970 UTC."""
 
     directory: str
     segments: tuple[SegmentRange, ...]
@@ -31,17 +31,17 @@ class CleaningJob:
     bytes_per_second: float
     """Bound of what is read and written."""
     kept_offsets: tuple[int, ...]
-    """Last offsets of producers: a batch that ends with one is kept, though empty, to hold its sequence number."""
+    """Last offsets of producers: a batch that ends with one is kept, even if empty, for its sequence number."""
     hash_key: tuple[int, int]
     """Two random numbers of 64 bits, so that nobody can prepare keys that have the same hash."""
 
     def encode(self) -> bytes:
-        """As a line."""
+        """Encode the job as one line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> "CleaningJob":
-        """What `encode` made."""
+        """Decode the output of `encode`."""
         fields = json.loads(line)
         fields["segments"] = tuple(SegmentRange(*segment) for segment in fields["segments"])
         fields["kept_offsets"] = tuple(fields["kept_offsets"])
@@ -51,7 +51,7 @@ class CleaningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningProgress:
-    """It goes on."""
+    """The job is still running."""
 
     moved_bytes: int
 
@@ -88,12 +88,12 @@ _KINDS: dict[str, type[Report]] = {kind.__name__: kind for kind in (CleaningProg
 
 
 def encode_report(report: Report) -> bytes:
-    """As a line."""
+    """Encode a report as one line of JSON."""
     return json.dumps({"kind": type(report).__name__, **asdict(report)}).encode() + b"\n"
 
 
 def decode_report(line: bytes) -> Report:
-    """What `encode_report` made. Raises ValueError."""
+    """Decode the output of `encode_report`. Raises ValueError."""
     try:
         fields = json.loads(line)
         return _KINDS[fields.pop("kind")](**fields)

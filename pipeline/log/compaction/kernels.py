@@ -1,4 +1,4 @@
-"""The machine-code loops of compaction (numba): batch headers scanned, keys hashed into the table, records selected.
+"""The machine-code loops of compaction (numba): scan batch headers, hash keys into the table, select records.
 
 Invariants:
 
@@ -63,7 +63,7 @@ _TIME: Final = 3
 
 ENTRY_BYTES: Final = 24
 MAX_GROWTH_BYTES: Final = 16
-"""By which a record may grow when its time is told anew."""
+"""Maximum growth of a record whose time delta is rewritten."""
 
 _NONE: Final = int(Fault.NONE)
 _NUMBER: Final = int(Fault.NUMBER)
@@ -188,7 +188,7 @@ def hash_key(buffer: Bytes, start: _Int, length: _Int, k0: np.uint64, k1: np.uin
 
 @njit(cache=True, nogil=True)
 def _slot_of(table: Table, first: np.uint64, second: np.uint64) -> _Int:
-    """The row that has the key, or the free one where it belongs. One row at least must be free."""
+    """The row of the key, or the free row where it belongs. At least one row must be free."""
     slot: _Int = np.int64(first % np.uint64(len(table)))
     while table[slot, 2] != np.uint64(0) and (table[slot, 0] != first or table[slot, 1] != second):
         slot += 1
@@ -298,9 +298,9 @@ def _keep_records(
     k1: np.uint64,
     places: Int64s,
 ) -> tuple[int, int, bool]:
-    """Where the records lie that a batch keeps: rows of (start, behind its time, end, time) in `places`.
+    """Find the records that a batch keeps: rows of (start, behind its time, end, time) in `places`.
 
-    Returns (fault, rows, is one of them a deletion).
+    Returns (fault, rows, True if one of them is a deletion).
     """
     base_timestamp = batch[BASE_TIMESTAMP]
     are_deletes_over = batch[ATTRIBUTES] & _HORIZON != 0 and base_timestamp <= now_ms
@@ -345,7 +345,7 @@ def select_records(
     k1: np.uint64,
     out: Bytes,
 ) -> tuple[int, int]:
-    """Decide what becomes of each batch, and lay the records of those to be written anew into `out`.
+    """Decide on each batch, and write the records of rewritten batches into `out`.
 
     `out` must have room for all payloads and MAX_GROWTH_BYTES for each record. Returns (fault, batch it was found in).
     """
@@ -396,7 +396,7 @@ def select_records(
 
 @njit(cache=True, nogil=True)
 def _is_in_reach(times: Int64s, horizon_ms: int) -> bool:
-    """Can these times be told as deltas to the horizon? Any that a clock shows can."""
+    """Return True if these times fit as deltas to the horizon, as all times of a clock do."""
     return not (((times ^ horizon_ms) & (times ^ (times - horizon_ms))) < 0).any()
 
 
@@ -416,7 +416,7 @@ def _write_as_they_are(buffer: Bytes, places: Int64s, out: Bytes, filled: _Int) 
 
 @njit(cache=True, nogil=True)
 def _write_with_horizon(buffer: Bytes, places: Int64s, horizon_ms: int, out: Bytes, filled: _Int) -> _Int:
-    """The records with their times as deltas to the horizon, which becomes the base timestamp of their batch."""
+    """Write records with their times as deltas to the horizon, the new base timestamp of their batch."""
     for row in range(len(places)):
         delta = places[row, _TIME] - horizon_ms
         end = places[row, _END]

@@ -1,9 +1,9 @@
-"""Compaction decided: which log is cleaned next, how far, and which of its segments become one. Pure.
+"""Decides which log is cleaned next, how far, and which of its segments become one. Pure.
 
 Invariants (Kafka's design chapter, *Log compaction*; KIP-58 for the least lag, KIP-354 for the largest):
 
-- The active segment is never cleaned, nor one with anything at or behind the end of what consumers see, nor one with
-  a record younger than `min.compaction.lag.ms`.
+- The active segment is never cleaned, nor a segment that consumers cannot read to its end, nor one with a record
+  younger than `min.compaction.lag.ms`.
 - A log is cleaned when more than `min.cleanable.dirty.ratio` of its cleanable bytes are dirty, or when a dirty segment
   is older than `max.compaction.lag.ms`. Of several the dirtiest is first.
 - The cleaned segment of a group is at most as long as `segment.bytes`, unless one segment alone is longer, and all of
@@ -41,7 +41,7 @@ class SegmentAge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
-    """What a topic says of its compaction."""
+    """The settings of a topic for its compaction."""
 
     min_dirty_ratio: float
     min_lag_ms: int
@@ -50,9 +50,9 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanable:
-    """What of a log can be cleaned: `segments`, whose records from `first_dirty_offset` on never were.
+    """The `segments` of a log that can be cleaned; records from `first_dirty_offset` on never were.
 
-    A segment with that offset in the middle counts on both sides, as in Kafka: so it does not stay as it is for ever.
+    A segment with that offset in the middle counts as clean and as dirty, as in Kafka: else it might never be cleaned.
     """
 
     first_dirty_offset: int
@@ -63,13 +63,13 @@ class Cleanable:
 
     @property
     def dirty_ratio(self) -> float:
-        """Dirty bytes of all that can be cleaned."""
+        """The share of dirty bytes in all bytes that can be cleaned."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
 
 def first_dirty_offset(checkpoint: int | None, *, log_start_offset: int, log_end_offset: int) -> int:
-    """Where the part begins that was never cleaned. A checkpoint outside of the log is another log's: start again."""
+    """The offset from which nothing was ever cleaned. A checkpoint outside of the log (another log's) is ignored."""
     if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
         return log_start_offset
     return checkpoint
@@ -78,7 +78,7 @@ def first_dirty_offset(checkpoint: int | None, *, log_start_offset: int, log_end
 def find_cleanable(
     closed: Sequence[SegmentAge], settings: CompactionSettings, *, first_dirty: int, visible_end: int, now_ms: int
 ) -> Cleanable:
-    """What can be cleaned of a log with these closed segments. `visible_end`: the end of what consumers see."""
+    """Find the closed segments that can be cleaned. `visible_end`: the offset up to which consumers read."""
     ranges = []
     clean_bytes = dirty_bytes = 0
     is_overdue = False
@@ -106,27 +106,24 @@ def find_cleanable(
 
 
 def is_due(found: Cleanable, settings: CompactionSettings) -> bool:
-    """Whether it is time to clean it."""
+    """Return True if it is time to clean the log."""
     return found.is_overdue or (found.dirty_bytes > 0 and found.dirty_ratio > settings.min_dirty_ratio)
 
 
 def choose(
     logs: Mapping[TopicPartition, tuple[Cleanable, CompactionSettings]], failed: Set[TopicPartition] = frozenset()
 ) -> TopicPartition | None:
-    """The log to clean next: of those that are due the dirtiest, None if none is due.
-
-    `failed`: those that failed since one was last cleaned; any other goes before them.
-    """
-    due = [name for name, (found, settings) in logs.items() if is_due(found, settings)]
-    return max(due, key=lambda name: (name not in failed, logs[name][0].dirty_ratio, name), default=None)
+    """Choose the dirtiest log that is due, None if none is. Logs that `failed` since the last success come last."""
+    due = [partition for partition, (found, settings) in logs.items() if is_due(found, settings)]
+    return max(due, key=lambda each: (each not in failed, logs[each][0].dirty_ratio, each), default=None)
 
 
 def group_segments(
     segments: Sequence[SegmentRange], *, end_offset: int, segment_bytes: int, heads: Set[int] = frozenset()
 ) -> list[tuple[SegmentRange, ...]]:
-    """The segments that begin before `end_offset`, in groups of which each becomes one segment.
+    """Group the segments that begin before `end_offset`: each group becomes one segment.
 
-    `heads`: base offsets that must stay those of segments, since further files bear them.
+    `heads`: base offsets at which a group must begin, since further files have them in their names.
     """
     groups: list[tuple[SegmentRange, ...]] = []
     group: tuple[SegmentRange, ...] = ()

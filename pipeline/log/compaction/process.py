@@ -1,7 +1,7 @@
 """The cleaner's process: `python -m pipeline.log.compaction.process`, with a socket as its standard input.
 
-It reads jobs from the socket, one line each, does them one after the other and answers with reports. It ends when the
-other side closes the socket, and touches nothing but the files that `cleaner.clean` writes.
+The process reads jobs from the socket, one line each, does them one after the other and answers with reports. It ends
+when the other side closes the socket, and writes no files but those of `cleaner.clean`.
 """
 
 import socket
@@ -17,32 +17,32 @@ PROGRESS_INTERVAL_S = 1.0
 
 
 class Throttle:
-    """Keeps what is moved below a rate by sleeping, and tells from time to time that it goes on."""
+    """Limits the rate of bytes moved by sleeping, and reports progress from time to time."""
 
     def __init__(
         self,
         bytes_per_second: float,
-        tell: Callable[[int], None],
+        report: Callable[[int], None],
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rate = bytes_per_second
-        self._tell = tell
+        self._report = report
         self._clock = clock
         self._sleep = sleep
-        self._started_s = self._told_s = clock()
+        self._started_s = self._reported_s = clock()
         self._moved_bytes = 0
 
     def moved(self, size_bytes: int) -> None:
-        """So many bytes were read or written; returns when more may be."""
+        """Count bytes that were read or written; returns when more may be."""
         self._moved_bytes += size_bytes
         due_s = self._started_s + self._moved_bytes / self._rate
         while True:
             now_s = self._clock()
-            if now_s - self._told_s >= PROGRESS_INTERVAL_S:
-                self._told_s = now_s
-                self._tell(self._moved_bytes)
+            if now_s - self._reported_s >= PROGRESS_INTERVAL_S:
+                self._reported_s = now_s
+                self._report(self._moved_bytes)
             if now_s >= due_s:
                 return
             self._sleep(min(PROGRESS_INTERVAL_S, due_s - now_s))
@@ -51,20 +51,20 @@ class Throttle:
 def serve(channel: socket.socket) -> None:
     """Do jobs until the other side closes the channel."""
 
-    def tell(report: Report) -> None:
+    def send(report: Report) -> None:
         channel.sendall(encode_report(report))
 
     with channel.makefile("rb") as lines:
         for line in lines:
             job = CleaningJob.decode(line)
             throttle = Throttle(
-                job.bytes_per_second, lambda moved_bytes: tell(CleaningProgress(moved_bytes=moved_bytes))
+                job.bytes_per_second, lambda moved_bytes: send(CleaningProgress(moved_bytes=moved_bytes))
             )
             try:
                 for report in clean(job, DiskFiles(), throttle.moved):
-                    tell(report)
+                    send(report)
             except PipelineError as error:
-                tell(Failed(reason=str(error), is_full=isinstance(error, DiskFullError)))
+                send(Failed(reason=str(error), is_full=isinstance(error, DiskFullError)))
 
 
 if __name__ == "__main__":

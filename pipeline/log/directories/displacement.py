@@ -1,7 +1,6 @@
-"""Logs that are in each other's way in a log dir: one whose name another topic has taken makes way, and is taken back.
+"""Sets a log aside whose name another topic has taken, and takes it back when its topic returns (`logs_set_aside`).
 
-A log is removed if its partition and its topic id are named, never for its name alone. One whose name another topic has
-taken is set aside (`logs_set_aside`).
+A log is removed by partition and topic id, never by name alone.
 """
 
 import uuid
@@ -20,7 +19,7 @@ logger = structlog.get_logger()
 
 
 def find_logs(directory: LogDirectory) -> list[HeldLog]:
-    """All logs in the directory: open ones, those that failed, and those set aside. Raises StorageError."""
+    """All logs in the directory: open, failed, and set aside. Raises StorageError."""
     held = [
         HeldLog(name=LogName(name, log.topic_id), path=log.directory, log=log)
         for name, log in directory.logs.copy().items()
@@ -34,28 +33,27 @@ def find_logs(directory: LogDirectory) -> list[HeldLog]:
 
 
 def is_displaced(directory: LogDirectory, name: LogName) -> bool:
-    """Return True if a log of another topic has its place, or if it is set aside, or may be opened again."""
+    """Return True if another topic's log is in the place of this log, or if it is set aside, or may be opened again."""
     is_kept = name in directory.set_aside.paths or _may_open_again(directory, name.topic_partition)
     return is_kept or _other_in_place(directory, name) is not None
 
 
 def _may_open_again(directory: LogDirectory, topic_partition: TopicPartition) -> bool:
-    """Return True if a log failed only for it could not be deleted, or because there was no room to repair it."""
+    """Return True if a log only failed because there was no room to delete or to repair it."""
     lacked_room = isinstance(directory.failed.get(topic_partition), DiskFullError)
     return lacked_room or topic_partition in directory.undeleted & directory.failed.keys()
 
 
 def may_be_displaced(directory: LogDirectory, name: LogName) -> bool:
-    """Return False if `is_displaced` surely is; asks no disk."""
+    """Return False if `is_displaced` is certainly False, without access to the disk."""
     log = directory.logs.get(name.topic_partition)
     is_other = log is not None and log.topic_id != name.topic_id
     return is_other or name.topic_partition in directory.failed or name in directory.set_aside.paths
 
 
 def _other_in_place(directory: LogDirectory, name: LogName) -> LogName | None:
-    """The log of another topic that lies where this one belongs.
-
-    A log without a topic id may be this one, unless this one is set aside or the log lost another id.
+    """The log of another topic in the place of this one. A log without a topic id may be this one, unless this one is
+    set aside or the log lost another id.
     """
     log, found = directory.logs.get(name.topic_partition), None
     if log is not None:
@@ -71,10 +69,8 @@ def _other_in_place(directory: LogDirectory, name: LogName) -> LogName | None:
 
 
 def make_way(directory: LogDirectory, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> None:
-    """Set a log of another topic id aside, and take back the one of this topic id if there is one, or if it may be
-    opened again.
-
-    Raises StorageError.
+    """Set a log of another topic id aside, and take back the log of this topic id if it is set aside, or open it again
+    if it failed for lack of room. Raises StorageError.
     """
     name = LogName(topic_partition, topic_id)
     with directory.moving, directory.noticing_failure():
@@ -90,7 +86,7 @@ def make_way(directory: LogDirectory, topic_partition: TopicPartition, topic_id:
             else:
                 start = directory.checkpoints.written(LOG_START_OFFSETS, topic_partition)
                 directory.set_aside.note_start(topic_partition, start or Offset(0))
-            if other.topic_id is None:  # lost with the power: nobody can ask for this log but by a new id
+            if other.topic_id is None:  # lost with the power: a new id is the only way to name this log
                 other = LogName(topic_partition, uuid.UUID(int=directory.rng.getrandbits(128), version=4))
             directory.set_aside.put(other)
             directory.forget(topic_partition)
@@ -101,7 +97,7 @@ def make_way(directory: LogDirectory, topic_partition: TopicPartition, topic_id:
 
 
 def _take_back(directory: LogDirectory, name: LogName, now_ms: int) -> None:
-    """Open a log that was set aside in its place. What checkpoints tell of another log there goes first."""
+    """Move a log back to its place and open it. The checkpoints of another log of the name go first."""
     topic_partition = name.topic_partition
     directory.remove_begun([topic_partition])
     directory.checkpoints.replace(topic_partition, directory.set_aside.log_start_offset(name))

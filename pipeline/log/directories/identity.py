@@ -3,12 +3,11 @@
 Invariants:
 
 - A directory belongs to one broker of one cluster, by `meta.properties`; its own id (KIP-858) is made once.
-- `boot-id` names a boot of the machine of which this is true: nothing that was written by a process which did not stop
-  cleanly was lost since, or the loss was taken care of. So it is written when there is nothing to lose, after a clean
-  stop, or by `settle_tails`. A directory without it, an older version's, counts as one of another boot.
-- `boot-id` names the directory itself, too, by inodes: in a copy of a directory in use, an older state that somebody
-  restored, it is the note of another directory, and counts as one of another boot. A note without inodes is an older
-  version's.
+- `boot-id` names a boot of the machine since which no write of a process that did not stop cleanly was lost, or since
+  which the loss was settled. So it is written when there is nothing to lose, after a clean stop, or by `settle_tails`.
+  A directory without it (of an older version) counts as one of another boot.
+- `boot-id` also names the directory, by inodes: in a restored copy of a directory it is the note of another directory,
+  and counts as one of another boot. A note without inodes is of an older version.
 """
 
 import random
@@ -35,7 +34,7 @@ from pipeline.model import BrokerId
 
 
 def is_same_boot(files: Files, path: Path) -> bool:
-    """Return True if the machine runs since the boot that is noted, and the note is no copy. Raises StorageError."""
+    """Return True if the present boot is noted, and the note is no copy. Raises StorageError."""
     content = read_file(files, path / BOOT_ID)
     return bool(content) and content in {files.boot_id().encode(), _stamp(files, path)}
 
@@ -50,8 +49,7 @@ def note_boot(files: Files, path: Path) -> None:
 def _stamp(files: Files, path: Path) -> bytes:
     """Return the note of this boot for this directory; empty if the boot is not known.
 
-    The devices do not count: a disk that was mounted again may have another number. A copy may get an inode that was
-    freed, but hardly both.
+    Devices do not count: a disk that is mounted again may get another number. A copy may reuse one inode, hardly both.
     """
     boot = files.boot_id()
     inodes = (files.file_id(found).rpartition(":")[2] for found in (path, path / META_PROPERTIES))
@@ -59,7 +57,7 @@ def _stamp(files: Files, path: Path) -> bytes:
 
 
 def take_ownership(files: Files, path: Path, broker_id: BrokerId, cluster_id: str, rng: random.Random) -> uuid.UUID:
-    """Make the directory this broker's, if it was nobody's, and return the directory's id."""
+    """Assign a new directory to this broker; returns the directory's id. Raises ConfigurationError, StorageError."""
     mine = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
     content = read_file(files, path / META_PROPERTIES)
     found = mine if content is None else decode_properties(content)
@@ -83,9 +81,9 @@ def take_ownership(files: Files, path: Path, broker_id: BrokerId, cluster_id: st
 
 
 def find_lock_ids(paths: Sequence[Path], files: Files) -> Sequence[str]:
-    """The lock files of directories, as no copy of them, and no other boot or machine, has them.
+    """Ids of the lock files of directories, which no copy, other boot or other machine has.
 
-    Those that are not there are passed over; all, if the boot is not known.
+    Missing files are skipped; all are if the boot is not known.
     """
     boot, found = files.boot_id(), []
     for path in paths if boot else ():

@@ -1,4 +1,4 @@
-"""Logs whose name another topic has taken: moved aside, kept, and moved back when their own topic returns.
+"""Logs whose name another topic has taken: set aside, kept, and taken back when their own topic returns.
 
 A log set aside lies in `<log dir>/<topic id>-stray/<topic>-<partition>`. The path tells whose log it is, the files are
 those of any partition, and a file of its own keeps the log start offset, which no checkpoint names any more.
@@ -7,7 +7,7 @@ Invariants:
 
 - A log is set aside with all its records on the disk.
 - Nothing here removes records.
-- What an operator keeps beside the logs is none of them.
+- Files that an operator keeps beside the logs are left alone.
 """
 
 import uuid
@@ -45,7 +45,7 @@ logger = structlog.get_logger()
 
 
 class LogName(NamedTuple):
-    """A partition of one topic of all that ever bore its name. The id is None if the log never knew it."""
+    """A partition of the topic with this id. The id is None if the log never knew it."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID | None
@@ -62,7 +62,7 @@ class HeldLog:
 
 
 def name_of_failed(files: Files, root: Path, topic_partition: TopicPartition) -> LogName:
-    """Return the name of a log that failed, with the topic id that its directory tells, if any."""
+    """Return the name of a log that failed, with the topic id in its directory, if any."""
     try:
         topic_id = read_partition_metadata(files, root / str(topic_partition), is_on_disk=False)
     except StorageError:
@@ -84,7 +84,7 @@ class LogsSetAside:
         return MappingProxyType(self._paths)
 
     def find(self, names: Sequence[str]) -> None:
-        """Take those below the entries of the log dir. Raises StorageError."""
+        """Find the logs set aside among the entries of the log dir. Raises StorageError."""
         for name in names:
             topic_id = _parse(name)
             if topic_id is None:
@@ -107,10 +107,7 @@ class LogsSetAside:
             return False
 
     def close(self, log: UnifiedLog) -> None:
-        """Prepare a log to be set aside: nobody can use it any more, and all of it is on the disk.
-
-        Raises StorageError.
-        """
+        """End the use of a log to be set aside, and bring all of it to the disk. Raises StorageError."""
         if log.failure is None:
             log.flush()
             abandon(log, "another topic has its name")
@@ -121,7 +118,7 @@ class LogsSetAside:
         replace_file(self._files, log.directory / LOG_START_OFFSETS, encode_offsets(offsets))
 
     def note_start(self, topic_partition: TopicPartition, log_start_offset: Offset) -> None:
-        """Prepare a log that failed to be set aside, as well as the disk lets this be."""
+        """Note the log start offset of a failed log to be set aside, if the disk takes it."""
         path = self._root / str(topic_partition) / LOG_START_OFFSETS
         with suppress(StorageError):
             replace_file(self._files, path, encode_offsets({topic_partition: log_start_offset}))
@@ -144,7 +141,7 @@ class LogsSetAside:
         return path is not None and self._files.exists(path) and not self._files.exists(path / TAIL_LOST)
 
     def settle_tail(self, name: LogName) -> None:
-        """Forget that a log may lack its tail; a log that does not let this be is asked for again."""
+        """Forget that a log may lack its tail; if the disk refuses, a later start asks for the log again."""
         path = self._paths.get(name)
         try:
             if path is not None and self._files.exists(path / TAIL_LOST):
@@ -154,12 +151,12 @@ class LogsSetAside:
             logger.warning("stray_tail_not_settled", path=str(path), error=str(error))
 
     def log_start_offset(self, name: LogName) -> Offset:
-        """The log start offset of a log, as it was when the log was set aside. Raises StorageError."""
+        """The log start offset of a log when it was set aside. Raises StorageError."""
         offsets = read_offsets(self._files, self._paths[name] / LOG_START_OFFSETS)
         return offsets.get(name.topic_partition, Offset(0))
 
     def take_back(self, name: LogName) -> Path:
-        """Move a log to where open logs are, and return that place. Raises StorageError."""
+        """Move a log back among the open logs, and return its directory. Raises StorageError."""
         path, target = self._paths[name], self._root / str(name.topic_partition)
         self._files.rename(path, target)
         del self._paths[name]
@@ -170,11 +167,11 @@ class LogsSetAside:
         return target
 
     def keep(self, name: LogName, path: Path) -> None:
-        """Keep a log that lies here after all."""
+        """Keep a log that could not be moved away."""
         self._paths[name] = path
 
     def forget(self, name: LogName) -> Path:
-        """Return where a log lies that is about to be moved away by its owner."""
+        """Forget a log that its owner moves away; returns its directory."""
         return self._paths.pop(name)
 
     def remove_empty(self, parent: Path) -> None:

@@ -1,9 +1,9 @@
-"""The offset checkpoints of one log dir: how far each log is on the disk, compacted, committed, and where it starts.
+"""The offset checkpoints of one log dir: each log's recovery point, clean offset, high watermark and start offset.
 
 Invariants:
 
 - A checkpoint never names an offset of an earlier log of the same topic_partition, nor one beyond what a log holds.
-- What was known of a partition that failed to open stays until it is opened, or deleted.
+- The entries of a partition that failed to open stay until it is opened, or deleted.
 """
 
 import threading
@@ -40,7 +40,7 @@ class OffsetCheckpoints:
         self._high_watermarks: dict[TopicPartition, Offset] = {}
 
     def read(self) -> None:
-        """Take what the files say. Raises StorageError."""
+        """Read the checkpoint files. Raises StorageError."""
         for kind in OFFSET_CHECKPOINTS:
             self._written[kind] = read_offsets(self._files, self._root / kind)
         self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
@@ -81,14 +81,14 @@ class OffsetCheckpoints:
         return min(max(checkpointed, log.log_start_offset), log.log_end_offset)
 
     def take_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
-        """Have these written by the next `write`; those of other logs stay as they were."""
+        """Set the high watermarks for the next `write`; those of other logs stay as they were."""
         with self.writing:  # an offset may have been taken before its log was truncated
             for topic_partition, log in dict(self._logs).items():
                 if topic_partition in offsets:
                     self._high_watermarks[topic_partition] = min(offsets[topic_partition], log.log_end_offset)
 
     def moved_back(self, log: UnifiedLog) -> list[str]:
-        """An offset of this log moved back: return the checkpoints that tell of more, to be written."""
+        """Return the checkpoints to be written after offsets of this log moved back."""
         topic_partition = log.topic_partition
         now = {
             RECOVERY_POINTS: log.recovery_point,
@@ -102,7 +102,7 @@ class OffsetCheckpoints:
         return [kind for kind, offset in now.items() if self._written[kind].get(topic_partition, 0) > offset]
 
     def write(self, *kinds: str) -> None:
-        """Write these checkpoints anew if they changed. Raises StorageError."""
+        """Write these checkpoints if they changed. Raises StorageError."""
         with self.writing:
             for kind in kinds:
                 offsets = self._current(kind)

@@ -1,4 +1,4 @@
-"""Notes in a log directory which replicas were ever served from it: a replica that was never here lost nothing.
+"""Notes of the replicas that were ever served from a log directory: a replica that was never here lost nothing.
 
 Invariants:
 
@@ -7,7 +7,7 @@ Invariants:
 - B. A note goes after the log of its replica was deleted, never with a log that was merely lost.
 - C. The notes name the log directories that the broker had when it last left all ISRs that it had to leave. They are
   complete only while all of these are here: a disk that was replaced, or left out, took its notes with it.
-- D. Notes that are missing or damaged are not complete, and those beside which an older version served replicas.
+- D. Missing or damaged notes are not complete, nor are notes after an older version served replicas.
 """
 
 import uuid
@@ -26,14 +26,14 @@ _VERSION = "0"
 
 
 class ReplicaId(NamedTuple):
-    """A replica on this broker. The partition of a recreated topic has another one."""
+    """A replica on this broker. The partition of a recreated topic has another id."""
 
     topic_id: uuid.UUID
     partition: int
 
 
 def replicas_of(logs: Iterable[UnifiedLog]) -> Iterable[ReplicaId]:
-    """The replicas whose logs these are, without those that have no topic id yet."""
+    """The replicas of these logs, without those that have no topic id yet."""
     return [ReplicaId(log.topic_id, log.topic_partition.partition) for log in logs if log.topic_id is not None]
 
 
@@ -49,7 +49,7 @@ class ServedReplicas:
         self._path = directory / SERVED_REPLICAS
         self._noted: set[ReplicaId] = set()
         self._directories: frozenset[uuid.UUID] | None = None
-        """Those of invariant C; None: there are no notes, or damaged ones."""
+        """Log directories (invariant C); None without valid notes."""
         self._size = 0
         self._line_count = 0
         content = read_file(files, self._path)
@@ -72,16 +72,16 @@ class ServedReplicas:
         return replica in self._noted
 
     def is_complete(self, directories: Collection[uuid.UUID], logs: Iterable[UnifiedLog] = ()) -> bool:
-        """True if a broker with these log directories, and with these logs in this one, served nothing without a note.
+        """True if a broker with these log directories, and these logs in this one, served nothing without a note.
 
-        An older version did: a log that holds records without a note tells of that.
+        A log that has records but no note was served by an older version.
         """
         if self._directories is None or not self._directories <= set(directories):
             return False
         return self._noted.issuperset(_filled(logs))
 
     def rule_out(self, replica: ReplicaId, logs: Iterable[UnifiedLog]) -> bool:
-        """Return True if a log directory that holds these logs surely never served the replica."""
+        """Return True if a log directory that holds these logs certainly never served the replica."""
         return replica not in self._noted and self.is_complete(self._directories or (), logs)
 
     def add(self, replicas: Iterable[ReplicaId]) -> None:

@@ -1,7 +1,7 @@
-"""Settles which logs may lack their tail: those that the cluster has judged are forgotten, others are noted.
+"""Settles which logs may lack their tail: the marks of logs that the cluster has judged go, other logs are marked.
 
-A log without a topic id may be any topic's, unless the power was lost: the id may have been lost with it. Such a log
-belongs to a topic whose replica was served here (`served_replicas`), and to no other.
+A log without a topic id may be any topic's. After a loss of power, which may take the id, it belongs to a topic whose
+replica was served here (`served_replicas`), and to no other.
 """
 
 import uuid
@@ -26,10 +26,10 @@ def note_served(directory: LogDirectory, logs: Iterable[UnifiedLog]) -> None:
 def settle_tails(
     directory: LogDirectory, directories: Collection[uuid.UUID], judged: Mapping[TopicPartition, uuid.UUID]
 ) -> None:
-    """Note that the logs of `judged`, by their topic ids, that are lost or may lack their tail were taken care of.
+    """Settle the logs of `judged` (by topic id) that are lost or may lack their tail: no later start asks for them.
 
-    No later start asks for them. Any other log that may lack its tail is noted: its topic may come back.
-    `directories` are the ids of all log dirs of the broker. Raises StorageError.
+    Other logs that may lack their tail are marked: their topic may come back. `directories` are the ids of all log dirs
+    of the broker. Raises StorageError.
     """
     with directory.noticing_failure():
         for log in list(directory.logs.values()):
@@ -52,7 +52,7 @@ def settle_tails(
 
 
 def _missing(directory: LogDirectory, judged: Mapping[TopicPartition, uuid.UUID]) -> Iterable[ReplicaId]:
-    """The replicas whose logs are not here."""
+    """Replicas of `judged` without a log here."""
     for name, topic_id in judged.items():
         log = directory.logs.get(name)
         is_open = log is not None and _is_named(directory, log, judged)

@@ -1,4 +1,4 @@
-"""Closes logs, many at once: they wait for the disk, which syncs many files as fast as one."""
+"""Closes logs, many at once: a disk syncs many files as fast as one."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class CloseResult:
-    """What came of closing logs: each log that is not wholly on the disk, and the first reason (None: all are)."""
+    """The logs that are not wholly on the disk, and the first error (None: all are)."""
 
     unclosed: set[TopicPartition] = field(default_factory=set)
     error: StorageError | None = None
@@ -32,10 +32,7 @@ class CloseResult:
 
 @fails_alone
 def close_log(log: UnifiedLog) -> None:
-    """Bring everything to disk so that the next start trusts it, and end appends. Raises StorageError.
-
-    Regions that were handed out stay readable.
-    """
+    """Bring a log to disk so that the next start trusts it, and end its use. Raises StorageError."""
     check_online(log)
     if log.is_changed:
         try:
@@ -56,10 +53,7 @@ def close_log(log: UnifiedLog) -> None:
 
 
 def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> CloseResult:
-    """Close them, many of them in several threads, for so long; logs that are not closed by then are unclosed.
-
-    The threads do not keep a process alive that has waited long enough.
-    """
+    """Close logs, many of them in several threads; logs that are not closed by the timeout are unclosed."""
     waiting, closed = deque(logs), set[TopicPartition]()
     errors: list[StorageError] = []
 
@@ -68,7 +62,7 @@ def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> CloseResult:
             with suppress(IndexError):
                 log = waiting.popleft()
                 if log.failure is not None:
-                    continue  # it was told when it failed
+                    continue  # logged when it failed
                 try:
                     close_log(log)
                     closed.add(log.topic_partition)
@@ -80,6 +74,7 @@ def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> CloseResult:
 
     deadline_s = time.monotonic() + timeout_s
     count = min(len(logs) // LOGS_PER_CLOSING_THREAD, MAX_CLOSING_THREADS)
+    # daemons: late threads do not keep the process alive
     threads = [threading.Thread(target=close_some, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()

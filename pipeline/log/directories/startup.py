@@ -1,4 +1,4 @@
-"""Opens a log dir: takes it over from the process before, finishes its deletions, and opens or recovers each log.
+"""Opens a log dir: locks it, finishes its deletions, and opens or recovers each log.
 
 Invariants:
 
@@ -6,8 +6,8 @@ Invariants:
 - The mark of a clean shutdown is removed before anything else is done, so that a start that is cut off leaves none.
 - A partition that cannot be opened is named in `failed` and leaves the others alone. Its checkpoints stay as they are
   until a later start opens it, or it is deleted.
-- A start removes only what the broker itself was removing, or had begun to make. What an operator keeps here under a
-  similar name is named in `foreign` and left alone.
+- A start removes only what the broker was removing or creating. Files of an operator with similar names are named in
+  `foreign` and left alone.
 """
 
 import random
@@ -40,7 +40,7 @@ def open_log_directory(
     rng: random.Random,
     now_ms: int,
 ) -> LogDirectory:
-    """Take the directory, making it if there is none, and open all partitions in it, recovering what needs it.
+    """Lock a directory, created if there is none, and open or recover all partitions in it.
 
     Raises ConfigurationError if another process or another broker has it, StorageError.
     """
@@ -90,7 +90,7 @@ def _load(directory: LogDirectory, now_ms: int) -> None:
 
 
 def _clear_away(directory: LogDirectory, path: Path) -> None:
-    """Finish the deletion of a partition; leave alone what merely has such a name."""
+    """Finish the deletion of a partition; leave anything else of such a name alone."""
     try:
         if is_deleted(path.name) and directory.files.is_directory(path):
             directory.files.remove_tree(path)

@@ -1,6 +1,6 @@
-"""Marks of logs that may lack their tail: `tail-lost` in the directory of a log has any later start ask for it.
+"""Marks of logs that may lack their tail: each start asks the cluster about a log with `tail-lost` in its directory.
 
-Invariant: what is wrong with the mark of one log is a matter of this log alone.
+Invariant: an error with the mark of one log fails this log alone.
 """
 
 import uuid
@@ -18,9 +18,8 @@ POWER_LOST = b"the power was lost"
 
 
 def settle_tail(files: Files, log: UnifiedLog, judged: uuid.UUID | None) -> None:
-    """Take the mark away from a log that was taken care of, as the log of the topic `judged`, or (None) mark the log.
-
-    A log whose directory does not let this be fails alone. Raises DiskFullError.
+    """Remove the mark of a log that was judged as the topic `judged`, or (None) mark the log. Raises DiskFullError; the
+    log fails alone if its directory refuses.
     """
     mark, is_judged = log.directory / TAIL_LOST, judged is not None
     try:
@@ -42,10 +41,7 @@ def settle_tail(files: Files, log: UnifiedLog, judged: uuid.UUID | None) -> None
 
 
 def assign_topic_id(log: UnifiedLog, topic_id: uuid.UUID) -> None:
-    """Make a log whose topic id was never written, or lost before anything was flushed, this topic's.
-
-    Raises StorageError: the log is offline then, unless the disk is full.
-    """
+    """Assign a topic id to a log without one. Raises StorageError; the log is offline then, unless the disk is full."""
     check_online(log)
     with failing_unless_full(log):
         replace_file(log.files, log.directory / PARTITION_METADATA, encode_partition_metadata(topic_id))
@@ -53,7 +49,7 @@ def assign_topic_id(log: UnifiedLog, topic_id: uuid.UUID) -> None:
 
 
 def note_failed_tails(files: Files, directories: Iterable[Path]) -> None:
-    """Mark logs that failed to open, for a start that opens them; as well as they let this be told."""
+    """Mark logs that failed to open, for a start that opens them, if their directories take the mark."""
     for directory in directories:
         with suppress(StorageError):
             replace_file(files, directory / TAIL_LOST, POWER_LOST)

@@ -1,8 +1,8 @@
-"""Files of a log looked at from outside, as a stream: what is in them, and what is wrong with it. Writes nothing.
+"""Reads the files of a log from outside, as a stream: their contents and their damage. Writes nothing.
 
 Takes no lock and trusts nothing: a file may be damaged, cut off, or grow while it is read, since its broker may be
-running. Of an index counts what is there before its log is read, so that it tells of nothing that is yet to come.
-Apache Kafka's files are of the same formats.
+running. Only the index entries that exist before the log is read are checked. Apache Kafka's files have the same
+formats.
 """
 
 import os
@@ -22,7 +22,7 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch at its place. `problem` says what is wrong with it; `data` are its bytes, as far as they are there."""
+    """A batch at its place. `problem` says what is wrong with it; `data` has its bytes, as far as they exist."""
 
     position: int
     header: BatchHeader
@@ -32,7 +32,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something is wrong in a file, at a position in bytes where one can be told."""
+    """A defect of a file, at a position in bytes if one is known."""
 
     path: Path
     position: int | None
@@ -40,7 +40,7 @@ class Problem:
 
 
 def read_batches(path: Path, settle: Callable[[], None] = lambda: None) -> Iterator[Batch | Problem]:
-    """The batches of a segment, in the order in which they lie there. A Problem ends it.
+    """The batches of a segment in order, up to the first Problem.
 
     `settle` waits a moment, for a file that ends within a batch and may be growing. Raises StorageError.
     """
@@ -83,9 +83,9 @@ def _problem_of(data: bytes, header: BatchHeader) -> str | None:
 def read_entries(
     path: Path, entry: struct.Struct, *, is_sorted: bool = True
 ) -> Iterator[tuple[int, tuple[int, ...]] | Problem]:
-    """The entries that an index has now and their positions, without the zeros that Kafka keeps at the end of one.
+    """The present entries of an index and their positions, without Kafka's zeros at the end, up to the first Problem.
 
-    A Problem ends it. Raises StorageError.
+    Raises StorageError.
     """
     room: tuple[int, tuple[int, ...]] | None = None
     before: tuple[int, ...] | None = None
@@ -113,7 +113,7 @@ def read_entries(
 
 
 class IndexCheck:
-    """The entries of one index, as they are when this is made, against the batches of its segment in their order."""
+    """Compares the present entries of one index with the batches of its segment, in their order."""
 
     def __init__(self, path: Path, base_offset: int, entry: struct.Struct) -> None:
         self.path = path
@@ -135,7 +135,7 @@ class IndexCheck:
         self.problems.append(Problem(self.path, position, reason))
 
     def see_position(self, batch: Batch) -> None:
-        """For an offset index: the batch that lies at an entry's position ends with its offset."""
+        """Check an offset index: the batch at an entry's position ends with the entry's offset."""
         while self._next is not None and self._next[1][1] <= batch.position:
             at, (relative, position) = self._next
             self._advance()
@@ -146,7 +146,7 @@ class IndexCheck:
                 self._complain(at, f"offset {offset} at {position}, where a batch ends with offset {last_offset}")
 
     def see_time(self, batch: Batch) -> None:
-        """For a time index: the newest timestamp up to an entry's offset is the entry's."""
+        """Check a time index: the newest timestamp up to an entry's offset is the entry's."""
         self._newest = max(self._newest, batch.header.max_timestamp)
         while self._next is not None and self.base_offset + self._next[1][1] <= batch.header.last_offset:
             at, (timestamp, relative) = self._next
@@ -156,7 +156,7 @@ class IndexCheck:
                 self._complain(at, f"timestamp {timestamp} up to offset {offset}, where the newest is {self._newest}")
 
     def end(self) -> None:
-        """The segment has ended: no entry may be left."""
+        """Check the end of the segment: no entry may be left."""
         if self._next is not None:
             self._complain(self._next[0], "entries beyond the end of the segment")
 
@@ -169,7 +169,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _read(path: Path, file: BinaryIO, size: int, position: int) -> bytes:
-    """So many bytes, fewer only at the end of the file. Raises StorageError."""
+    """Read `size` bytes, fewer only at the end of the file. Raises StorageError."""
     parts = []
     try:
         while size > 0 and (part := os.pread(file.fileno(), size, position)):

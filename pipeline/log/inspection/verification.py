@@ -1,9 +1,9 @@
-"""Whole partitions and log directories looked at from outside: says what is wrong where. Writes nothing.
+"""Verifies partitions and log directories from outside, and reports each defect with its place. Writes nothing.
 
-Checked are: the checksum and the order of every batch; that a partition has a segment, and that each segment begins
-where the one before ends, unless a `.gap` says otherwise; both indexes against their segment; producer snapshots;
-leader epochs against the batches; the topic id; and the checkpoints of a log directory against its logs. Files and
-partitions that their broker deletes meanwhile are passed over.
+Checks the checksum and the order of every batch; that a partition has a segment, and that each segment begins where the
+one before ends, unless a `.gap` says otherwise; both indexes against their segment; producer snapshots; leader epochs
+against the batches; the topic id; and the checkpoints of a log directory against its logs. Files and partitions that
+their broker deletes meanwhile are skipped.
 """
 
 import os
@@ -38,11 +38,11 @@ from pipeline.log.segment_names import (
 from pipeline.model import MAX_INT64, Offset, TopicPartition
 
 Advance = Callable[[int], None]
-"""So many bytes more have been looked at."""
+"""Reports the number of bytes read since the last call."""
 
 
 class Verifier:
-    """One look at files. `advance` is told the progress, `settle` waits a moment for a file that may be growing."""
+    """One verification. `advance` gets the progress; `settle` waits a moment for a file that may be growing."""
 
     def __init__(self, advance: Advance, settle: Callable[[], None]) -> None:
         self.segments = 0
@@ -51,7 +51,7 @@ class Verifier:
         self._settle = settle
 
     def verify(self, directory: Path) -> Iterator[Problem]:
-        """A partition's directory, or a log directory with all that are in it. Raises StorageError."""
+        """Verify a partition's directory, or a log directory with all its partitions. Raises StorageError."""
         partitions = partition_directories(directory)
         if not partitions and not (directory / META_PROPERTIES).exists():
             yield from self._partition(directory)
@@ -67,7 +67,7 @@ class Verifier:
                     yield Problem(directory / name, None, f"{topic_partition} at {offset}, its log ends at {ends[0]}")
 
     def _partition(self, directory: Path, ends: list[int] | None = None) -> Iterator[Problem]:
-        """Tells the end of the log in `ends`."""
+        """Verify a partition; appends its log end offset to `ends`."""
         epochs, problems = read_leader_epochs(directory / LEADER_EPOCHS)
         yield from problems
         names = _names(directory)
@@ -100,7 +100,7 @@ class Verifier:
             ends.append(end)
 
     def _start(self, path: Path, base_offset: int, end: int) -> Iterator[Problem]:
-        """A cleaner that swaps a segment takes it away for a moment."""
+        """Check the start of a segment; while a cleaner replaces segments, one may be missing for a moment."""
         problems = list(_check_start(path, base_offset, end))
         if problems:
             self._settle()
@@ -117,7 +117,7 @@ class Verifier:
         yield from problems
 
     def _topic_id(self, directory: Path) -> Iterator[Problem]:
-        """A file that holds none keeps its partition closed, at the latest once records are known to be on the disk."""
+        """Check the topic id: an invalid file keeps its partition from opening once records are on the disk."""
         path = directory / PARTITION_METADATA
         for is_second_look in (False, True):
             content = _read_text(path)
@@ -135,7 +135,7 @@ class Verifier:
     def _segment(
         self, path: Path, base_offset: int, epochs: Sequence[tuple[int, int]], *, is_last: bool
     ) -> Generator[Problem, None, int | None]:
-        """Returns the offset after its last batch, None if that is not known."""
+        """Verify a segment; returns the offset after its last batch, None if that is not known."""
         self.segments += 1
         checks: dict[str, IndexCheck] = {}
         for suffix, entry in ((INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
@@ -175,7 +175,7 @@ class Verifier:
 
 
 def partition_directories(directory: Path) -> Mapping[Path, TopicPartition]:
-    """Those in a log directory, in the order of their names. Raises StorageError."""
+    """The partitions in a log directory, in the order of their names. Raises StorageError."""
     try:
         names = sorted(path for path in directory.iterdir() if path.is_dir())
         found = {path: parse_directory_name(path.name) for path in names}
@@ -200,7 +200,7 @@ def _may_be_partition(path: Path) -> bool:
 
 
 def log_bytes(directory: Path) -> int:
-    """How much `Verifier.verify` has before it, about."""
+    """The approximate number of bytes that `Verifier.verify` reads."""
     size = 0
     for parent, _, names in os.walk(directory):
         for name in names:
@@ -231,7 +231,7 @@ def read_leader_epochs(path: Path) -> tuple[list[tuple[int, int]], list[Problem]
 
 
 def _is_epoch_at(epochs: Sequence[tuple[int, int]], offset: int, epoch: int) -> bool:
-    """Whether a batch may have this epoch; behind the last one that the checkpoint knows it may be a newer one."""
+    """Return True if a batch may have this epoch; behind the checkpoint's last one it may have a newer one."""
     found = [known for known, start in epochs if start <= offset]
     if not found:
         return True
@@ -239,7 +239,7 @@ def _is_epoch_at(epochs: Sequence[tuple[int, int]], offset: int, epoch: int) -> 
 
 
 def _check_start(path: Path, base_offset: int, end: int) -> Iterator[Problem]:
-    """A segment begins where the one before ends."""
+    """Check that a segment begins where the one before ends."""
     if base_offset < end:
         yield Problem(path, None, f"begins at {base_offset}, but the segment before ends at {end}")
     elif base_offset > end:
@@ -249,7 +249,7 @@ def _check_start(path: Path, base_offset: int, end: int) -> Iterator[Problem]:
 
 
 def check_snapshot(path: Path) -> Iterator[Problem]:
-    """What is wrong with a snapshot of producers by itself."""
+    """The defects of a snapshot of producers by itself."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

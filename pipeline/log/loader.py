@@ -126,54 +126,32 @@ def load_log(
     return log
 
 
-def create_log(
-    files: Files,
-    directory: Path,
-    topic_partition: TopicPartition,
-    config: LogConfig,
-    *,
-    topic_id: uuid.UUID | None,
-    now_ms: int,
-) -> UnifiedLog:
-    """Create a new, empty log, which its first flush brings to the disk. Raises StorageError."""
+def create_log(files: Files, root: Path, new: NewLog, config: LogConfig, *, now_ms: int) -> UnifiedLog:
+    """Create an empty log in a log dir, which its first flush brings to the disk. Raises StorageError."""
+    directory, config = root / str(new.topic_partition), new.config or config
     files.make_directory(directory)
     metadata = directory / PARTITION_METADATA
-    if topic_id is not None:
+    if new.topic_id is not None:
         file = files.open(metadata, create=True)
         file.truncate(0)
-        file.write_at(encode_partition_metadata(topic_id), 0)
+        file.write_at(encode_partition_metadata(new.topic_id), 0)
     segment = Segment(files, directory, 0, index_interval_bytes=config.index_interval_bytes, now_ms=now_ms).create()
     segment.release()
     log = UnifiedLog(
         files,
         directory,
-        topic_partition,
+        new.topic_partition,
         config,
-        topic_id=topic_id,
+        topic_id=new.topic_id,
         snapshot=LogSnapshot((segment,), Offset(0), Offset(0), LeaderEpochs()),
         producers=ProducerStates(expiration_ms=config.producer_expiration_ms),
         aborted=AbortedTransactions(files, directory),
         is_clean=True,
         recovery_point=Offset(0),
     )
-    if topic_id is not None:
+    if new.topic_id is not None:
         log.flusher.metadata = metadata
     return log
-
-
-def create_logs(files: Files, root: Path, new: Sequence[NewLog], config: LogConfig, *, now_ms: int) -> list[UnifiedLog]:
-    """Create logs in a log dir. Raises StorageError; those created by then stay."""
-    return [
-        create_log(
-            files,
-            root / str(wanted.topic_partition),
-            wanted.topic_partition,
-            wanted.config or config,
-            topic_id=wanted.topic_id,
-            now_ms=now_ms,
-        )
-        for wanted in new
-    ]
 
 
 def _was_begun(files: Files, directory: Path) -> bool:

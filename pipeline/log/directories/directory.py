@@ -38,7 +38,7 @@ from pipeline.log.directories.served_replicas import ReplicaId, ServedReplicas
 from pipeline.log.directories.shutdown import close_all
 from pipeline.log.files import FileLock, Files, Volume
 from pipeline.log.held_files import drop_files, release_files
-from pipeline.log.loader import NewLog, create_logs
+from pipeline.log.loader import NewLog, create_log
 from pipeline.log.log_failure import abandon
 from pipeline.log.partition_files import name_deleted
 from pipeline.log.replacement import replace_segments
@@ -164,7 +164,7 @@ class LogDirectory:
             self.checkpoints.write(*self.checkpoints.kinds_naming(names))
             self.remove_begun(names)
             try:
-                logs = create_logs(self.files, self.path, new, self.config, now_ms=now_ms)
+                logs = [create_log(self.files, self.path, each, self.config, now_ms=now_ms) for each in new]
                 self.files.sync_directory(self.path)
             except DiskFullError:
                 self.begun.update(name for name in names if self.files.exists(self.path / str(name)))

@@ -26,7 +26,7 @@ from pipeline.coordination.interface import Operation
 from pipeline.coordination.partition_states import StateChange, Written, read_states, write_states
 from pipeline.coordination.znodes import PartitionState, broker_epoch_path, topic_path
 from pipeline.log.files import DiskFiles
-from pipeline.log.loader import create_log
+from pipeline.log.loader import NewLog, create_log
 from pipeline.model import NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 from tests.support.broker_in_process import Observed, batch
@@ -97,9 +97,8 @@ async def leading(path: Path, *isr: BrokerId) -> AsyncIterator[Rig]:
         view.set_brokers({own: BrokerEndpoint(id=own, address=HostPort("h", 9092)) for own in REPLICAS})
         view.accept_states(view.asking([T]), await read_states(client, [T]))
         watch = InSyncWatch(view, MAX_LAG_S)
-        log = create_log(
-            DiskFiles(), path / "t-0", T, log_config(settings, 1_000_000), topic_id=topic.topic_id, now_ms=0
-        )
+        new = NewLog(topic_partition=T, topic_id=topic.topic_id)
+        log = create_log(DiskFiles(), path, new, log_config(settings, 1_000_000), now_ms=0)
         upkeep: Any = SimpleNamespace(disks=DiskThreads(), flush_soon=lambda partition: None, in_sync=watch)
         partition = Partition(log, settings, Observed(), upkeep, LEADER)
         found = view.partition(T)

@@ -10,7 +10,8 @@ BrokerId = NewType("BrokerId", int)
 Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 
-MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
+MIN_INT64 = -(2**63)
+MAX_INT64 = 2**63 - 1
 NO_LEADER_EPOCH = LeaderEpoch(-1)
 NO_BROKER_EPOCH = -1
 """The epoch of a broker that does not report one."""

@@ -75,7 +75,7 @@ class DiskThreads:
 
     @asynccontextmanager
     async def ending_in_time(self) -> AsyncGenerator[None]:
-        """If the block is cancelled, release callers in it that wait for a disk which has hung for HUNG_S."""
+        """Release callers in a cancelled block that wait for a disk which has hung for HUNG_S."""
         has_ended = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._let_go, has_ended)

@@ -115,7 +115,7 @@ class _Queue:
         self._waiting.unpark()
 
 
-_queue: trio.lowlevel.RunVar[_Queue] = trio.lowlevel.RunVar("large work")
+_QUEUE: trio.lowlevel.RunVar[_Queue] = trio.lowlevel.RunVar("large work")
 
 
 async def give_way() -> None:
@@ -124,9 +124,9 @@ async def give_way() -> None:
     With plain checkpoints one round of the event loop would do a piece of each of many large requests.
     """
     try:
-        queue = _queue.get()
+        queue = _QUEUE.get()
     except LookupError:
-        _queue.set(queue := _Queue())
+        _QUEUE.set(queue := _Queue())
     await queue.wait()
 
 

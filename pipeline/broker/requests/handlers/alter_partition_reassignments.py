@@ -19,7 +19,6 @@ from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
 from pipeline.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
@@ -37,7 +36,8 @@ async def handle(
     targets: dict[TopicPartition, Target] = {}
     for topic in request.topics:
         for partition in topic.partitions:
-            targets[TopicPartition(topic.name, partition.partition_index)] = _target(partition)
+            replicas = None if partition.replicas is None else tuple(map(BrokerId, partition.replicas))
+            targets[TopicPartition(topic.name, partition.partition_index)] = replicas
             await turns.after()
     allow_change = request.allow_replication_factor_change
     try:
@@ -77,10 +77,6 @@ def _are_seen(view: ClusterView, begun: Mapping[TopicPartition, Target]) -> bool
         if target is not None and partition.replicas[: len(target)] != target:
             return False
     return True
-
-
-def _target(partition: ReassignablePartition) -> Target:
-    return None if partition.replicas is None else tuple(map(BrokerId, partition.replicas))
 
 
 def _result(index: int, outcome: TargetResult) -> ReassignablePartitionResponse:

@@ -14,7 +14,7 @@
 """
 
 import uuid
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -54,8 +54,8 @@ MAX_GATHER_S = 0.1
 OF_READS = replace(OF_PARTITIONS, size=500)
 """Reading a partition's records takes about four times as long as looking it up."""
 
-_Parts = Iterator[Sequence[tuple[FetchTopic, bool]]]
-_NOTHING: _Parts = iter(())
+_Parts = Iterable[Sequence[tuple[FetchTopic, bool]]]
+_NO_PARTS: _Parts = ()
 
 
 def handle(
@@ -64,10 +64,10 @@ def handle(
     """Answer at once if there are enough records or an error, unless there are very many partitions."""
     if request.session_id == NO_SESSION and request.session_epoch == FINAL_EPOCH:
         return _fetch(broker, request, version)
-    first, rest = request.topics, _NOTHING
+    first, rest = request.topics, _NO_PARTS
     if OF_PARTITIONS.is_large(request):
-        rest = OF_PARTITIONS.slices(request.topics)
-        first = _topics_of(next(rest))
+        rest = slices = OF_PARTITIONS.slices(request.topics)
+        first = _topics_of(next(slices))
     try:
         session = broker.fetch.sessions.begin(
             request.session_id,

@@ -36,8 +36,8 @@ def handle(
         for part in topic.partitions:
             _refuse(broker, group, TopicPartition(topic.name, part.partition_index), errors)
     if all(error is not ErrorCode.NONE for error in errors.values()):
-        return _answer(request, errors)
-    return _delete_and_answer(broker, request, errors)
+        return OffsetDeleteResponse(topics=[_answer_topic(topic, errors) for topic in request.topics])
+    return _delete_and_answer(broker, request, errors, Turns(PARTITIONS_AT_ONCE))
 
 
 async def _delete_in_turns(broker: BrokerContext, request: OffsetDeleteRequest, group: Group) -> OffsetDeleteResponse:
@@ -48,15 +48,7 @@ async def _delete_in_turns(broker: BrokerContext, request: OffsetDeleteRequest, 
         for part in topic.partitions:
             _refuse(broker, group, TopicPartition(topic.name, part.partition_index), errors)
             await turns.after()
-    try:
-        await _delete(broker, request, errors)
-    except KafkaError as error:
-        return OffsetDeleteResponse(error_code=error.code)
-    answers = []
-    for topic in request.topics:
-        answers.append(_answer_topic(topic, errors))
-        await turns.after(len(topic.partitions))
-    return OffsetDeleteResponse(topics=answers)
+    return await _delete_and_answer(broker, request, errors, turns)
 
 
 def _check_group(broker: BrokerContext, group_id: str) -> Group:
@@ -79,23 +71,19 @@ def _refuse(
         errors[topic_partition] = ErrorCode.NONE
 
 
-async def _delete(broker: BrokerContext, request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode]) -> None:
-    names = [topic_partition for topic_partition, error in errors.items() if error is ErrorCode.NONE]
-    await broker.groups.offsets.delete(request.group_id, names)
-
-
 async def _delete_and_answer(
-    broker: BrokerContext, request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode]
+    broker: BrokerContext, request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode], turns: Turns
 ) -> OffsetDeleteResponse:
+    topic_partitions = [topic_partition for topic_partition, error in errors.items() if error is ErrorCode.NONE]
     try:
-        await _delete(broker, request, errors)
+        await broker.groups.offsets.delete(request.group_id, topic_partitions)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    return _answer(request, errors)
-
-
-def _answer(request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode]) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(topics=[_answer_topic(topic, errors) for topic in request.topics])
+    answers = []
+    for topic in request.topics:
+        answers.append(_answer_topic(topic, errors))
+        await turns.after(len(topic.partitions))
+    return OffsetDeleteResponse(topics=answers)
 
 
 def _answer_topic(

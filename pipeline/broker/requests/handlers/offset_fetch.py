@@ -8,9 +8,7 @@ v8: several groups (KIP-709), v10: topic ids (KIP-516).
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from uuid import UUID
 
-from pipeline.broker.cluster.view import TopicView
 from pipeline.broker.groups.model import OffsetAndMetadata
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Slicing, Turns, weight_of
@@ -197,7 +195,8 @@ def _all(broker: BrokerContext, offsets: _Offsets, *, by_id: bool) -> Sequence[O
     for topic, of_topic in sorted(indexes.items()):
         seen = broker.view.topic(topic)
         if seen is not None or not by_id:
-            sent = OffsetFetchRequestTopics(name=topic, topic_id=_id_of(seen), partition_indexes=sorted(of_topic))
+            topic_id = ZERO_UUID if seen is None else seen.topic_id
+            sent = OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=sorted(of_topic))
             asked.append(sent)
     return asked
 
@@ -207,10 +206,6 @@ def _named(broker: BrokerContext, topics: Sequence[OffsetFetchRequestTopics], *,
         return [_Asked(topic, topic.name) for topic in topics]
     found = [(topic, broker.view.topic_of_id(topic.topic_id)) for topic in topics]
     return [_Asked(topic, None if seen is None else seen.name) for topic, seen in found]
-
-
-def _id_of(topic: TopicView | None) -> UUID:
-    return ZERO_UUID if topic is None else topic.topic_id
 
 
 def _topic(asked: _Asked, offsets: _Offsets, error: ErrorCode) -> OffsetFetchResponseTopics:

@@ -1,1 +1,1 @@
-"""One broker process: partitions on disk, served over Kafka's protocol, registered in ZooKeeper."""
+"""Broker process: partitions on disk, served over Kafka's protocol, registered in ZooKeeper."""

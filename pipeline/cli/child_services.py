@@ -26,19 +26,15 @@ class Unit(Protocol):
     @property
     def name(self) -> str:
         """Name for users, such as `broker-1`."""
-        ...
 
     async def start(self) -> int:
         """Start the process, wait until it is ready, and return its id."""
-        ...
 
     async def wait(self) -> int:
         """Wait until the process ends, and return its exit code."""
-        ...
 
     async def stop(self) -> None:
         """Stop the process cleanly."""
-        ...
 
 
 @dataclass(slots=True)

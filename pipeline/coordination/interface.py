@@ -104,31 +104,24 @@ class CoordinationClient(Protocol):
     @property
     def session_id(self) -> SessionId:
         """The newest session."""
-        ...
 
     def owns_session(self, session_id: SessionId) -> bool:
         """True if this client holds the session, or held it before it expired."""
-        ...
 
     async def get(self, path: str) -> NodeValue:
         """Return data and version. Raises NoNodeError."""
-        ...
 
     async def get_or_none(self, path: str) -> NodeValue | None:
         """Return data and version; None if there is no such znode."""
-        ...
 
     async def get_each(self, paths: Sequence[str]) -> list[NodeValue | None]:
         """Return data and versions of at most MAX_AT_ONCE small znodes, in this order, by one request."""
-        ...
 
     async def exists(self, path: str) -> NodeStat | None:
         """Return version and owner; None if there is no such znode."""
-        ...
 
     async def children(self, path: str) -> tuple[str, ...]:
         """Return the sorted names (not paths) of the children. Raises NoNodeError."""
-        ...
 
     async def create(
         self,
@@ -143,28 +136,21 @@ class CoordinationClient(Protocol):
 
         Raises NodeExistsError; NoNodeError if the parent is missing and `make_parents` is false.
         """
-        ...
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         """Replace the data and return the new version. Raises NoNodeError, BadVersionError."""
-        ...
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Remove a znode without children. Raises NoNodeError, BadVersionError, NotEmptyError."""
-        ...
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
         """Perform all operations in order, or none. Raises the error of the first that fails, with its `path`."""
-        ...
 
     def watch_data(self, path: str) -> AsyncIterator[NodeValue | None]:
         """Yield the value now (None: no znode), then after each change. Never raises for a lost connection."""
-        ...
 
     def watch_children(self, path: str) -> AsyncIterator[tuple[str, ...]]:
         """Yield the sorted names now (none: no znode), then after each change. Never raises for a lost connection."""
-        ...
 
     def sessions(self) -> AsyncIterator[SessionEvent]:
         """Yield the state now, then each change. EXPIRED is never skipped; SUSPENDED may be, then CONNECTED repeats."""
-        ...

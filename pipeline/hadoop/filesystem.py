@@ -37,7 +37,7 @@ class PathExistsError(StorageError):
 
 
 class PathNotFoundError(StorageError):
-    """There is no such file or directory."""
+    """Raised for a file or directory that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

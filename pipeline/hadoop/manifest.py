@@ -47,7 +47,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class DataFile:
-    """One committed file. `path` is relative to the topic's directory; `hour_ms` is None for a quarantine file."""
+    """Committed file. `path` is relative to the topic's directory; `hour_ms` is None for a quarantine file."""
 
     path: str
     partition: int
@@ -66,7 +66,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One commit (invariants above)."""
+    """Commit of a topic (invariants above)."""
 
     sequence: int
     run_id: str

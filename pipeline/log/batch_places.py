@@ -1,4 +1,4 @@
-"""Where the batches of a segment's file lie, found by their lengths alone."""
+"""Places of the batches in a segment's file, found by their lengths alone."""
 
 import struct
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _READ_BYTES = 4096
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch lies in its segment."""
+    """Place of a batch in its segment."""
 
     position: int
     base_offset: int

@@ -159,7 +159,7 @@ class Index:
         return block
 
     def open(self) -> LogFile:
-        """Its file, made if there is none."""
+        """Open the file, created if there is none."""
         file = self._file
         return self._files.open(self.path, create=True) if file is None else file
 

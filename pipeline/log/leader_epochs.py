@@ -97,7 +97,7 @@ class LeaderEpochs:
         return self._entries[number - 1].epoch if number else NO_LEADER_EPOCH
 
     def encode(self) -> bytes:
-        """As Kafka's `leader-epoch-checkpoint`, version 0: a line with epoch and start offset each."""
+        """Encode as Kafka's `leader-epoch-checkpoint`, version 0: a line with epoch and start offset each."""
         entries = self._entries
         return "".join(
             f"{line}\n" for line in ("0", len(entries), *(f"{epoch} {start}" for epoch, start in entries))

@@ -1,4 +1,4 @@
-"""How a log fails: with its log dir if the disk refused something, else alone.
+"""Failures of a log: with its log dir if the disk refused something, else alone.
 
 Invariants:
 

@@ -25,7 +25,7 @@ MAX_SKIPPED = 5000
 PLACES_OF_A_STEP = 1000
 """Batches that a search by time reads before other requests have a turn."""
 
-_base_offset = attrgetter("base_offset")
+_BASE_OFFSET = attrgetter("base_offset")
 
 
 class SkipBudget:
@@ -221,7 +221,7 @@ def _skip(
 
 def segment_number(segments: Sequence[Segment], offset: int) -> int:
     """The number of the segment that may hold `offset`; 0 for an offset before all of them."""
-    return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+    return max(0, bisect_right(segments, offset, key=_BASE_OFFSET) - 1)
 
 
 class _FirstSince:

@@ -72,7 +72,7 @@ class ActiveProducer:
 
 
 class EndedTransaction(NamedTuple):
-    """From its first record to its marker."""
+    """Transaction, from its first record to its marker."""
 
     producer_id: int
     first_offset: Offset
@@ -135,7 +135,7 @@ class ProducerStates:
 
     @property
     def first_unstable_offset(self) -> Offset | None:
-        """Where the oldest open transaction began; None if there is none."""
+        """Offset at which the oldest open transaction began; None if there is none."""
         return Offset(next(iter(self._open.values()))) if self._open else None
 
     @property

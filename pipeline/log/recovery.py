@@ -25,7 +25,8 @@ from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header, verify
 _CRC_START = 21
 _OLD_MESSAGE = struct.Struct(">qiIb")
 """The start of a message before format 2: offset, length of what follows, CRC-32 of what follows itself, format."""
-_OLD_LENGTH_START, _OLD_CRC_START = 12, 16
+_OLD_LENGTH_START = 12
+_OLD_CRC_START = 16
 _OLD_FORMATS = (0, 1)
 _MIN_OLD_LENGTH = 14
 

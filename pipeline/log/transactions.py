@@ -41,7 +41,7 @@ _COMMIT = 1
 
 
 class AbortedTransaction(NamedTuple):
-    """From its first record to its marker. `last_stable_offset`: of the log, right after it ended."""
+    """Transaction, from its first record to its marker, and the log's `last_stable_offset` right after it ended."""
 
     producer_id: int
     first_offset: Offset
@@ -120,7 +120,7 @@ class AbortedTransactions:
         return self._between(from_offset, up_to_offset, self.of_segment)
 
     def between_read(self, from_offset: Offset, up_to_offset: Offset) -> list[AbortedTransaction]:
-        """As `between`, from memory. Raises SegmentClosedError if `read_between` must be called first."""
+        """Do the same as `between`, from memory. Raises SegmentClosedError if `read_between` must be called first."""
         return self._between(from_offset, up_to_offset, self._of_read)
 
     def read_between(self, from_offset: Offset, up_to_offset: Offset) -> None:

@@ -60,7 +60,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """One of several types."""
+    """Union of several types."""
 
     branches: tuple["AvroType", ...]
 
@@ -83,7 +83,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enum:
-    """One of the symbols. A reader takes `default` for an unknown symbol (Avro 1.9)."""
+    """Enum of symbols. A reader takes `default` for an unknown symbol (Avro 1.9)."""
 
     name: str
     aliases: tuple[str, ...]

@@ -85,7 +85,7 @@ class Mismatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Incompatibility:
-    """One reason why a reader cannot read a writer's data. `path` leads to the place, in the reader's names."""
+    """Reason why a reader cannot read a writer's data. `path` leads to the place, in the reader's names."""
 
     kind: Mismatch
     path: tuple[str, ...]
@@ -132,7 +132,7 @@ def why_incompatible(
 
 
 class _Resolver:
-    """One comparison, which remembers the pairs of named types that it has seen."""
+    """Comparison of two schemas, which remembers the pairs of named types that it has seen."""
 
     def __init__(self, reader_names: Mapping[str, Named], writer_names: Mapping[str, Named]) -> None:
         self._reader_names = reader_names

@@ -130,11 +130,9 @@ class Connection(Protocol):
         self, client: "MemoryClient", path: str, act: Callable[[], _Answer], *, waits_for_ever: bool
     ) -> _Answer:
         """Carry out an operation. Raises CoordinationUnavailableError without an answer, unless it waits for ever."""
-        ...
 
     async def write(self, client: "MemoryClient", path: str, act: Callable[[], _Answer]) -> _Answer:
         """Carry out an operation. Raises CoordinationLostError if the answer was lost."""
-        ...
 
 
 class MemoryClient:

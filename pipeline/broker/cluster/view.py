@@ -156,7 +156,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic of the cluster."""
+    """Topic of the cluster."""
 
     name: str
     topic_id: uuid.UUID

@@ -79,15 +79,12 @@ class GroupLog(Protocol):
 
     def partition_for(self, group_id: str) -> int:
         """Return the partition that keeps this group."""
-        ...
 
     def check(self, group_id: str) -> None:
         """Raise KafkaError (the codes: `GroupJournal.check`) unless this broker coordinates the group now."""
-        ...
 
     async def write(self, group_id: str, records: Records) -> None:
         """Append records in one batch, and wait until they are committed. Raises KafkaError."""
-        ...
 
 
 class JournalListener(Protocol):
@@ -95,8 +92,6 @@ class JournalListener(Protocol):
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
         """Take over groups of a partition. Called at least once for each loaded partition, before `check` passes it."""
-        ...
 
     def on_unloaded(self, partition: int) -> None:
         """Drop the groups of a partition: it is not led here any more, or its loading was cancelled."""
-        ...

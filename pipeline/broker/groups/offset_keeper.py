@@ -46,7 +46,6 @@ class PendingWrite(Protocol):
 
     async def wait(self) -> None:
         """Wait until the write is committed. Raises KafkaError."""
-        ...
 
 
 class OrderedGroupLog(GroupLog, Protocol):
@@ -56,7 +55,6 @@ class OrderedGroupLog(GroupLog, Protocol):
         self, group_id: str, records: Records, *, ended: Callable[[KafkaError | None], None] | None = None
     ) -> PendingWrite:
         """Begin a write. `ended` is called with its outcome; both calls are in the order of the journal."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

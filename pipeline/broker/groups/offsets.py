@@ -51,15 +51,12 @@ class CoordinatedGroups(Protocol):
     @property
     def group_ids(self) -> Collection[str]:
         """The ids of all groups."""
-        ...
 
     def standing(self, group_id: str) -> Standing | None:
         """Return the standing of a group; None if there is no such group."""
-        ...
 
     async def remove_group(self, group_id: str) -> None:
         """Remove a group that has neither members nor offsets. Raises KafkaError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ class Upkeep(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """One replica on this broker. Its first `high_watermark` is the log start offset or the given one, if higher."""
+    """Replica on this broker. Its first `high_watermark` is the log start offset or the given one, if higher."""
 
     log: UnifiedLog
     settings: TopicSettings

@@ -58,7 +58,6 @@ class Watched(Protocol):
 
     def stop_waiting(self, waiter: "SessionPartition") -> None:
         """Notify this waiter no longer."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

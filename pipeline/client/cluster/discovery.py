@@ -16,11 +16,9 @@ class ZnodeReader(Protocol):
 
     async def get(self, path: str) -> tuple[bytes, int]:
         """Return data and version of a znode."""
-        ...
 
     async def children(self, path: str) -> Sequence[str]:
         """Return the names of a znode's children."""
-        ...
 
 
 def from_bootstrap(addresses: Sequence[HostPort]) -> Discovery:

@@ -13,7 +13,7 @@ MAX_LINE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningJob:
-    """One log to be cleaned. Sizes in bytes, times in ms since 1970 UTC."""
+    """Log to be cleaned. Sizes in bytes, times in ms since 1970 UTC."""
 
     directory: str
     segments: tuple[SegmentRange, ...]

@@ -1,4 +1,4 @@
-"""Which broker owns a log directory, and in which boot of the machine it was last used.
+"""Owner of a log directory, and the boot of the machine in which it was last used.
 
 Invariants:
 

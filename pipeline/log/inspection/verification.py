@@ -42,7 +42,7 @@ Advance = Callable[[int], None]
 
 
 class Verifier:
-    """One verification. `advance` gets the progress; `settle` waits a moment for a file that may be growing."""
+    """Verification of logs. `advance` gets the progress; `settle` waits a moment for a file that may be growing."""
 
     def __init__(self, advance: Advance, settle: Callable[[], None]) -> None:
         self.segments = 0

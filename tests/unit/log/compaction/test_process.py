@@ -36,7 +36,9 @@ def test_reports_arrive_as_they_were(report: Report) -> None:
     assert decode_report(encode_report(report)) == report
 
 
-@pytest.mark.parametrize("line", [b"", b"[]", b"{}", b'{"kind": "Other"}', b'{"kind": "Progress", "x": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "line", [b"", b"[]", b"{}", b'{"kind": "Other"}', b'{"kind": "CleaningProgress", "x": 1}', b"\xff"]
+)
 def test_invalid_reports_are_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match="no report"):
         decode_report(line)

@@ -44,6 +44,14 @@ class ClaimState(Enum):
     SENDING = auto()
 
 
+def _end_nothing(_reason: str) -> None:
+    """Stand for the connection of a claim without one."""
+
+
+def _notify_nobody() -> None:
+    """Stand for the connection of a claim without one."""
+
+
 @dataclass(slots=True, eq=False)
 class Claim:
     """Memory of the present request of a connection, which adds received and sent bytes to `moved_bytes`.
@@ -51,8 +59,8 @@ class Claim:
     `end` ends the connection, for the given reason. `on_granted` notifies it that the claim waits no longer.
     """
 
-    end: Callable[[str], None] = lambda _reason: None
-    on_granted: Callable[[], None] = lambda: None
+    end: Callable[[str], None] = _end_nothing
+    on_granted: Callable[[], None] = _notify_nobody
     state: ClaimState = ClaimState.IDLE
     number: int = 0
     whole: int = 0
@@ -121,6 +129,8 @@ class RequestMemory:
         self.held -= claim.held
         self._promise(claim, 0)
         claim.state, claim.held = ClaimState.IDLE, 0
+        # A frame that still has the claim, as of a cancelled task, would else keep the buffers of its connection.
+        claim.end, claim.on_granted = _end_nothing, _notify_nobody
         given = self._go_on()
         for other in self._beside:
             given += other._go_on()

@@ -1,4 +1,5 @@
 import random
+import weakref
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,3 +127,18 @@ def test_every_request_is_served_in_the_end_within_the_bound(seed: int, count: i
         assert sum(kind.held for kind in kinds) == sum(claim.held for claim in sizes) <= capacity
         assert sum(kind.waiting for kind in kinds) == sum(claim.state is ClaimState.WAITING for claim in sizes)
     assert all(kind.held == 0 for kind in kinds)
+
+
+def test_a_released_claim_does_not_keep_its_connection() -> None:
+    class Connection:
+        def end(self, reason: str) -> None: ...
+
+        def go_on(self) -> None: ...
+
+    connection, memory = Connection(), RequestMemory(100)
+    claim = Claim(connection.end, connection.go_on)
+    memory.take(claim, 60, 0.0)
+    owner = weakref.ref(connection)
+    memory.release(claim)
+    del connection
+    assert owner() is None

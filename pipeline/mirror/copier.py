@@ -14,96 +14,37 @@ D. A partition that cannot be copied rests with its reason in the status, which 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-import structlog
 import trio
 
-from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.fetch_plan import FetchedBatches
-from pipeline.client.producer.raw_produce import RawProduced, can_keep_offsets, raw_produce
-from pipeline.errors import PipelineError
+from pipeline.client.producer.raw_produce import RawProduced, raw_produce
 from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.locator import Locator
 from pipeline.mirror.metrics import MirrorMetrics
-from pipeline.mirror.table import Assignment
-from pipeline.model import BrokerId, TopicPartition
-from pipeline.net.signals import Wakeup
-from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.model import TopicPartition
 
-MAX_LOCATING = 20
 POLL_TIMEOUT_S = 1.0
-
-logger = structlog.get_logger()
-
-
-class ReplicaError(PipelineError):
-    """A replica cannot be the copy of its source."""
-
-
-@dataclass(slots=True)
-class PartitionCopy:
-    """State of one partition. `position` is None while the replica's log end offset is not certain (invariant A)."""
-
-    assignment: Assignment
-    position: int | None = None
-    replica_end: int = 0
-    """Log end offset of the replica when last seen: `position`, or 0 for an empty replica of a later start."""
-    high_watermark: int | None = None
-    error: str | None = None
-    retry_at: float = 0.0
-    is_rejected: bool = False
-    """True if the partition must not be copied (reason: `error`). Never reset: a new state replaces this one."""
-    is_being_located: bool = False
-
-    @property
-    def source(self) -> TopicPartition:
-        """The source partition."""
-        return self.assignment.source.partition
-
-    @property
-    def lag(self) -> int | None:
-        """Offsets up to the source's last known high watermark that the replica lacks; None if either is not known."""
-        if self.position is None or self.high_watermark is None:
-            return None
-        return max(0, self.high_watermark - self.position)
 
 
 class SourceCopier:
-    """Copies the assigned partitions of one cluster while `run` runs. `assign` and `reject` may be called meanwhile."""
+    """Copies the assigned partitions of one cluster, `copies`, while `run` runs."""
 
     def __init__(
         self, name: str, source: Cluster, destination: Cluster, config: MirrorConfig, metrics: MirrorMetrics
     ) -> None:
-        self.name = name
-        self.copies: dict[TopicPartition, PartitionCopy] = {}
+        self.copies = SourceCopies(name, metrics, retry_backoff_s=config.retry_backoff_ms / 1000)
         self._source = source
         self._destination = destination
         self._config = config
         self._metrics = metrics
         self._timeout_s = config.produce_timeout_ms / 1000
-        self._locating: dict[BrokerId | None, trio.CapacityLimiter] = {}
-        """Limiters by destination leader, so that a leader that is away does not delay partitions of the others."""
-        self._uncertain = Wakeup()
-
-    def assign(self, assignment: Assignment) -> None:
-        """Copy a partition, also one that was rejected before."""
-        partition = assignment.source.partition
-        copy = self.copies.get(partition)
-        if copy is None or copy.is_rejected:
-            # A new state: requests under way for the rejected one must not change it.
-            self.copies[partition] = PartitionCopy(assignment)
-            self._uncertain.set()
-
-    def reject(self, assignment: Assignment, reason: str) -> None:
-        """Stop copying a partition until it is assigned again; the status shows `reason`."""
-        copy = self.copies.setdefault(assignment.source.partition, PartitionCopy(assignment))
-        if not (copy.is_rejected and copy.error == reason):
-            logger.warning("copy_rejected", source=self.name, partition=str(copy.source), error=reason)
-        copy.is_rejected, copy.position, copy.high_watermark, copy.error = True, None, None, reason
+        self._locator = Locator(self.copies, source, destination, timeout_s=self._timeout_s)
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -113,68 +54,19 @@ class SourceCopier:
             max_wait_ms=self._config.fetch_max_wait_ms,
         )
         async with open_consumer(self._source, settings) as consumer, trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_located, consumer)
+            nursery.start_soon(self._locator.run, consumer)
             while True:
                 await self._copy_once(consumer)
-
-    async def _keep_located(self, consumer: Consumer) -> None:
-        """Locate every partition whose position is not certain, each in a task of its own, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                self._uncertain.clear()
-                waiting = [
-                    copy
-                    for copy in self.copies.values()
-                    if copy.position is None and not (copy.is_rejected or copy.is_being_located)
-                ]
-                for copy in waiting:
-                    if copy.retry_at <= trio.current_time():
-                        copy.is_being_located = True
-                        nursery.start_soon(self._locate, consumer, copy)
-                retries = [copy.retry_at for copy in waiting if not copy.is_being_located]
-                with trio.move_on_at(min(retries, default=float("inf"))):
-                    await self._uncertain.wait()
-
-    async def _locate(self, consumer: Consumer, copy: PartitionCopy) -> None:
-        """Ask for the replica's log end offset and fetch from there."""
-        try:
-            leader = self._destination.view.leader_of(copy.assignment.replica)
-            async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
-                end, position = await self._end_of_replica(copy)
-        except PipelineError as error:
-            self._rest(consumer, copy, str(error))
-        else:
-            if not copy.is_rejected:
-                copy.replica_end, copy.position = end, position
-                consumer.add(copy.source, position, copy.assignment.source.topic_id)
-                if copy.high_watermark is None:
-                    names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
-                    logger.info("copying", source=self.name, **names, offset=position)
-        finally:
-            copy.is_being_located = False
-            self._uncertain.set()
-
-    async def _end_of_replica(self, copy: PartitionCopy) -> tuple[int, int]:
-        """Return the replica's log end offset and the offset to fetch; an empty one begins where its source does."""
-        replica = copy.assignment.replica
-        end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
-        leader = self._destination.view.leader_of(replica)
-        if leader is not None and not await can_keep_offsets(self._destination, leader):
-            raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
-        if end > 0:
-            return end, end
-        first = await list_offsets(self._source, {copy.source: EARLIEST}, timeout_s=self._timeout_s)
-        return end, first[copy.source].offset
 
     async def _copy_once(self, consumer: Consumer) -> None:
         """Append the batches of one poll. A partition that fails rests, and is located again."""
         try:
             polled = await consumer.poll_batches(POLL_TIMEOUT_S)
         except (PartitionOffsetOutOfRangeError, PartitionFetchError) as error:
-            self._rest(consumer, self.copies[error.topic_partition], str(error))
+            self._rest(consumer, self.copies.states[error.topic_partition], str(error))
             return
         for fetched in requests_of(polled, self._config.fetch_max_bytes):
-            found = [(self.copies[partition], batches) for partition, batches in fetched.items()]
+            found = [(self.copies.states[partition], batches) for partition, batches in fetched.items()]
             due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
             replicas = {copy.assignment.replica: batches.data for copy, batches in due}
             ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
@@ -184,7 +76,7 @@ class SourceCopier:
             for copy, batches in due:
                 self._conclude(consumer, copy, batches, results[copy.assignment.replica])
         for partition in consumer.assignment:
-            self._look_at(consumer, self.copies[partition])
+            self._look_at(consumer, self.copies.states[partition])
 
     def _look_at(self, consumer: Consumer, copy: PartitionCopy) -> None:
         """Take note of the source's high watermark. A partition that has caught up has no error."""
@@ -213,19 +105,12 @@ class SourceCopier:
             self._rest(consumer, copy, reason)
         else:
             # Appended before (a lost answer, another mirror), or lost by the replica: ask for its end (invariant B).
-            copy.position = None
             consumer.remove(copy.source)
-            self._uncertain.set()
+            self.copies.locate_again(copy)
 
     def _rest(self, consumer: Consumer, copy: PartitionCopy, reason: str) -> None:
-        """Show the reason in the status, and locate the partition again after the back-off (invariant D)."""
         consumer.remove(copy.source)
-        self._metrics.count_failure(copy.assignment.source)
-        logger.warning("copy_failed", source=self.name, partition=str(copy.source), error=reason)
-        if not copy.is_rejected:
-            copy.position, copy.high_watermark, copy.error = None, None, reason
-            copy.retry_at = trio.current_time() + self._config.retry_backoff_ms / 1000
-            self._uncertain.set()
+        self.copies.rest(copy, reason)
 
 
 def requests_of(polled: Iterable[FetchedBatches], max_bytes: int) -> list[dict[TopicPartition, FetchedBatches]]:

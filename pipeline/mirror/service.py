@@ -1,6 +1,6 @@
 """The mirror service: finds topics of live clusters, keeps table and replica topics up to date, and runs copiers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -11,23 +11,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
 from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.replica_topics import ReplicaTopics
 from pipeline.mirror.selection import TopicSelection, compile_patterns
 from pipeline.mirror.table import Assignment, Proposal, SourcePartition
 from pipeline.mirror.table_journal import TableJournal
 from pipeline.model import Clock, HostPort, TopicPartition
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.protocol.schema import ZERO_UUID
-
-MIRROR_SOURCE_CONFIG = "mirror.source"
-"""Topic setting with the names of a replica's sources. Brokers refuse batches of other producers in such a topic."""
-MAX_MIRROR_SOURCE = 1024
 
 NOT_REACHED_YET = "not reached yet"
 FIRST_ANSWER_TIMEOUT_S = 2.0
@@ -57,6 +53,7 @@ class MirrorService:
             compile_patterns("topics", config.topics), compile_patterns("topics.exclude", config.exclude)
         )
         self._journal = TableJournal(destination)
+        self._replicas = ReplicaTopics(destination, self._journal.table)
         self._sources = sources
         self._metrics = metrics
         self._source_errors: dict[str, str | None] = dict.fromkeys(sources, NOT_REACHED_YET)
@@ -149,9 +146,9 @@ class MirrorService:
 
     def _assign(self, name: str, source: SourcePartition, assignment: Assignment) -> None:
         if not _is_recreated(source, assignment):
-            self._copiers[name].assign(assignment)
+            self._copiers[name].copies.assign(assignment)
             return
-        self._copiers[name].reject(
+        self._copiers[name].copies.reject(
             assignment,
             f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
             "old topic: give the new topic another name",
@@ -167,27 +164,10 @@ class MirrorService:
                 continue
             if topic not in view.topics or number not in view.topics[topic].partitions:
                 reason = f"no longer exists in {name}; the replica keeps its records"
-                self._copiers[name].reject(assignment, reason)
+                self._copiers[name].copies.reject(assignment, reason)
 
     async def _ensure_replica(self, topic: str) -> None:
-        """Create the replica topic, or grow it to the number of partitions in the table."""
-        count = self._journal.table.partition_count(topic)
-        known = self._destination.view.topics.get(topic)
-        if known is not None and len(known.partitions) >= count:
-            return
-        lines = self._journal.table.assignments()
-        names = {line.source.cluster for line in lines if line.replica.topic == topic}
-        names |= {name for name, topics in self._source_topics.items() if topic in topics}
-        replica = NewTopic(
-            name=topic,
-            partitions=count,
-            replication_factor=await replicas_for(self._destination),
-            configs={MIRROR_SOURCE_CONFIG: _source_names(names)},
-        )
-        await create_topics(self._destination, [replica], exist_ok=True)
-        found = await self._destination.topic(topic)
-        if len(found.partitions) < count:
-            await create_partitions(self._destination, {topic: count})
+        await self._replicas.ensure(topic, [name for name, topics in self._source_topics.items() if topic in topics])
 
     def status(self) -> dict[str, Any]:
         """Return the document of `/v1/status`."""
@@ -208,17 +188,12 @@ class MirrorService:
                             "lag": copy.lag,
                             "error": copy.error,
                         }
-                        for partition, copy in sorted(copier.copies.items())
+                        for partition, copy in sorted(copier.copies.states.items())
                     ],
                 }
                 for name, copier in self._copiers.items()
             ],
         }
-
-
-def _source_names(names: Iterable[str]) -> str:
-    joined = ",".join(sorted(names))
-    return joined if len(joined) <= MAX_MIRROR_SOURCE else f"{joined[: MAX_MIRROR_SOURCE - 3]}..."
 
 
 def _is_recreated(now: SourcePartition, assignment: Assignment) -> bool:

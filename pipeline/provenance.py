@@ -26,6 +26,7 @@ from typing import Any
 from uuid import UUID
 
 from pipeline.errors import ConfigurationError
+from pipeline.model import TopicPartition
 
 MIRROR_PARTITIONS = "mirror.partitions"
 """The topic setting that holds the provenance."""
@@ -36,6 +37,7 @@ MAX_TEXT_BYTES = 32_767
 MAX_SOURCE_PARTITION = 2**31 - 1
 MAX_NAME_LENGTH = 249
 """Kafka's bound for names of topics, here for names and ids of clusters as well."""
+_ADVICE = f"Compare the partition table of the mirror with the setting {MIRROR_PARTITIONS}."
 _INHERITED = ("source", "topic", "topic_id", "path")
 
 
@@ -144,6 +146,36 @@ class Provenance:
     def source_of(self, cluster: str) -> str | None:
         """Return the name of a source cluster with this id; None if no partition is a copy of it."""
         return next((copied.origin.source for copied in self.ranges if copied.origin.cluster == cluster), None)
+
+    def refusal_of(self, replica: TopicPartition, token: str) -> str | None:
+        """Return the reason why batches from this source partition must not be appended; None if they may.
+
+        `token` is empty if the request does not name the source partition.
+        """
+        origin = self.origin_of(replica.partition)
+        if origin is None:
+            return (
+                f"{MIRROR_PARTITIONS} of {replica.topic} has no entry for partition {replica.partition}: its entry is "
+                "missing, and must say whose copy the partition is before a mirror may write here."
+            )
+        if token == origin.token():
+            return None
+        if not token:
+            return (
+                f"{replica} is a copy of {origin}, and the request does not name its source: "
+                "the mirror that writes here is older than the broker. Upgrade the mirror."
+            )
+        return f"{replica} is a copy of {origin}, not of {self._name_of(token, origin)}. {_ADVICE}"
+
+    def _name_of(self, token: str, origin: Origin) -> str:
+        """Return the words for a source partition that is not this origin."""
+        cluster, *rest = token.rsplit("/", 3)
+        if len(rest) < 3:
+            return repr(token)
+        topic, topic_id, partition = rest
+        if (cluster, topic, partition) == (origin.cluster, origin.topic, str(origin.partition)):
+            return f"another topic of this name: its topic id is {topic_id}, that of the copy {origin.topic_id}"
+        return f"{self.source_of(cluster) or cluster}/{topic}-{partition}"
 
     def with_partition(self, replica_partition: int, origin: Origin) -> "Provenance":
         """Return the provenance with one more entry.

@@ -82,12 +82,13 @@ class Broker:
         acks: int = -1,
         keep_offsets: bool = False,
         expected_end: int = -1,
+        source: str = "",
         transactional_id: str | None = None,
         timeout_ms: int = TIMEOUT_S * 1000,
         lane: str = "",
     ) -> PartitionProduceResponse:
         data = PartitionProduceData(
-            index=partition, records=records, keep_offsets=keep_offsets, expected_end=expected_end
+            index=partition, records=records, keep_offsets=keep_offsets, expected_end=expected_end, source=source
         )
         topics = [await self.named(TopicProduceData, topic, partition_data=[data])]
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics, transactional_id=transactional_id)

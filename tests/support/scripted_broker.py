@@ -41,6 +41,7 @@ from pipeline.protocol.messages.metadata import (
 )
 from pipeline.protocol.messages.produce import (
     KEEP_OFFSETS_FEATURE,
+    KEEP_OFFSETS_VERSIONS,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -94,6 +95,8 @@ class ScriptedCluster:
         self.produce_script: deque[ErrorCode | str] = deque()
         self.fetch_script: deque[ErrorCode | str] = deque()
         self.requests: Counter[str] = Counter()
+        self.keep_offsets = KEEP_OFFSETS_VERSIONS[1]
+        """The highest version of the feature that is announced."""
         self.produced_requests: list[ProduceRequest] = []
         self.fetch_limit_batches = 1000
         self.leading_batches = 0
@@ -168,7 +171,9 @@ class ScriptedCluster:
                 )
                 for key, api in API.items()
             ],
-            supported_features=[SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=1, max_version=1)],
+            supported_features=[
+                SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=1, max_version=self.keep_offsets)
+            ],
         )
 
     def _topics_of(self, broker: BrokerId) -> dict[str, dict[int, Partition]]:

@@ -13,7 +13,9 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from pipeline.broker.settings.admission import Admission
 from pipeline.broker.settings.broker import FIELDS, BrokerConfig, CompressionType, TimestampType
+from pipeline.errors import ConfigurationError
 from pipeline.model import MAX_INT64
+from pipeline.provenance import MIRROR_PARTITIONS, Provenance
 from pipeline.records.compression import Codec
 from pipeline.settings import SettingsModel, hint, reason_of
 
@@ -43,6 +45,14 @@ def _check_throttled_replicas(value: str) -> str:
     return value
 
 
+def _check_provenance(value: str) -> str:
+    try:
+        Provenance.parse(value)
+    except ConfigurationError as error:
+        raise ValueError(error.reason) from error
+    return value
+
+
 class TopicSettings(SettingsModel):
     """The settings of one topic, complete."""
 
@@ -58,6 +68,11 @@ class TopicSettings(SettingsModel):
     mirror_source: str | None = Field(default=None, alias="mirror.source", min_length=1, max_length=1024)
     """Source of a mirrored topic, set by the mirror. Only a producer that keeps the source's offsets may write to the
     topic. Kafka has no such setting."""
+    mirror_partitions: Annotated[str | None, AfterValidator(_check_provenance)] = Field(
+        default=None, alias="mirror.partitions"
+    )
+    """Source partition of each partition of a mirrored topic, as JSON, set by the mirror. A partition accepts only
+    batches of its own source partition. Kafka has no such setting."""
     retention_ms: int = _default_of("log.retention.ms", alias="retention.ms")
     retention_bytes: int = _default_of("log.retention.bytes", alias="retention.bytes")
     file_delete_delay_ms: int = _default_of("log.segment.delete.delay.ms", alias="file.delete.delay.ms")
@@ -101,6 +116,11 @@ class TopicSettings(SettingsModel):
     def is_deleted_from(self) -> bool:
         """True if `cleanup.policy` contains `delete`."""
         return "delete" in self.cleanup_policy
+
+    @cached_property
+    def provenance(self) -> Provenance | None:
+        """The source partitions that the partitions are copies of; None if the topic does not say."""
+        return None if self.mirror_partitions is None else Provenance.parse(self.mirror_partitions)
 
     @cached_property
     def admission(self) -> Admission:
@@ -154,12 +174,19 @@ def topic_settings(overrides: Mapping[str, str | None], broker: BrokerConfig) ->
 
 
 def readable_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> tuple[TopicSettings, tuple[str, ...]]:
-    """Return stored settings as `topic_settings` does, but the broker's value for each invalid one, and its name."""
+    """Return stored settings as `topic_settings` does, but the broker's value for each invalid one, and its name.
+
+    An invalid `mirror.partitions` counts as one without entries.
+    """
     try:
         return TopicSettings.model_validate({**_defaults(broker), **overrides}), ()
     except ValidationError as error:
         wrong = tuple(sorted({str(item["loc"][0]) for item in error.errors(include_url=False)}))
         usable = {key: value for key, value in overrides.items() if key not in wrong}
+        if MIRROR_PARTITIONS in wrong:
+            usable[MIRROR_PARTITIONS] = (
+                Provenance().encode()
+            )  # no copy is accepted: any might be that of another source
         return TopicSettings.model_validate({**_defaults(broker), **usable}), wrong
 
 

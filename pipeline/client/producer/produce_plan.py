@@ -68,6 +68,7 @@ def produce_request(
     timeout_ms: int,
     keep_offsets: bool = False,
     ends: Mapping[TopicPartition, int] | None = None,
+    sources: Mapping[TopicPartition, str] | None = None,
 ) -> ProduceRequest:
     """Return one request for the batches of these partitions, with names and ids of topics, so for any version."""
     topics: dict[str, list[PartitionProduceData]] = {}
@@ -78,6 +79,7 @@ def produce_request(
                 records=records,
                 keep_offsets=keep_offsets,
                 expected_end=-1 if ends is None else ends[topic_partition],
+                source="" if sources is None else sources[topic_partition],
             )
         )
     return ProduceRequest(

@@ -15,6 +15,7 @@ from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
     ACKS_ALL,
+    FIRST_VERSION_OF_SOURCES,
     KEEP_OFFSETS_FEATURE,
     PartitionProduceResponse,
     ProduceRequest,
@@ -46,6 +47,12 @@ async def can_keep_offsets(cluster: Cluster, broker: BrokerId) -> bool:
     return KEEP_OFFSETS_FEATURE in await cluster.features(broker)
 
 
+async def can_check_sources(cluster: Cluster, broker: BrokerId) -> bool:
+    """Return True if the broker checks the sources of batches. Raises NetworkError, DeadlineExceededError."""
+    _, highest = (await cluster.features(broker)).get(KEEP_OFFSETS_FEATURE, (0, 0))
+    return highest >= FIRST_VERSION_OF_SOURCES
+
+
 async def raw_produce(
     cluster: Cluster,
     batches: Mapping[TopicPartition, RecordsData],
@@ -53,12 +60,14 @@ async def raw_produce(
     keep_offsets: bool,
     timeout_s: float,
     ends: Mapping[TopicPartition, int] | None = None,
+    sources: Mapping[TopicPartition, str] | None = None,
 ) -> dict[TopicPartition, RawProduced]:
     """Append the batches of each partition, acks=all, one request for each leader, all leaders at once.
 
     Our brokers accept several batches per partition, Apache Kafka one. Retries while a partition's leader moves, until
     `timeout_s`. A lost answer is retried only with `keep_offsets`, since a second append of the same batches is then
-    refused as an overlap. With `ends`, a log with another end appends nothing.
+    refused as an overlap. With `ends`, a log with another end appends nothing. With `sources`
+    (`Origin.token` by replica partition), a partition that is a copy of another source partition appends nothing.
 
     Never raises for a single partition: each has its own result.
     """
@@ -70,7 +79,9 @@ async def raw_produce(
         again: set[TopicPartition] = set()
         async with trio.open_nursery() as nursery:
             for leader, share in _by_leader(cluster, left).items():
-                nursery.start_soon(_append, cluster, leader, share, keep_offsets, ends, deadline, results, again)
+                nursery.start_soon(
+                    _append, cluster, leader, share, keep_offsets, ends, sources, deadline, results, again
+                )
         left = {topic_partition: left[topic_partition] for topic_partition in again}
         if left:
             failures += 1
@@ -96,6 +107,7 @@ async def _append(
     share: Mapping[TopicPartition, RecordsData],
     keep_offsets: bool,
     ends: Mapping[TopicPartition, int] | None,
+    sources: Mapping[TopicPartition, str] | None,
     deadline: float,
     results: dict[TopicPartition, RawProduced],
     again: set[TopicPartition],
@@ -107,7 +119,13 @@ async def _append(
         ids = cluster.view.topic_ids(topic_partition.topic for topic_partition in share)
         timeout_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
         request: ProduceRequest = produce_request(
-            share, ids, acks=ACKS_ALL, timeout_ms=int(timeout_s * 1000), keep_offsets=keep_offsets, ends=ends
+            share,
+            ids,
+            acks=ACKS_ALL,
+            timeout_ms=int(timeout_s * 1000),
+            keep_offsets=keep_offsets,
+            ends=ends,
+            sources=sources,
         )
         response: ProduceResponse = await cluster.request(leader, request, timeout_s=timeout_s)
         answers = dict(produce_answers(response, ids))

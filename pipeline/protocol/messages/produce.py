@@ -7,8 +7,9 @@ UNSUPPORTED_VERSION (`FIRST_BATCH_VERSION`). Version 3 brings batches and transa
 transactions (KIP-890), 13 addresses topics by id (KIP-516).
 
 Our own tagged fields, which other servers and clients skip: `keep_offsets` asks for the batches' base offsets to be
-kept instead of assigned, `expected_end` names the end that the log must have (-1: any), and `log_end_offset` tells
-where the log ends, after success and after an overlap.
+kept instead of assigned, `expected_end` names the end that the log must have (-1: any), `source` the partition that the
+batches are copied from (`Origin.token`), and `log_end_offset` tells where the log ends, after success and after an
+overlap.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,9 @@ FIRST_VERSION_OF_TOPIC_IDS = 13
 ACKS_ALL = -1
 
 KEEP_OFFSETS_FEATURE = "pipeline.keep_offsets"
-"""The feature by which ApiVersions tells that the broker heeds `keep_offsets`."""
+"""The feature by which ApiVersions tells that the broker heeds `keep_offsets`, from version 2 on also `source`."""
+KEEP_OFFSETS_VERSIONS = (1, 2)
+FIRST_VERSION_OF_SOURCES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,7 @@ class PartitionProduceData:
     records: Records | None = None
     keep_offsets: Annotated[Bool, Wire(since=9, tag=10000)] = False
     expected_end: Annotated[Int64, Wire(since=9, tag=10001)] = -1
+    source: Annotated[String, Wire(since=9, tag=10002)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,23 @@
 """ApiVersions (18), v0 to v4: the api keys and versions that this broker serves (KIP-35).
 
 - The byte machine answers unknown versions (KIP-511).
-- A feature of ours (KIP-584) says that Produce can keep the offsets of a mirror's source.
+- A feature of ours (KIP-584) says that Produce can keep the offsets of a mirror's source, and checks the source.
 """
 
 from collections.abc import Iterable
 
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, SupportedFeatureKey
-from pipeline.protocol.messages.produce import KEEP_OFFSETS_FEATURE
+from pipeline.protocol.messages.produce import KEEP_OFFSETS_FEATURE, KEEP_OFFSETS_VERSIONS
 
 
 def describe(apis: Iterable[ApiKey]) -> ApiVersionsResponse:
     """Return the answer of a broker that serves these api keys."""
+    lowest, highest = KEEP_OFFSETS_VERSIONS
+    keep_offsets = SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=lowest, max_version=highest)
     return ApiVersionsResponse(
         api_keys=tuple(
             ApiVersion(api_key=api, min_version=api.min_version, max_version=api.max_version) for api in apis
         ),
-        supported_features=(SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=1, max_version=1),),
+        supported_features=(keep_offsets,),
     )

@@ -3,7 +3,8 @@ the present leader of a partition that moved (KIP-951), v13: topic ids (KIP-516)
 
 - Several batches of a partition are accepted, from a producer at most MAX_BATCHES.
 - Beyond Kafka: the tagged field `keep_offsets` keeps the batches' offsets, in mirror topics alone; `expected_end` then
-  names the required log end offset, so that the mirror never leaves an unintended gap. A mirror may send more batches,
+  names the required log end offset, so that the mirror never leaves an unintended gap, and `source` the partition that
+  the batches come from, which the topic's `mirror.partitions` must name. A mirror may send more batches,
   which are appended in slices: if a slice is refused, the earlier ones stay, and the mirror reads the log end offset.
 - Topic settings are checked against the batches' headers; batches that must be opened for them are, in a thread
   (`broker/settings/admission.py`).
@@ -315,6 +316,10 @@ def _check_mirror(partition: Partition, data: PartitionProduceData) -> None:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, f"{topic} has no mirror.source: it is no mirror and assigns its own offsets."
         )
+    if data.keep_offsets and (provenance := partition.settings.provenance) is not None:
+        reason = provenance.refusal_of(partition.topic_partition, data.source)
+        if reason is not None:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
 
 
 def _refused(broker: BrokerContext, index: int, error: PipelineError) -> PartitionProduceResponse:

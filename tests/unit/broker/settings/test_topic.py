@@ -4,6 +4,7 @@ from pipeline.broker.replicas.logs import log_config
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import BROKER_DEFAULTS, readable_settings, topic_settings
 from pipeline.errors import ConfigurationError
+from pipeline.provenance import Provenance
 
 BROKER = BrokerConfig.from_settings(
     {"broker.id": 1, "log.dirs": "/data", "zookeeper.connect": "z:1", "log.segment.bytes": 2048, "log.roll.ms": 7}
@@ -37,6 +38,7 @@ def test_cleanup_policies_decide_whether_records_are_compacted_or_deleted(policy
         ({"compression.type": "rar"}, "compression.type"),
         ({"message.timestamp.type": "Never"}, "message.timestamp.type"),
         ({"min.insync.replicas": "0"}, "min.insync.replicas"),
+        ({"mirror.partitions": "east"}, "Invalid value east for configuration mirror.partitions: is not JSON"),
     ],
 )
 def test_a_wrong_setting_is_named(overrides: dict[str, str | None], message: str) -> None:
@@ -48,6 +50,13 @@ def test_stored_settings_are_read_as_far_as_possible() -> None:
     settings, ignored = readable_settings({"segment.ms": "9", "flush.ms": "soon", "other": "1"}, BROKER)
     assert settings.segment_ms == 9
     assert ignored == ("flush.ms", "other")
+
+
+def test_stored_sources_that_cannot_be_read_leave_no_partition_without_a_check() -> None:
+    settings, ignored = readable_settings({"mirror.source": "east", "mirror.partitions": "{"}, BROKER)
+    assert ignored == ("mirror.partitions",)
+    assert settings.provenance == Provenance()
+    assert topic_settings({}, BROKER).provenance is None
 
 
 ODD_VALUES = (

@@ -1,7 +1,7 @@
 import pytest
 import trio
 
-from pipeline.client.producer.raw_produce import can_keep_offsets, raw_produce
+from pipeline.client.producer.raw_produce import can_check_sources, can_keep_offsets, raw_produce
 from pipeline.errors import NetworkError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -59,6 +59,32 @@ async def test_a_log_that_ends_elsewhere_takes_nothing(two_topics: ScriptedClust
             result = (await raw_produce(cluster, data, keep_offsets=True, timeout_s=60, ends={T0: end}))[T0]
             assert (result.error is None, result.is_overlap) == (taken, not taken)
         assert [record.offset for record in two_topics.partition(T0).records()] == [5, 6, 7, 8]
+
+
+async def test_requests_name_the_source_of_each_partition(two_topics: ScriptedCluster, connect: OpenCluster) -> None:
+    async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
+        await cluster.topic("t")
+        await cluster.topic("u")
+        sources = {T0: "E/t/0", U0: "W/u/0"}
+        await raw_produce(
+            cluster, {T0: batch(5), U0: batch(3)}, keep_offsets=True, timeout_s=60, ends={T0: 0, U0: 0}, sources=sources
+        )
+        named = [topic for request in two_topics.produced_requests for topic in request.topic_data]
+        ids = {two_topics.topic_ids["t"]: "E/t/0", two_topics.topic_ids["u"]: "W/u/0"}
+        assert {topic.topic_id: topic.partition_data[0].source for topic in named} == ids
+        await raw_produce(cluster, {T0: batch(9)}, keep_offsets=True, timeout_s=60)
+        assert two_topics.produced_requests[-1].topic_data[0].partition_data[0].source == ""
+
+
+@pytest.mark.parametrize(("announced", "checks"), [(1, False), (2, True)])
+async def test_a_broker_announces_that_it_checks_sources(
+    scripted: ScriptedCluster, connect: OpenCluster, announced: int, checks: bool
+) -> None:
+    scripted.keep_offsets = announced
+    async with scripted.broker(1), connect() as cluster:
+        await cluster.topic("t")
+        assert await can_keep_offsets(cluster, BrokerId(1))
+        assert await can_check_sources(cluster, BrokerId(1)) == checks
 
 
 @pytest.mark.parametrize(("keep", "batches"), [(True, 1), (False, 1)])

@@ -46,10 +46,7 @@ class ZooKeeperUnit:
 
     async def start(self) -> int:
         """Start the process, wait until it answers, and return its id."""
-        await self.server.start()
-        pid = self.server.pid
-        assert pid is not None
-        return pid
+        return await self.server.start()
 
     async def wait(self) -> int:
         """Wait until the process ends, and return its exit code."""

@@ -108,18 +108,22 @@ class ZooKeeperProcess:
         return self._child.pid if self._child is not None and self._child.running else None
 
     @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    @property
     def log_path(self) -> Path:
         """The server's standard output."""
         return self.directory / "zookeeper.log"
 
-    async def start(self) -> None:
-        """Start the server and wait until it answers.
+    async def start(self) -> int:
+        """Start the server, wait until it answers, and return its process id.
 
         Raises ConfigurationError if Java is missing or too old, or the port is taken; ProcessEndedError, with the end
         of the log, if the server ends at once; DeadlineExceededError if it does not answer in time.
         """
         if self.pid is not None:
-            return
+            return self.pid
         java = await trio.to_thread.run_sync(find_java)
         if self._port == 0:
             self._port = free_port(self._host)
@@ -144,6 +148,7 @@ class ZooKeeperProcess:
         except BaseException:
             await self._child.stop(grace_s=0)
             raise
+        return self._child.pid
 
     async def stop(self) -> None:
         """Stop the server by SIGTERM, then by SIGKILL after STOP_GRACE_S. Completes even when cancelled."""
@@ -180,13 +185,17 @@ class ZooKeeperProcess:
         trio.run(self.stop)
 
     async def _answers(self) -> bool:
-        return await _ask(self.address, b"ruok") == b"imok" and b"Mode:" in await _ask(self.address, b"srvr")
+        if await _ask(self.address, b"ruok") != b"imok" or b"Mode:" not in await _ask(self.address, b"srvr"):
+            return False
+        # Another server may have taken the port since it was free: ours is the one with our directory.
+        own = f"dataDir={self._data}/".encode()
+        return any(_plain(line).startswith(_plain(own)) for line in (await _ask(self.address, b"conf")).splitlines())
 
     def _write_settings(self) -> None:
-        data = self.directory / "data"
+        data = self._data
         data.mkdir(parents=True, exist_ok=True)
         settings = {
-            "dataDir": data.absolute(),
+            "dataDir": data,
             "clientPort": self._port,
             "clientPortAddress": self.address.host,
             "tickTime": TICK_MS,
@@ -195,7 +204,7 @@ class ZooKeeperProcess:
             "admin.enableServer": "false",
             "autopurge.snapRetainCount": 3,
             "autopurge.purgeInterval": 1,
-            "4lw.commands.whitelist": "ruok,srvr",
+            "4lw.commands.whitelist": "conf,ruok,srvr",
         }
         if self._member is not None:
             (data / "myid").write_text(str(self._member.own_id))
@@ -215,6 +224,11 @@ def _class_path() -> str:
     if not any("zookeeper" in jar for jar in found):
         raise ConfigurationError("pyspark", f"{jars} holds no zookeeper jar: pip install --force-reinstall pyspark")
     return os.pathsep.join(found)
+
+
+def _plain(path: bytes) -> bytes:
+    """Remove letters that Java reads or writes in another encoding, and the ? that may stand for them."""
+    return bytes(letter for letter in path if letter < 128 and letter != ord("?"))
 
 
 async def _ask(address: HostPort, command: bytes) -> bytes:

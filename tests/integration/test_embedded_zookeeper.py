@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.coordination import embedded
 from pipeline.coordination.embedded import ZooKeeperProcess, find_java
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import ConfigurationError
@@ -65,6 +66,19 @@ async def test_data_and_port_outlive_the_process(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} is taken"):
             await rival.start()
         assert rival.pid is None
+
+
+@pytest.mark.parametrize("name", ["rival", "r\u00efv\u00e4l"])
+async def test_a_server_that_took_the_port_meanwhile_is_not_taken_for_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    async with ZooKeeperProcess(tmp_path / name) as first:
+        monkeypatch.setattr(embedded, "is_port_free", lambda *_: True)
+        second = ZooKeeperProcess(tmp_path / "second", port=first.address.port)
+        with pytest.raises(ProcessEndedError, match="Address already in use"):
+            await second.start()
+        assert second.pid is None
+        assert first.pid is not None
 
 
 async def test_a_server_that_cannot_start_tells_why(tmp_path: Path) -> None:

@@ -78,6 +78,29 @@ async def test_aborted_transactions_behind_what_is_read_are_not_told(start: Star
             offset = max(read) + 1
 
 
+async def test_a_copy_that_begins_within_transactions_says_after_a_restart_what_was_aborted(start: Start) -> None:
+    async def check(broker: Broker, stable: int, offsets: list[int], aborted: list[int]) -> None:
+        data = await _read(broker, 100)
+        assert (data.last_stable_offset, _first_offsets(data)) == (stable, offsets)
+        assert [found.first_offset for found in data.aborted_transactions or ()] == aborted
+
+    async with start() as broker:
+        await broker.create("t", mirror_source="east:t")
+        for made in (
+            marker(100, commits=False),  # its transaction began and ended before the log start of the source
+            with_attributes(batch(b"a", base_offset=101, base_sequence=7, **PRODUCER), TRANSACTIONAL),  # the end of one
+            marker(102, commits=False),
+            with_attributes(batch(b"b", base_offset=103, base_sequence=8, **PRODUCER), TRANSACTIONAL),  # left open
+            batch(b"c", base_offset=104),
+        ):
+            assert (await broker.produce("t", made, keep_offsets=True)).error_code == ErrorCode.NONE
+        await check(broker, 103, [100, 101, 102], [101])
+    async with start() as broker:
+        await check(broker, 103, [100, 101, 102], [101])
+        assert (await broker.produce("t", marker(105, commits=False), keep_offsets=True)).error_code == ErrorCode.NONE
+        await check(broker, 106, [100, 101, 102, 103, 104, 105], [101, 103])
+
+
 @pytest.mark.parametrize("session_epoch", [-1, 0])
 async def test_unstable_records_do_not_end_the_wait_of_a_fetch(start: Start, session_epoch: int) -> None:
     async with start() as broker:

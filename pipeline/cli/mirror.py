@@ -1,7 +1,8 @@
 """`pipeline mirror`: copy the logs of live clusters into the offline one."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,6 +48,22 @@ def status(
     for source in document["sources"]:
         if source["error"]:
             output.say(f"{source['name']}: {source['error']}")
+        if source["groups"]:
+            _say_groups(source["name"], source["groups"])
+
+
+def _say_groups(source: str, groups: Mapping[str, Any]) -> None:
+    """Say how far the committed offsets of a source's groups were copied."""
+    age = "not yet" if groups["age_seconds"] is None else f"{groups['age_seconds']:.1f} s ago"
+    output.say(
+        f"{source}: offsets of groups: compared {age}, {groups['copied']} copied, {groups['waiting']} wait, "
+        f"{groups['left_alone_count']} left alone"
+    )
+    for one in groups["left_alone"]:
+        partition = f" in {one['topic']}-{one['partition']}" if "topic" in one else ""
+        output.say(f"{source}: group {output.printable(one['group'])}{partition} {one['reason']}")
+    if groups["error"]:
+        output.say(f"{source}: offsets of groups: {groups['error']}")
 
 
 async def _run(settings: Settings) -> None:

@@ -17,6 +17,10 @@ class SourceConfig(SettingsModel):
     it."""
     bootstrap: Addresses = Field(alias="bootstrap.servers", min_length=1)
     """Addresses of brokers of the cluster, `host:port,...`."""
+    zookeeper_connect: str | None = Field(default=None, alias="zookeeper.connect", min_length=1)
+    """Addresses of the cluster's ZooKeeper servers, `host:port,...`, with an optional path (chroot) at the end. Set it
+    to copy offsets that consumers of before Kafka 0.9 keep there; nothing is written there. Has no effect without
+    `group.offsets.enabled`."""
 
 
 class MirrorConfig(SettingsModel):
@@ -44,3 +48,11 @@ class MirrorConfig(SettingsModel):
     """Time in ms that the mirror waits for the hub's answer to a request."""
     retry_backoff_ms: int = Field(default=1_000, alias="retry.backoff.ms", ge=10, le=600_000)
     """Time in ms that a partition waits after a failure before it is tried again."""
+    group_offsets_enabled: bool = Field(default=False, alias="group.offsets.enabled")
+    """True if committed offsets of groups are copied to the hub."""
+    groups: tuple[str, ...] = Field(default=(".*",), alias="groups", min_length=1)
+    """Regular expressions. The offsets of a group are copied if one of them matches its whole name."""
+    groups_exclude: tuple[str, ...] = Field(default=(), alias="groups.exclude")
+    """Regular expressions. The offsets of a group are not copied if one of them matches its whole name."""
+    group_offsets_interval_ms: int = Field(default=2_000, alias="group.offsets.interval.ms", ge=100, le=3_600_000)
+    """Pause in ms between two rounds over all groups of a source."""

@@ -1,5 +1,6 @@
 """Metrics of a mirror."""
 
+from collections.abc import Callable
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -20,6 +21,20 @@ class MirrorMetrics:
         gauge = partial(Gauge, registry=registry)
         self._lag = gauge("mirror_lag_offsets", "Offsets by which the replica is behind its source.", LABELS)
         self._up = gauge("mirror_source_up", "1 if the source answered when it was last asked.", LABELS[:1])
+        self._group_offsets = Counter(
+            "mirror_group_offsets_copied", "Committed offsets written to the hub.", LABELS[:1], registry=registry
+        )
+        self._group_age = gauge(
+            "mirror_group_offsets_age_seconds", "Time since the last round over all groups without errors.", LABELS[:1]
+        )
+
+    def count_group_offsets(self, source: str, count: int) -> None:
+        """Count committed offsets of groups that were written to the hub."""
+        self._group_offsets.labels(source).inc(count)
+
+    def show_group_offsets_age(self, source: str, age_s: Callable[[], float]) -> None:
+        """Show the age in seconds of the source's committed offsets at the hub."""
+        self._group_age.labels(source).set_function(age_s)
 
     def set_up(self, source: str, is_up: bool) -> None:
         """Note whether the source cluster answered."""

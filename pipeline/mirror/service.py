@@ -16,6 +16,7 @@ from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
+from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copiers
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.replica_topics import ReplicaTopics
 from pipeline.mirror.selection import TopicSelection, compile_patterns
@@ -69,6 +70,15 @@ class MirrorService:
         self._copiers = {
             name: SourceCopier(name, source, destination, config, metrics) for name, source in sources.items()
         }
+        self._groups: Mapping[str, GroupOffsetCopier] = group_offset_copiers(
+            config,
+            sources,
+            destination,
+            {name: copier.copies.states for name, copier in self._copiers.items()},
+            clock=clock,
+            rng=rng,
+            metrics=metrics,
+        )
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -88,6 +98,8 @@ class MirrorService:
             for name, copier in self._copiers.items():
                 nursery.start_soon(copier.run)
                 nursery.start_soon(self._refresh_regularly, name)
+            for groups in self._groups.values():
+                nursery.start_soon(groups.run)
 
     async def _refresh_regularly(self, name: str) -> None:
         """Look for new topics and partitions of one source until cancelled. A source that is away delays no other."""
@@ -177,6 +189,7 @@ class MirrorService:
                 {
                     "name": name,
                     "error": self._source_errors[name],
+                    "groups": self._groups[name].status() if name in self._groups else None,
                     "partitions": [
                         {
                             "topic": partition.topic,

@@ -1,5 +1,6 @@
 """Declares the settings of an audit service, and of a broker's counts. Pure."""
 
+from collections import Counter
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -61,3 +62,10 @@ class AuditConfig(SettingsModel):
     def clusters(self) -> tuple[ClusterConfig, ...]:
         """All clusters, the live ones first."""
         return (*self.live, *self.replica)
+
+    @model_validator(mode="after")
+    def _clusters_have_names_of_their_own(self) -> Self:
+        name, count = Counter(cluster.name for cluster in self.clusters).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"live and replica give the name {name} to {count} clusters; give each cluster its own")
+        return self

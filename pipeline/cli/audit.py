@@ -13,6 +13,8 @@ from pipeline.cli.terminal.connect import Json, wall_clock
 from pipeline.cli.terminal.settings import Settings
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from pipeline.audit.server import ReadRoutes
     from pipeline.client.cluster.cluster import Cluster
 
@@ -108,18 +110,20 @@ async def _run(settings: Settings) -> None:
             )
             for cluster in config.clusters
         }
-        read_routes = _mirror_routes(clusters[config.replica[0].name] if config.replica else None)
-        await run_audit(config, clusters, read_routes=read_routes, clock=wall_clock, metrics=CollectorRegistry())
+        metrics = CollectorRegistry()
+        read_routes = _mirror_routes(clusters[config.replica[0].name] if config.replica else None, metrics)
+        await run_audit(config, clusters, read_routes=read_routes, clock=wall_clock, metrics=metrics)
 
 
-def _mirror_routes(replica: "Cluster | None") -> "ReadRoutes":
+def _mirror_routes(replica: "Cluster | None", metrics: "CollectorRegistry") -> "ReadRoutes":
     """Return a reader of the mirror's partition table; the table is empty until a topic is mirrored."""
     from pipeline.audit.reconcile import Route
     from pipeline.client.admin.topics import list_topics
+    from pipeline.mirror.metrics import table_records_skipped
     from pipeline.mirror.table import TABLE_TOPIC
     from pipeline.mirror.table_journal import TableJournal
 
-    journal = TableJournal(replica) if replica is not None else None
+    journal = TableJournal(replica, table_records_skipped(metrics).inc) if replica is not None else None
 
     async def read_routes() -> list[Route]:
         if replica is None or journal is None:

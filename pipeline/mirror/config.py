@@ -1,9 +1,11 @@
 """Declares the settings of a mirror. Pure."""
 
-from typing import ClassVar
+from collections import Counter
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from pipeline.provenance import MAX_NAME_LENGTH
 from pipeline.settings import Address, Addresses, SettingsModel
 
 
@@ -12,7 +14,7 @@ class SourceConfig(SettingsModel):
 
     service: ClassVar[str] = "mirror's source"
 
-    name: str = Field(alias="name", min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    name: str = Field(alias="name", min_length=1, max_length=MAX_NAME_LENGTH, pattern=r"^[A-Za-z0-9._-]+$")
     """Name of the cluster, in letters, digits, dots, underscores and hyphens. Keep it: the partition table refers to
     it."""
     bootstrap: Addresses = Field(alias="bootstrap.servers", min_length=1)
@@ -56,3 +58,10 @@ class MirrorConfig(SettingsModel):
     """Regular expressions. The offsets of a group are not copied if one of them matches its whole name."""
     group_offsets_interval_ms: int = Field(default=2_000, alias="group.offsets.interval.ms", ge=100, le=3_600_000)
     """Pause in ms between two rounds over all groups of a source."""
+
+    @model_validator(mode="after")
+    def _sources_have_names_of_their_own(self) -> Self:
+        name, count = Counter(source.name for source in self.sources).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"sources has {count} tables of the name {name}; give each cluster a name of its own")
+        return self

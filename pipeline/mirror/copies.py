@@ -68,6 +68,11 @@ class SourceCopies:
             logger.warning("copy_rejected", source=self.source, partition=str(copy.source), error=reason)
         copy.is_rejected, copy.position, copy.high_watermark, copy.error = True, None, None, reason
 
+    def reject_all(self, reason: str) -> None:
+        """Stop copying all partitions until they are assigned again."""
+        for copy in list(self.states.values()):
+            self.reject(copy.assignment, reason)
+
     def rest(self, copy: PartitionCopy, reason: str) -> None:
         """Show the reason in the status, and have the partition located again after the back-off."""
         self._metrics.count_failure(copy.assignment.source)

@@ -20,6 +20,7 @@ class MirrorMetrics:
         self._failures = counter("mirror_failures", "Times copying a partition failed.")
         gauge = partial(Gauge, registry=registry)
         self._lag = gauge("mirror_lag_offsets", "Offsets by which the replica is behind its source.", LABELS)
+        self.count_skipped_table_records = table_records_skipped(registry).inc
         self._up = gauge("mirror_source_up", "1 if the source answered when it was last asked.", LABELS[:1])
         self._group_offsets = Counter(
             "mirror_group_offsets_copied", "Committed offsets written to the hub.", LABELS[:1], registry=registry
@@ -54,6 +55,12 @@ class MirrorMetrics:
         """Show the lag of a replica; None (not known) leaves the last value."""
         if lag is not None:
             self._lag.labels(*_labels(source)).set(lag)
+
+
+def table_records_skipped(registry: CollectorRegistry) -> Counter:
+    """Return the counter of skipped records, for every reader of the partition table."""
+    text = "Records of the partition table that were skipped, because they are no assignments."
+    return Counter("mirror_table_records_skipped", text, registry=registry)
 
 
 def _labels(source: SourcePartition) -> tuple[str, str, str]:

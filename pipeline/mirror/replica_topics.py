@@ -18,13 +18,12 @@ class ReplicaTopics:
         self._destination = destination
         self._table = table
 
-    async def ensure(self, topic: str, sources: Collection[str]) -> None:
-        """Create the replica topic, or grow it to the number of partitions in the table.
+    async def ensure(self, topic: str, count: int, sources: Collection[str]) -> None:
+        """Create the replica topic, or grow it to `count` partitions.
 
         `sources` are the names of the sources that have the topic now. Raises KafkaError, NetworkError and
         DeadlineExceededError.
         """
-        count = self._table.partition_count(topic)
         known = self._destination.view.topics.get(topic)
         if known is not None and len(known.partitions) >= count:
             return

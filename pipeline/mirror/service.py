@@ -20,10 +20,12 @@ from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copier
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.replica_topics import ReplicaTopics
 from pipeline.mirror.selection import TopicSelection, compile_patterns
+from pipeline.mirror.source_identity import refusal_of
 from pipeline.mirror.table import Assignment, Proposal, SourcePartition
 from pipeline.mirror.table_journal import TableJournal
 from pipeline.model import Clock, HostPort, TopicPartition
 from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.schema import ZERO_UUID
 
 NOT_REACHED_YET = "not reached yet"
@@ -53,13 +55,15 @@ class MirrorService:
         self._selection = TopicSelection(
             compile_patterns("topics", config.topics), compile_patterns("topics.exclude", config.exclude)
         )
-        self._journal = TableJournal(destination)
+        self._journal = TableJournal(destination, metrics.count_skipped_table_records)
         self._replicas = ReplicaTopics(destination, self._journal.table)
         self._sources = sources
         self._metrics = metrics
         self._source_errors: dict[str, str | None] = dict.fromkeys(sources, NOT_REACHED_YET)
-        self._source_topics: dict[str, set[str]] = {name: set() for name in sources}
+        self._source_topics: dict[str, dict[str, TopicMetadata]] = {name: {} for name in sources}
         """Selected topics of each source, as of its last answer."""
+        self._cluster_ids: dict[str, str | None] = dict.fromkeys(sources)
+        """Cluster id of each source, as of its last answer."""
         self._not_asked = set(sources)
         self._all_asked = trio.Event()
         """Set once each source has answered or failed: replica topics created from then on name all their sources."""
@@ -85,8 +89,9 @@ class MirrorService:
         timeout_s = FIRST_ANSWER_TIMEOUT_S
         while True:
             try:
-                await self._destination.refresh(timeout_s=timeout_s)
-                await self._journal.open()
+                with unwrapped_errors():
+                    await self._destination.refresh(timeout_s=timeout_s)
+                    await self._journal.open()
                 break
             except PipelineError as error:
                 self._error = str(error)
@@ -106,7 +111,8 @@ class MirrorService:
         timeout_s = FIRST_ANSWER_TIMEOUT_S
         while True:
             try:
-                self._source_errors[name] = await self._refresh(name, timeout_s)
+                with unwrapped_errors():
+                    self._source_errors[name] = await self._refresh(name, timeout_s)
             except PipelineError as error:
                 self._source_errors[name] = str(error)
             if self._source_errors[name] is not None:
@@ -117,9 +123,12 @@ class MirrorService:
     async def _refresh(self, name: str, timeout_s: float) -> str | None:
         """Look once and return the source's problem, if any. Raises PipelineError if the destination refuses writes."""
         try:
-            view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
-            topics = [topic for topic in view.topics.values() if self._selection.selects(topic.name)]
-            self._source_topics[name] = {topic.name for topic in topics}
+            with unwrapped_errors():
+                view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
+            self._cluster_ids[name] = view.cluster_id
+            self._source_topics[name] = {
+                topic.name: topic for topic in view.topics.values() if self._selection.selects(topic.name)
+            }
         except PipelineError as error:
             self._metrics.set_up(name, False)
             return str(error)
@@ -130,30 +139,51 @@ class MirrorService:
         self._metrics.set_up(name, True)
         await self._all_asked.wait()
         async with self._journal_turn:
-            problem = await self._take_in(name, topics)
+            await self._journal.read_on()
+            refusal = self._refusal_of(name)
+            if refusal is None:
+                await self._journal.propose(self._proposals(name), clock=self._clock, rng=self._rng)
+                refusal = self._refusal_of(name)  # another mirror's records may have come first
+            if refusal is not None:
+                self._source_topics[name] = {}
+                self._copiers[name].copies.reject_all(refusal)
+                return refusal
+            problem = await self._take_in(name)
             self._reject_gone(name, view)
         return problem
 
-    async def _take_in(self, name: str, topics: list[TopicMetadata]) -> str | None:
-        """Add topics to the table and copy them. Return the problems of replicas that cannot be created, if any."""
-        proposals = [
+    def _refusal_of(self, name: str) -> str | None:
+        return refusal_of(name, self._cluster_ids, self._destination.view.cluster_id, self._journal.table)
+
+    def _proposals(self, name: str) -> list[Proposal]:
+        """Return a proposal for each partition of a source's selected topics."""
+        return [
             Proposal(
-                source=SourcePartition(cluster=name, partition=TopicPartition(topic.name, number), topic_id=topic.id),
+                source=SourcePartition(
+                    cluster=name,
+                    partition=TopicPartition(topic.name, number),
+                    topic_id=topic.id,
+                    cluster_id=self._cluster_ids[name],
+                ),
                 replica_topic=topic.name,
             )
-            for topic in sorted(topics, key=lambda topic: topic.name)
+            for _, topic in sorted(self._source_topics[name].items())
             for number in sorted(topic.partitions)
         ]
-        await self._journal.propose(proposals, clock=self._clock, rng=self._rng)
+
+    async def _take_in(self, name: str) -> str | None:
+        """Copy a source's partitions. Return the problems of replicas that cannot be created, if any."""
         problems: dict[str, str] = {}
-        for proposal in proposals:
+        counts = self._partition_counts()
+        for proposal in self._proposals(name):
             assignment = self._journal.table.assignment(name, proposal.source.partition)
             if assignment is not None and assignment.replica.topic not in problems:
+                topic = assignment.replica.topic
                 try:
-                    await self._ensure_replica(assignment.replica.topic)
+                    await self._replicas.ensure(topic, counts[topic], self._sources_of(topic))
                     self._assign(name, proposal.source, assignment)
                 except PipelineError as error:
-                    problems[assignment.replica.topic] = f"replica {assignment.replica.topic}: {error}"
+                    problems[topic] = f"replica {topic}: {error}"
         return "; ".join(problems.values()) or None
 
     def _assign(self, name: str, source: SourcePartition, assignment: Assignment) -> None:
@@ -178,8 +208,23 @@ class MirrorService:
                 reason = f"no longer exists in {name}; the replica keeps its records"
                 self._copiers[name].copies.reject(assignment, reason)
 
-    async def _ensure_replica(self, topic: str) -> None:
-        await self._replicas.ensure(topic, [name for name, topics in self._source_topics.items() if topic in topics])
+    def _partition_counts(self) -> dict[str, int]:
+        """Return the number of partitions that each replica topic needs for the partitions that its sources have.
+
+        Entries of other partitions do not count, so a stray record cannot make a topic grow without bound.
+        """
+        counts: dict[str, int] = {}
+        for name, topics in self._source_topics.items():
+            for topic in topics.values():
+                for number in topic.partitions:
+                    found = self._journal.table.assignment(name, TopicPartition(topic.name, number))
+                    if found is not None:
+                        needed = found.replica.partition + 1
+                        counts[found.replica.topic] = max(counts.get(found.replica.topic, 0), needed)
+        return counts
+
+    def _sources_of(self, topic: str) -> list[str]:
+        return [name for name, topics in self._source_topics.items() if topic in topics]
 
     def status(self) -> dict[str, Any]:
         """Return the document of `/v1/status`."""

@@ -4,36 +4,50 @@ Topics of several live clusters become one aggregate topic: their partitions are
 topic of the destination; this module defines what its records mean.
 
 Invariants:
-A. Replaying the same journal gives the same table in every mirror.
+A. Replaying the same journal gives the same table in every mirror and audit. So a record counts or is skipped by its
+   bytes and the records before it alone.
 B. An entry never changes and is never removed: the first record that names a source partition counts, later ones have
    no effect. So two mirrors that propose at the same moment agree as soon as both have read on.
 C. Within a replica topic partitions are numbered by first appearance, without gaps: growth appends.
+D. A name of a source belongs to the first cluster id that a record gives for the name.
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
+from pipeline.provenance import MAX_NAME_LENGTH, MAX_PARTITIONS
 
 TABLE_TOPIC = "_mirror_partitions"
 RECORD_VERSION = 1
+MAX_RECORD_BYTES = 16 * 1024
+"""Bound of a record's value: names at their longest take less than 2 KiB, the rest is for fields of later versions."""
+MAX_ENTRIES = 1_000_000
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class PartitionTableError(PipelineError):
-    """A record of the journal is not an assignment."""
+    """A record of the journal is not an assignment, or the journal is not the one that was read before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePartition:
-    """A partition of a live cluster; `topic_id` distinguishes recreated topics of one name."""
+    """A partition of a live cluster; `topic_id` distinguishes recreated topics of one name.
+
+    `cluster` is the name of the source in the settings. `cluster_id` is None if the cluster has no id, or if a mirror
+    that knew no ids wrote the record.
+    """
 
     cluster: str
     partition: TopicPartition
     topic_id: UUID
+    cluster_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,25 +77,38 @@ class Proposal:
             "topic_id": str(source.topic_id),
             "replica_topic": self.replica_topic,
         }
+        if source.cluster_id is not None:
+            document["cluster_id"] = source.cluster_id
         return key, json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode_proposal(value: bytes) -> Proposal:
-    """Return the proposal in a journal record's value. Raises PartitionTableError."""
+def decode_proposal(value: bytes | None) -> Proposal:
+    """Return the proposal in a journal record's value. Unknown fields are ignored. Raises PartitionTableError."""
+    if value is None:
+        raise PartitionTableError("has no value")
+    if len(value) > MAX_RECORD_BYTES:
+        raise PartitionTableError(f"has {len(value)} bytes, at most {MAX_RECORD_BYTES} are allowed")
     try:
         document = json.loads(value)
-        if document["version"] != RECORD_VERSION:
-            raise PartitionTableError(f"{TABLE_TOPIC} holds version {document['version']}; this is {RECORD_VERSION}")
-        return Proposal(
-            source=SourcePartition(
-                cluster=str(document["cluster"]),
-                partition=TopicPartition(str(document["topic"]), int(document["partition"])),
-                topic_id=UUID(document["topic_id"]),
-            ),
-            replica_topic=str(document["replica_topic"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PartitionTableError(f"{TABLE_TOPIC} holds a record that is not an assignment: {error!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise PartitionTableError("is not JSON") from error
+    if not isinstance(document, dict):
+        raise PartitionTableError("is not a JSON object")
+    if _integer(document, "version", 2**31) != RECORD_VERSION:
+        raise PartitionTableError(f"has version {document['version']}; this program reads version {RECORD_VERSION}")
+    try:
+        topic_id = UUID(_text(document, "topic_id"))
+    except ValueError as error:
+        raise PartitionTableError("`topic_id` is not a UUID") from error
+    return Proposal(
+        source=SourcePartition(
+            cluster=_name(document, "cluster"),
+            partition=TopicPartition(_topic(document, "topic"), _integer(document, "partition", MAX_PARTITIONS)),
+            topic_id=topic_id,
+            cluster_id=_text(document, "cluster_id") if document.get("cluster_id") is not None else None,
+        ),
+        replica_topic=_topic(document, "replica_topic"),
+    )
 
 
 class PartitionTable:
@@ -90,14 +117,22 @@ class PartitionTable:
     def __init__(self) -> None:
         self._by_source: dict[tuple[str, TopicPartition], Assignment] = {}
         self._sizes: dict[str, int] = defaultdict(int)
+        self._cluster_ids: dict[str, str] = {}
+        self._names: set[str] = set()
 
     def apply(self, proposal: Proposal) -> None:
-        """Apply the next journal record."""
-        key = (proposal.source.cluster, proposal.source.partition)
+        """Apply the next journal record. Raises PartitionTableError for a record beyond the table's bounds."""
+        source = proposal.source
+        key = (source.cluster, source.partition)
         if key not in self._by_source:
-            replica = TopicPartition(proposal.replica_topic, self._sizes[proposal.replica_topic])
-            self._sizes[proposal.replica_topic] += 1
-            self._by_source[key] = Assignment(source=proposal.source, replica=replica)
+            number = self._sizes.get(proposal.replica_topic, 0)
+            if number >= MAX_PARTITIONS or len(self._by_source) >= MAX_ENTRIES:
+                raise PartitionTableError(f"asks for one partition of {proposal.replica_topic} too many")
+            self._sizes[proposal.replica_topic] = number + 1
+            self._by_source[key] = Assignment(source=source, replica=TopicPartition(proposal.replica_topic, number))
+            self._names.add(source.cluster)
+        if source.cluster_id is not None:
+            self._cluster_ids.setdefault(source.cluster, source.cluster_id)
 
     def assignment(self, cluster: str, partition: TopicPartition) -> Assignment | None:
         """Return the entry of a source partition; None if it has none."""
@@ -108,9 +143,60 @@ class PartitionTable:
         return list(self._by_source.values())
 
     def partition_count(self, replica_topic: str) -> int:
-        """Return the number of partitions that the replica topic must have."""
+        """Return the number of entries of a replica topic."""
         return self._sizes.get(replica_topic, 0)
 
+    def cluster_id(self, cluster: str) -> str | None:
+        """Return the cluster id that belongs to a name of a source; None if no record gives one."""
+        return self._cluster_ids.get(cluster)
+
+    def names_of(self, cluster_id: str) -> list[str]:
+        """Return the names of sources to which this cluster id belongs, in the order of the journal."""
+        return [name for name, known in self._cluster_ids.items() if known == cluster_id]
+
+    def has_source(self, cluster: str) -> bool:
+        """Return True if there is an entry of a source of this name."""
+        return cluster in self._names
+
     def missing(self, wanted: Iterable[Proposal]) -> list[Proposal]:
-        """Return the proposals whose source partition has no entry yet, in their order."""
-        return [p for p in wanted if (p.source.cluster, p.source.partition) not in self._by_source]
+        """Return the proposals to append, in their order: those of source partitions without an entry.
+
+        If no record gives the cluster id of a source, the first proposal that gives it is appended as well.
+        """
+        found: list[Proposal] = []
+        with_id = set(self._cluster_ids)
+        for proposal in wanted:
+            source = proposal.source
+            is_first_id = source.cluster_id is not None and source.cluster not in with_id
+            if is_first_id or (source.cluster, source.partition) not in self._by_source:
+                found.append(proposal)
+                with_id |= {source.cluster} if is_first_id else set()
+        return found
+
+
+def _text(document: dict[str, Any], field: str) -> str:
+    value = document.get(field)
+    if not (isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH and value.isprintable()):
+        raise PartitionTableError(f"`{field}` is not printable text of 1 to {MAX_NAME_LENGTH} characters")
+    return value
+
+
+def _name(document: dict[str, Any], field: str) -> str:
+    value = _text(document, field)
+    if not _LEGAL_NAME.fullmatch(value):
+        raise PartitionTableError(f"`{field}` has characters other than letters, digits, dots, underscores and hyphens")
+    return value
+
+
+def _topic(document: dict[str, Any], field: str) -> str:
+    value = _name(document, field)
+    if value.startswith("_") or value in {".", ".."}:
+        raise PartitionTableError(f"`{field}` is no topic that can be mirrored")
+    return value
+
+
+def _integer(document: dict[str, Any], field: str, bound: int) -> int:
+    value = document.get(field)
+    if type(value) is not int or not 0 <= value < bound:  # not True, which is an int to isinstance
+        raise PartitionTableError(f"`{field}` is not a whole number from 0 to {bound - 1}")
+    return value

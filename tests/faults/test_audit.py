@@ -95,7 +95,7 @@ async def copy(live: Cluster, hub: Cluster, topic: str, forge: Forgery) -> Batch
     """What a mirror would do, but for the forgery."""
     batches = await publish(live, topic)
     source = SourcePartition(cluster=LIVE, partition=TopicPartition(topic, 0), topic_id=(await live.topic(topic)).id)
-    journal = TableJournal(hub)
+    journal = TableJournal(hub, lambda _records: None)
     await journal.open()
     await journal.propose([Proposal(source=source, replica_topic=topic)], clock=wall_clock, rng=Random(1))
     await create_topics(hub, [NewTopic(name=topic, partitions=1, configs={"mirror.source": LIVE})])

@@ -43,7 +43,7 @@ async def serving_cluster(
                 config,
                 client,
                 clock=clock,
-                rng=Random(1),
+                rng=Random(directory.name),  # of each cluster another id
                 observer=observer or NoObserver(),
                 metrics=CollectorRegistry(),
             )
@@ -104,7 +104,7 @@ class Brokers:
 
     async def _run(self, broker: int, *, task_status: trio.TaskStatus[None]) -> None:
         self._lives += 1
-        random = Random(self._lives)
+        random = Random(f"{self.directory.name} {self._lives}")  # of each cluster another id
         first = self.directory / str(broker)
         config = _config(f"{first},{first}-second", broker, self.settings)
         self._scopes[broker], self._ended[broker] = trio.CancelScope(), trio.Event()

@@ -1,7 +1,7 @@
 """The partition table: deterministic, append-only, agreed between mirrors that write at the same time."""
 
+from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -9,14 +9,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.selection import TopicSelection, compile_patterns
-from pipeline.mirror.table import PartitionTable, PartitionTableError, Proposal, SourcePartition, decode_proposal
-from pipeline.model import TopicPartition
-
-
-def proposal(cluster: str, topic: str, partition: int, replica_topic: str | None = None) -> Proposal:
-    source = SourcePartition(cluster=cluster, partition=TopicPartition(topic, partition), topic_id=UUID(int=7))
-    return Proposal(source=source, replica_topic=replica_topic or topic)
-
+from pipeline.mirror.table import PartitionTable, PartitionTableError, Proposal, decode_proposal
+from pipeline.provenance import MAX_PARTITIONS
+from tests.support.partition_tables import STRAY, proposal, record
 
 proposals = st.builds(
     proposal,
@@ -60,10 +55,48 @@ def test_journal_records_survive_the_wire(one: Proposal) -> None:
     assert decode_proposal(one.encode()[1]) == one
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"version":2}', b"null", b'{"version":1,"topic_id":1}'])
-def test_other_records_are_refused(value: bytes) -> None:
+@pytest.mark.parametrize("value", STRAY)
+def test_other_records_are_refused(value: bytes | None) -> None:
     with pytest.raises(PartitionTableError):
         decode_proposal(value)
+
+
+@given(st.binary(max_size=50))
+def test_bytes_that_are_no_assignment_are_refused(value: bytes) -> None:
+    with pytest.raises(PartitionTableError):
+        decode_proposal(value)
+
+
+def test_records_of_older_mirrors_have_no_cluster_id_and_unknown_fields_are_ignored() -> None:
+    assert decode_proposal(record(hue="blue")) == proposal("east", "clicks", 0)
+    assert decode_proposal(record(cluster_id=None)).source.cluster_id is None
+    assert decode_proposal(record(cluster_id="E-1")).source.cluster_id == "E-1"
+
+
+def test_a_replica_topic_has_no_more_entries_than_a_topic_may_have_partitions() -> None:
+    table = table_of(proposal(f"c{number}", "t", 0, "clicks") for number in range(MAX_PARTITIONS))
+    with pytest.raises(PartitionTableError, match="one partition of clicks too many"):
+        table.apply(proposal("east", "clicks", 0))
+    table.apply(proposal("east", "views", 0))
+    assert table.partition_count("clicks") == MAX_PARTITIONS
+
+
+def with_id(one: Proposal, cluster_id: str) -> Proposal:
+    return replace(one, source=replace(one.source, cluster_id=cluster_id))
+
+
+def test_a_name_belongs_to_the_first_cluster_id_that_a_record_gives() -> None:
+    older = proposal("east", "clicks", 0)
+    table = table_of([older])
+    assert table.cluster_id("east") is None
+    assert table.has_source("east")
+    wanted = [with_id(proposal("east", "clicks", number), "E-1") for number in range(3)]
+    assert table.missing(wanted) == wanted
+    assert table_of([older, *wanted[1:]]).missing(wanted) == []
+    table.apply(wanted[0])
+    table.apply(with_id(proposal("east", "clicks", 1), "E-2"))
+    assert (table.cluster_id("east"), table.names_of("E-1"), table.names_of("E-2")) == ("E-1", ["east"], [])
+    assert table.missing(wanted) == wanted[2:]
 
 
 def test_selection_matches_whole_names_and_never_internal_topics() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.client.admin.elections import Reassignment, alter_reassignments, elect_leaders, list_reassignments
+    from pipeline.client.admin.leader_epochs import EpochEnd, ends_of_epochs
     from pipeline.client.admin.offsets import ALL_RECORDS, ListedOffset, delete_records, list_offsets
     from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_configs
     from pipeline.client.admin.topics import (
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
     from pipeline.client.cluster.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
     from pipeline.client.cluster.discovery import from_zookeeper
     from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, open_consumer
-    from pipeline.client.consumer.errors import PartitionBatchError, PartitionFetchError, PartitionOffsetOutOfRangeError
+    from pipeline.client.consumer.errors import (
+        PartitionBatchError,
+        PartitionFetchError,
+        PartitionOffsetOutOfRangeError,
+        PartitionTruncatedError,
+    )
     from pipeline.client.consumer.fetch_plan import FetchedBatches
     from pipeline.client.producer.batches import DeliveryError, RecordMetadata
     from pipeline.client.producer.delivery import Delivery
@@ -51,13 +57,13 @@ __all__ = [
     "ALL_RECORDS", "ARROW_SCHEMA", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Acks", "AvroDeserializer", "AvroSerializer",
     "ClientConfig", "Cluster", "Codec", "ConfigResource", "ConfigurationError", "Consumer", "ConsumerConfig",
     "ConsumerRecord", "CorruptBatchError", "DeadlineExceededError", "Delivery", "DeliveryError", "ElectionType",
-    "ErrorCode", "FetchedBatches", "HostPort", "KafkaError", "ListedOffset", "MemoryExhaustedError", "NetworkError",
-    "NewTopic", "OffsetReset", "PartitionBatchError", "PartitionFetchError", "PartitionOffsetOutOfRangeError",
-    "PipelineError", "Producer", "ProducerConfig", "Reassignment", "RecordMetadata", "ResourceType",
-    "SchemaMismatchError",
-    "SchemaRegistryClient", "SchemaRegistryError", "SerializationError", "TopicPartition", "alter_configs",
-    "alter_reassignments", "create_partitions", "create_topics", "delete_records", "delete_topics", "describe_configs",
-    "describe_topics", "elect_leaders", "from_zookeeper", "list_offsets", "list_reassignments", "list_topics",
+    "EpochEnd", "ErrorCode", "FetchedBatches", "HostPort", "KafkaError", "ListedOffset", "MemoryExhaustedError",
+    "NetworkError", "NewTopic", "OffsetReset", "PartitionBatchError", "PartitionFetchError",
+    "PartitionOffsetOutOfRangeError", "PartitionTruncatedError", "PipelineError", "Producer", "ProducerConfig",
+    "Reassignment", "RecordMetadata", "ResourceType", "SchemaMismatchError", "SchemaRegistryClient",
+    "SchemaRegistryError", "SerializationError", "TopicPartition", "alter_configs", "alter_reassignments",
+    "create_partitions", "create_topics", "delete_records", "delete_topics", "describe_configs", "describe_topics",
+    "elect_leaders", "ends_of_epochs", "from_zookeeper", "list_offsets", "list_reassignments", "list_topics",
     "open_batches", "open_cluster", "open_consumer", "open_in_portions", "open_producer", "open_schema_registry",
     "parse_addresses",
 ]  # fmt: skip
@@ -66,6 +72,7 @@ _HOMES = (
     "pipeline.model", "pipeline.errors", "pipeline.settings", "pipeline.protocol.errors",
     "pipeline.client.cluster.cluster", "pipeline.client.cluster.config", "pipeline.client.cluster.discovery",
     "pipeline.client.admin.topics", "pipeline.client.admin.offsets", "pipeline.protocol.messages.list_offsets",
+    "pipeline.client.admin.leader_epochs",
     "pipeline.client.admin.elections", "pipeline.client.admin.resource_configs",
     "pipeline.client.producer.producer", "pipeline.client.producer.delivery", "pipeline.client.producer.batches",
     "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",

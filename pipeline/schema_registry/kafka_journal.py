@@ -12,7 +12,11 @@ from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer.consumer import Consumer, open_consumer
-from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
+from pipeline.client.consumer.errors import (
+    PartitionFetchError,
+    PartitionOffsetOutOfRangeError,
+    PartitionTruncatedError,
+)
 from pipeline.client.consumer.opening import each_record
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import ConfigurationError, NetworkError
@@ -85,7 +89,7 @@ class KafkaJournal:
                     batches, lambda record: records.append(JournalRecord(record.offset, record.key, record.value))
                 )
                 self._next_offset = batches.next_offset
-        except PartitionOffsetOutOfRangeError as error:
+        except (PartitionOffsetOutOfRangeError, PartitionTruncatedError) as error:
             raise JournalLostError(str(error)) from error
         except PartitionFetchError as error:
             if isinstance(error.cause, KafkaError) and error.cause.code in _TOPIC_GONE:

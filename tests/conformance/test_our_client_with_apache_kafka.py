@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.client.admin.leader_epochs import NO_EPOCH_END, EpochEnd, ends_of_epochs
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import (
     NewTopic,
@@ -21,6 +22,7 @@ from pipeline.client.admin.topics import (
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
 from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.errors import PartitionTruncatedError
 from pipeline.client.producer.batches import DeliveryError
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.client.producer.raw_produce import can_keep_offsets
@@ -162,6 +164,30 @@ async def test_batches_are_polled_whole(cluster: Cluster) -> None:
                 for batches in await consumer.poll_batches():
                     values += [int(record.value or b"") for record in iterate_records(batches.data)]
     assert values == list(range(3000))
+
+
+async def test_positions_are_compared_by_leader_epoch(cluster: Cluster) -> None:
+    (partition,) = await new_topic(cluster, "epochs")
+    async with producing(cluster) as producer:
+        for number in range(3):
+            await producer.send("epochs", b"%d" % number)
+            await producer.flush()
+    async with open_consumer(cluster, ConsumerConfig()) as consumer:
+        consumer.assign({partition: 0})
+        with trio.fail_after(DEADLINE_S):
+            while not (polled := await consumer.poll_batches()):
+                pass
+        ((epoch, first), *others) = polled[0].leader_epochs
+        assert (epoch >= 0, first, others) == (True, 0, [])
+        ends = await ends_of_epochs(cluster, {partition: epoch}, timeout_s=DEADLINE_S)
+        assert ends == {partition: EpochEnd(leader_epoch=epoch, end_offset=3)}
+        assert (await ends_of_epochs(cluster, {partition: 7}, timeout_s=DEADLINE_S))[partition] == NO_EPOCH_END
+        consumer.add(partition, 2, leader_epoch=epoch)
+        with trio.fail_after(DEADLINE_S):
+            assert (await anext(consumer.records())).value == b"2"
+        consumer.add(partition, 4, leader_epoch=epoch)
+        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionTruncatedError, match="truncated to 3"):
+            await anext(consumer.records())
 
 
 async def test_apache_kafka_does_not_claim_to_keep_offsets(cluster: Cluster) -> None:

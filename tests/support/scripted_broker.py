@@ -39,6 +39,13 @@ from pipeline.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from pipeline.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
 from pipeline.protocol.messages.produce import (
     KEEP_OFFSETS_FEATURE,
     KEEP_OFFSETS_VERSIONS,
@@ -49,7 +56,14 @@ from pipeline.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from pipeline.protocol.schema import Message
-from pipeline.records.batch import BatchHeader, iterate_headers, read_header, set_base_offset, validate_for_append
+from pipeline.records.batch import (
+    BatchHeader,
+    iterate_headers,
+    place_batch,
+    read_header,
+    set_base_offset,
+    validate_for_append,
+)
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.record import Record, iterate_records
@@ -76,8 +90,22 @@ class Partition:
         for value in values:
             assert builder.append(None, value, (), 0)
         batch = builder.build()
-        set_base_offset(batch, 0, self.log_end_offset)
+        place_batch(batch, 0, self.log_end_offset, self.epoch)
         self.batches.append((read_header(batch), bytes(batch)))
+
+    def truncate(self, end_offset: int) -> None:
+        """Drop the batches from this offset on, as a new leader that lacks them does: in the next epoch."""
+        self.batches = [(header, data) for header, data in self.batches if header.next_offset <= end_offset]
+        self.epoch += 1
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch that is not above this one, and where it ends."""
+        if epoch > self.epoch:
+            return -1, -1
+        known = [header for header, _ in self.batches if 0 <= header.partition_leader_epoch <= epoch]
+        later = [header.base_offset for header, _ in self.batches if header.partition_leader_epoch > epoch]
+        found = known[-1].partition_leader_epoch if known else epoch
+        return found, later[0] if later else self.log_end_offset
 
     def records(self) -> list[Record]:
         return [record for _, data in self.batches for record in iterate_records(data)]
@@ -157,6 +185,8 @@ class ScriptedCluster:
                 return await self._fetch(broker, body)
             case ListOffsetsRequest():
                 return self._list_offsets(broker, body)
+            case OffsetForLeaderEpochRequest():
+                return self._end_epochs(broker, body)
             case CreateTopicsRequest():
                 for topic in body.topics:
                     self.add_topic(topic.name, [broker] * topic.num_partitions)
@@ -331,6 +361,22 @@ class ScriptedCluster:
                     )
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=parts))
         return ListOffsetsResponse(topics=topics)
+
+    def _end_epochs(self, broker: BrokerId, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        topics = []
+        for topic in request.topics:
+            known = self._topics_of(broker)[topic.topic]
+            parts = [_epoch_end(broker, known[asked.partition], asked) for asked in topic.partitions]
+            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=parts))
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _epoch_end(broker: BrokerId, partition: Partition, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    refusal = _refusal(broker, partition, asked.current_leader_epoch)
+    if refusal is not ErrorCode.NONE:
+        return EpochEndOffset(partition=asked.partition, error_code=refusal)
+    epoch, end_offset = partition.end_of_epoch(asked.leader_epoch)
+    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
 def _refusal(broker: BrokerId, partition: Partition | None, epoch: int) -> ErrorCode:

@@ -185,7 +185,8 @@ class ConsumerConfig:
     """Maximum size in bytes of one decompressed batch in `records()`. A larger batch raises PartitionBatchError."""
     auto_offset_reset: OffsetReset = OffsetReset.NONE
     """Offset at which the consumer continues if its own offset is no longer in the log. `OffsetReset.NONE` raises
-    PartitionOffsetOutOfRangeError instead."""
+    PartitionOffsetOutOfRangeError instead. If the log was truncated below the offset, both others continue at the end
+    of the truncated log, and `OffsetReset.NONE` raises PartitionTruncatedError."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""

@@ -20,7 +20,7 @@ from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, begi
 from pipeline.client.consumer.fetcher import Fetcher, Taken
 from pipeline.client.consumer.opening import RecordIterator, open_payload
 from pipeline.errors import CorruptBatchError
-from pipeline.model import TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 from pipeline.records.batch import BatchHeader, iterate_headers
 from pipeline.records.builder import Header
 from pipeline.records.memory import Charge
@@ -65,13 +65,23 @@ class Consumer:
         """Fetch these partitions from these offsets on, and no others. Raises as `add`, and changes nothing then."""
         self._fetcher.assign({partition: begin_at(partition, offset) for partition, offset in offsets.items()})
 
-    def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None = None) -> None:
+    def add(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        topic_id: UUID | None = None,
+        *,
+        leader_epoch: int | None = None,
+    ) -> None:
         """Fetch one more partition from this offset on; a partition that is assigned starts anew there.
 
-        With `topic_id` the offset belongs to that topic alone, not to a topic recreated under the same name. Raises
-        ValueError, TypeError or KafkaError for an impossible offset, partition or topic name.
+        With `topic_id` the offset belongs to that topic alone, not to a topic recreated under the same name.
+        `leader_epoch` is the epoch of the record before the offset, if the caller kept it (the last of
+        `FetchedBatches.leader_epochs`): then a truncation since is noticed (PartitionTruncatedError). Raises
+        ValueError, TypeError or KafkaError for an impossible offset, epoch, partition or topic name.
         """
-        self._fetcher.add(begin_at(topic_partition, offset, topic_id))
+        last_epoch = NO_LEADER_EPOCH if leader_epoch is None else leader_epoch
+        self._fetcher.add(begin_at(topic_partition, offset, topic_id, last_epoch))
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """Stop fetching a partition. Batches that were fetched ahead are dropped."""
@@ -105,8 +115,9 @@ class Consumer:
     async def poll_batches(self, timeout_s: float = POLL_TIMEOUT_S) -> list[FetchedBatches]:
         """Return all fetched batches, as soon as there are any; an empty list after `timeout_s`.
 
-        Raises PartitionOffsetOutOfRangeError if the reset policy is NONE, and PartitionFetchError; each once, after the
-        partition's batches before it were returned. Batches of other partitions stay for the next call.
+        Raises PartitionOffsetOutOfRangeError and PartitionTruncatedError if the reset policy is NONE, and
+        PartitionFetchError; each once, after the partition's batches before it were returned. Batches of other
+        partitions stay for the next call.
         """
         taken = await self._fetcher.take(timeout_s)
         for state, batches in taken:

@@ -25,6 +25,24 @@ class PartitionFetchError(PipelineError):
         self.cause = cause
 
 
+class PartitionTruncatedError(PartitionFetchError):
+    """The leader's log lost its end (an unclean election, a power loss), below the position (KIP-320).
+
+    `offset` is the position. `end_offset` is the end of `diverging_epoch`, the newest leader epoch that the log has of
+    those up to the epoch of the last record that was read: from `end_offset` on the log holds other records, or none.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, diverging_epoch: int, end_offset: int) -> None:
+        reason = (
+            f"the leader's log was truncated to {end_offset}, below the position {offset}: records from {end_offset} "
+            f"on that were read before no longer exist there. To read what replaced them, seek to {end_offset}"
+        )
+        super().__init__(topic_partition, PipelineError(reason))
+        self.offset = offset
+        self.diverging_epoch = diverging_epoch
+        self.end_offset = end_offset
+
+
 class PartitionBatchError(PartitionFetchError):
     """A batch cannot be opened. `Consumer.skip_batch` continues after the batch.
 

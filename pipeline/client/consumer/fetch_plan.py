@@ -4,9 +4,11 @@ Invariants:
 - A partition's fetch offset moves only past whole batches that were passed on, so a failure skips no records; batches
   wholly before the offset are dropped, so none is repeated.
 - Sound batches before a bad one are passed on. Only `FetchOutcome.skip_to` moves past a bad batch.
-- An answer counts only for the offset of its request; a seek in between makes it void.
+- An answer counts only for the offset and the leader epoch of its request; a seek in between makes it void.
 - A request names the leader epoch of the metadata that chose the broker (KIP-320), so that a broker of another epoch
   refuses: the bounds of its log decide nothing.
+- A position behind records of a known leader epoch is fetched in another leader epoch only after the new leader has
+  confirmed that its log has these records (`enter_epoch`).
 - Each request begins with another partition, so that a full response starves none (KIP-74).
 - Every answer with bytes moves the position or is an error: a broker sends at least one whole batch (KIP-74).
 """
@@ -20,7 +22,7 @@ from operator import index
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import CorruptBatchError
-from pipeline.model import TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
     FetchPartition,
@@ -48,6 +50,7 @@ _LEADER_MOVED = frozenset(
 
 MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
+MAX_LEADER_EPOCH = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class FetchedBatches:
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    """Leader epochs of the batches in order, each with the base offset of its first batch here."""
 
 
 @dataclass(slots=True)
@@ -76,11 +81,15 @@ class FetchState:
     """Next offset to return to the caller."""
     topic_id: uuid.UUID | None = None
     """Topic of the offsets, once known."""
+    last_epoch: int = NO_LEADER_EPOCH
+    """Leader epoch of the record before `offset`, -1 if it is not known."""
+    leader_epoch: int = NO_LEADER_EPOCH
+    """Leader epoch in which `offset` may be fetched, and which requests name; -1 for none."""
     not_before_ms: int = 0
     failures: int = 0
     unknown_since_ms: int | None = None
     is_asking: bool = False
-    """True while the leader is asked for the bounds of its log, since the offset is outside."""
+    """True while the leader is asked about its log: for its bounds, or for the end of `last_epoch`."""
     parked: bool = False
     """True if the partition pauses until a seek or a new assignment."""
     rejected: bool = False
@@ -90,7 +99,12 @@ class FetchState:
     high_watermark: int | None = None
 
 
-def begin_at(topic_partition: TopicPartition, offset: int, topic_id: uuid.UUID | None = None) -> FetchState:
+def begin_at(
+    topic_partition: TopicPartition,
+    offset: int,
+    topic_id: uuid.UUID | None = None,
+    last_epoch: int = NO_LEADER_EPOCH,
+) -> FetchState:
     """Return the state of a partition that is fetched from this offset on.
 
     Raises ValueError or TypeError for a value that no request can hold: it would fail the requests of all partitions.
@@ -99,7 +113,30 @@ def begin_at(topic_partition: TopicPartition, offset: int, topic_id: uuid.UUID |
         raise ValueError(f"{topic_partition} is not a partition")
     if not 0 <= index(offset) <= MAX_OFFSET:
         raise ValueError(f"{topic_partition}: {offset} is not an offset")
-    return FetchState(topic_partition, offset=offset, position=offset, topic_id=topic_id)
+    if not NO_LEADER_EPOCH <= index(last_epoch) <= MAX_LEADER_EPOCH:
+        raise ValueError(f"{topic_partition}: {last_epoch} is not a leader epoch")
+    return FetchState(topic_partition, offset=offset, position=offset, topic_id=topic_id, last_epoch=last_epoch)
+
+
+def enter_epoch(state: FetchState, leader_epoch: int) -> bool:
+    """Return True if the position may be fetched in this leader epoch; requests name it from then on.
+
+    False if the leader must confirm the position first: its end offset of `state.last_epoch` decides (`is_truncated`).
+    """
+    if leader_epoch != state.leader_epoch:
+        if NO_LEADER_EPOCH not in (state.last_epoch, leader_epoch):
+            return False
+        state.leader_epoch = leader_epoch
+    return True
+
+
+def is_truncated(offset: int, end_offset: int) -> bool:
+    """Return True if the log lost records before `offset`, by the end offset of their epoch (-1: not known).
+
+    As in Kafka's consumer, an older epoch in the answer is no sign of a truncation by itself: compaction may have
+    removed all records of the epoch, and a replica made after that never knew the epoch.
+    """
+    return 0 <= end_offset < offset
 
 
 class FetchVerdict(Enum):
@@ -133,6 +170,7 @@ class _SoundBatches:
     start: int
     end: int
     next_offset: int
+    leader_epochs: tuple[tuple[int, int], ...]
     error: CorruptBatchError | None = None
     skip_to: int | None = None
 
@@ -144,7 +182,7 @@ def fetch_request(states: Sequence[FetchState], view: ClusterMetadata, config: C
         topics.setdefault(state.topic_partition.topic, []).append(
             FetchPartition(
                 partition=state.topic_partition.partition,
-                current_leader_epoch=view.leader_epoch_of(state.topic_partition),
+                current_leader_epoch=state.leader_epoch,
                 fetch_offset=state.offset,
                 partition_max_bytes=min(config.max_partition_bytes, config.max_bytes),
             )
@@ -190,9 +228,14 @@ def judge_answer(topic_partition: TopicPartition, asked_offset: int, data: Parti
     if code is ErrorCode.CORRUPT_MESSAGE:
         damaged = CorruptBatchError("is damaged in the log of the partition's leader", asked_offset)
         return FetchOutcome(verdict=FetchVerdict.FATAL, error=damaged, skip_to=asked_offset + 1)
-    error = KafkaError(code, str(topic_partition))
     if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-        return FetchOutcome(verdict=FetchVerdict.OUT_OF_RANGE, error=error)
+        return FetchOutcome(verdict=FetchVerdict.OUT_OF_RANGE, error=KafkaError(code, str(topic_partition)))
+    return judge_refusal(topic_partition, code)
+
+
+def judge_refusal(topic_partition: TopicPartition, code: ErrorCode) -> FetchOutcome:
+    """Judge an error that is no verdict on the position."""
+    error = KafkaError(code, str(topic_partition))
     if code in _LEADER_MOVED:
         return FetchOutcome(verdict=FetchVerdict.LEADER_MOVED, error=error)
     return FetchOutcome(verdict=FetchVerdict.RETRY if error.retriable else FetchVerdict.FATAL, error=error)
@@ -212,6 +255,7 @@ def _judge_data(topic_partition: TopicPartition, offset: int, data: PartitionDat
             next_offset=sound.next_offset,
             high_watermark=data.high_watermark,
             log_start_offset=data.log_start_offset,
+            leader_epochs=sound.leader_epochs,
         )
     if sound.error is not None:
         return FetchOutcome(verdict=FetchVerdict.FATAL, batches=batches, error=sound.error, skip_to=sound.skip_to)
@@ -228,6 +272,8 @@ def _sound_batches(view: memoryview, offset: int, high_watermark: int) -> _Sound
     next_offset = offset
     suspect: BatchHeader | None = None
     before_gap: _SoundBatches | None = None
+    epoch: int | None = None
+    epochs: list[tuple[int, int]] = []
     try:
         for position, header in iterate_headers(view):
             if header.base_offset != next_offset:
@@ -235,11 +281,15 @@ def _sound_batches(view: memoryview, offset: int, high_watermark: int) -> _Sound
                     start = end = position + header.size_bytes
                     continue
                 if start < end and header.base_offset < next_offset:
-                    return before_gap or _misplaced(header, start, end, next_offset)
+                    return before_gap or _misplaced(header, start, end, next_offset, epochs)
             suspect = header
             verify_crc(view, position, header)
             suspect = None
-            before_gap = None if header.base_offset <= next_offset else _misplaced(header, start, end, next_offset)
+            is_gap = header.base_offset > next_offset
+            before_gap = _misplaced(header, start, end, next_offset, epochs) if is_gap else None
+            if header.partition_leader_epoch != epoch:
+                epoch = header.partition_leader_epoch
+                epochs.append((epoch, header.base_offset))
             end = position + header.size_bytes
             next_offset = header.next_offset
         if next_offset == offset and len(view):
@@ -248,20 +298,26 @@ def _sound_batches(view: memoryview, offset: int, high_watermark: int) -> _Sound
     except CorruptBatchError as error:
         skip_to = next_offset + 1 if suspect is None else _offset_behind(suspect, next_offset)
         named = error if error.offset is not None else CorruptBatchError(error.reason, next_offset)
-        return _SoundBatches(start=start, end=end, next_offset=next_offset, error=named, skip_to=skip_to)
+        return _SoundBatches(
+            start=start, end=end, next_offset=next_offset, leader_epochs=tuple(epochs), error=named, skip_to=skip_to
+        )
     if before_gap is not None and 0 <= high_watermark < next_offset:
         return before_gap
-    return _SoundBatches(start=start, end=end, next_offset=next_offset)
+    return _SoundBatches(start=start, end=end, next_offset=next_offset, leader_epochs=tuple(epochs))
 
 
-def _misplaced(header: BatchHeader, start: int, end: int, next_offset: int) -> _SoundBatches:
+def _misplaced(
+    header: BatchHeader, start: int, end: int, next_offset: int, epochs: Iterable[tuple[int, int]]
+) -> _SoundBatches:
     """Return the batches before one with a wrong base offset, which no checksum covers: the offsets of an answer rise.
 
     After a gap the wrong batch is the one before the offsets fall, otherwise the one at which they fall.
     """
     error = CorruptBatchError(f"has the wrong offset {header.base_offset}", next_offset)
     skip_to = next_offset + header.last_offset_delta + 1
-    return _SoundBatches(start=start, end=end, next_offset=next_offset, error=error, skip_to=skip_to)
+    return _SoundBatches(
+        start=start, end=end, next_offset=next_offset, leader_epochs=tuple(epochs), error=error, skip_to=skip_to
+    )
 
 
 def _offset_behind(header: BatchHeader, position: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
+from pipeline.client.admin.leader_epochs import NO_EPOCH_END, EpochEnd, ask_ends_once
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import Cluster
@@ -19,19 +20,23 @@ from pipeline.client.consumer.errors import (
     PartitionBatchError,
     PartitionFetchError,
     PartitionOffsetOutOfRangeError,
+    PartitionTruncatedError,
 )
 from pipeline.client.consumer.fetch_plan import (
     FetchedBatches,
     FetchOutcome,
     FetchState,
     FetchVerdict,
+    enter_epoch,
     fetch_answers,
     fetch_request,
+    is_truncated,
     judge_answer,
+    judge_refusal,
     rotate,
 )
-from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError, ProtocolError
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
 from pipeline.net.signals import Signal
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchResponse
@@ -178,14 +183,19 @@ class Fetcher:
         """Fetch ahead from a broker as long as it leads an assigned partition."""
         turn = failures = 0
         while True:
-            led = [
-                state for state in self.states.values() if self._cluster.view.leader_of(state.topic_partition) == broker
-            ]
+            view = self._cluster.view
+            led = [state for state in self.states.values() if view.leader_of(state.topic_partition) == broker]
             if not led:
                 break
             now = _now_ms()
             active = [state for state in led if not (state.parked or state.is_asking) and self._same_topic(state)]
             due = [state for state in active if state.not_before_ms <= now]
+            doubtful = [state for state in due if not enter_epoch(state, view.leader_epoch_of(state.topic_partition))]
+            if doubtful:
+                for state in doubtful:
+                    state.is_asking = True
+                nursery.start_soon(self._validate, broker, doubtful)
+                continue
             if not due or self._buffered_bytes[broker] >= self._config.max_bytes:
                 wake_ms = min((state.not_before_ms for state in active if state.not_before_ms > now), default=math.inf)
                 with trio.move_on_at(math.inf if due else wake_ms / 1000):
@@ -214,7 +224,7 @@ class Fetcher:
 
     async def _fetch_once(self, broker: BrokerId, states: Sequence[FetchState], nursery: trio.Nursery) -> None:
         """Send one request and apply its response. Raises PipelineError if the whole request failed."""
-        asked = {state.topic_partition: (state, state.offset) for state in states}
+        asked = {state.topic_partition: (state, state.offset, state.leader_epoch) for state in states}
         ids = self._cluster.view.topic_ids(state.topic_partition.topic for state in states)
         timeout_s = (self._config.max_wait_ms + self._cluster.config.request_timeout_ms) / 1000
         response: FetchResponse = await self._cluster.request(
@@ -223,8 +233,10 @@ class Fetcher:
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(response.error_code, f"fetch from broker {broker}")
         for topic_partition, data in fetch_answers(response, ids):
-            state, offset = asked.get(topic_partition, (None, 0))
-            if state is None or state.parked or not self.is_current(state) or state.offset != offset:
+            state, offset, leader_epoch = asked.get(topic_partition, (None, 0, 0))
+            if state is None or state.parked or state.is_asking or not self.is_current(state):
+                continue
+            if (state.offset, state.leader_epoch) != (offset, leader_epoch):
                 continue
             outcome = judge_answer(topic_partition, offset, data)
             if outcome.verdict is FetchVerdict.OUT_OF_RANGE:
@@ -249,6 +261,7 @@ class Fetcher:
     def _apply(self, broker: BrokerId, state: FetchState, outcome: FetchOutcome) -> None:
         if outcome.batches is not None:
             state.offset = outcome.batches.next_offset
+            state.last_epoch = outcome.batches.leader_epochs[-1][0]
             self._ready.append((broker, state, outcome.batches))
             self._buffered_bytes[broker] += len(outcome.batches.data)
             self._arrived.notify()
@@ -293,9 +306,58 @@ class Fetcher:
         else:
             target = start if self._config.auto_offset_reset is OffsetReset.EARLIEST else end
             logger.warning("offset_reset", partition=str(topic_partition), position=state.offset, offset=target)
-            if state.position == state.offset:  # else what was fetched before is still being handed out
-                state.position = target
-            state.offset = target
+            _move(state, target, NO_LEADER_EPOCH)
+
+    async def _validate(self, broker: BrokerId, states: Sequence[FetchState]) -> None:
+        """Ask the leader where the epochs of the last records end, while other partitions of the broker are fetched.
+
+        A leader that cannot tell (a version too old, an epoch that no broker knows) leaves the positions as they are.
+        """
+        view = self._cluster.view
+        asked = [(state, state.offset, view.leader_epoch_of(state.topic_partition)) for state in states]
+        epochs = {state.topic_partition: state.last_epoch for state in states}
+        answers: dict[TopicPartition, tuple[int, EpochEnd]] = {}
+        failure: PipelineError = ProtocolError(f"broker {broker} left partitions out of its answer")
+        try:
+            timeout_s = self._cluster.config.request_timeout_ms / 1000
+            answers = await ask_ends_once(self._cluster, view, broker, epochs, timeout_s=timeout_s)
+        except PipelineError as error:
+            failure = error
+            if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
+                answers = dict.fromkeys(epochs, (ErrorCode.NONE, NO_EPOCH_END))
+        unanswered = []
+        for state, offset, leader_epoch in asked:
+            state.is_asking = False
+            if state.parked or not self.is_current(state) or state.offset != offset:
+                continue
+            if state.topic_partition not in answers:
+                state.failures += 1
+                unanswered.append(state)
+                continue
+            code, end = answers[state.topic_partition]
+            if code == ErrorCode.NONE:
+                self._conclude_validation(state, leader_epoch, end)
+            else:
+                self._apply(broker, state, judge_refusal(state.topic_partition, ErrorCode.of(code)))
+        if unanswered:
+            self._fail_request(broker, unanswered, failure, max(state.failures for state in unanswered))
+        self._changed.notify()
+
+    def _conclude_validation(self, state: FetchState, leader_epoch: int, end: EpochEnd) -> None:
+        """Fetch in this leader epoch, unless the log was truncated and the policy is to report that."""
+        state.failures = 0
+        if is_truncated(state.offset, end.end_offset):
+            if self._config.auto_offset_reset is OffsetReset.NONE:
+                error = PartitionTruncatedError(state.topic_partition, state.offset, end.leader_epoch, end.end_offset)
+                self._park(state, error)
+                return
+            logger.warning(
+                "log_truncated", partition=str(state.topic_partition), position=state.offset, offset=end.end_offset
+            )
+            _move(state, end.end_offset, end.leader_epoch)
+        elif end.end_offset < 0:
+            logger.warning("position_not_validated", partition=str(state.topic_partition), epoch=state.last_epoch)
+        state.leader_epoch = leader_epoch
 
     def _postpone(self, state: FetchState, failures: int) -> None:
         settings = self._cluster.config
@@ -308,6 +370,14 @@ class Fetcher:
             error = PartitionFetchError(state.topic_partition, error)
         self._errors.append((state, error))
         self._arrived.notify()
+
+
+def _move(state: FetchState, offset: int, last_epoch: int) -> None:
+    """Continue at an offset that follows a record of `last_epoch` (-1: not known)."""
+    if state.position == state.offset:  # else what was fetched before is still being handed out
+        state.position = offset
+    state.offset = offset
+    state.last_epoch = last_epoch
 
 
 def _now_ms() -> int:

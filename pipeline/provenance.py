@@ -12,7 +12,7 @@ Unknown fields are ignored.
 
 Invariants:
 A. A replica partition is a copy of one source partition, and a source partition has one replica partition.
-B. An entry never changes: `with_partition` adds entries, and refuses another origin of a replica partition.
+B. An entry never changes: `with_partition` and brokers add entries, and refuse another origin of a replica partition.
 C. No path names a cluster twice: records that come back to a cluster are a loop of mirrors.
 """
 
@@ -69,7 +69,7 @@ class Origin:
         return f"{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CopiedRange:
     """Replica partitions `at` to `at + count - 1`, copies of as many source partitions from `origin` on."""
 
@@ -82,9 +82,21 @@ class CopiedRange:
         """The replica partition after the last of the range."""
         return self.at + self.count
 
+    def origin_of(self, replica_partition: int) -> Origin:
+        """Return the source partition of a replica partition of this range."""
+        return replace(self.origin, partition=self.origin.partition + replica_partition - self.at)
+
+    def token_of(self, replica_partition: int) -> str:
+        """Return `Origin.token` of the source partition. Quick, for brokers that compare it often."""
+        return f"{self._token_start}{self.origin.partition + replica_partition - self.at}"
+
     def continues(self, before: "CopiedRange") -> bool:
         """True if this range and the one before are a single range."""
-        return before.end == self.at and self.origin == _moved(before.origin, before.count)
+        return before.end == self.at and self.origin == before.origin_of(before.end)
+
+    @cached_property
+    def _token_start(self) -> str:
+        return self.origin.token().removesuffix(str(self.origin.partition))
 
 
 @dataclass(frozen=True)
@@ -137,11 +149,8 @@ class Provenance:
 
     def origin_of(self, replica_partition: int) -> Origin | None:
         """Return the source partition of a replica partition; None if the replica partition has no entry."""
-        index = bisect_right(self._starts, replica_partition) - 1
-        if index < 0 or replica_partition >= self.ranges[index].end:
-            return None
-        copied = self.ranges[index]
-        return _moved(copied.origin, replica_partition - copied.at)
+        copied = self._range_of(replica_partition)
+        return None if copied is None else copied.origin_of(replica_partition)
 
     def source_of(self, cluster: str) -> str | None:
         """Return the name of a source cluster with this id; None if no partition is a copy of it."""
@@ -152,14 +161,15 @@ class Provenance:
 
         `token` is empty if the request does not name the source partition.
         """
-        origin = self.origin_of(replica.partition)
-        if origin is None:
+        copied = self._range_of(replica.partition)
+        if copied is None:
             return (
                 f"{MIRROR_PARTITIONS} of {replica.topic} has no entry for partition {replica.partition}: its entry is "
                 "missing, and must say whose copy the partition is before a mirror may write here."
             )
-        if token == origin.token():
+        if token == copied.token_of(replica.partition):
             return None
+        origin = copied.origin_of(replica.partition)
         if not token:
             return (
                 f"{replica} is a copy of {origin}, and the request does not name its source: "
@@ -189,6 +199,22 @@ class Provenance:
             raise _refusal(f"replica partition {replica_partition} is a copy of {known}, and cannot be one of {origin}")
         return _checked([*self.ranges, CopiedRange(origin=origin, at=replica_partition, count=1)])
 
+    def changed_since(self, before: "Provenance") -> int | None:
+        """Return a replica partition whose entry is gone or names another source partition; None if there is none."""
+        for copied in before.ranges:
+            at = copied.at
+            while at < copied.end:
+                now = self._range_of(at)
+                if now is None or now.token_of(at) != copied.token_of(at):
+                    return at
+                at = now.end
+        return None
+
+    def _range_of(self, replica_partition: int) -> CopiedRange | None:
+        index = bisect_right(self._starts, replica_partition) - 1
+        is_within = index >= 0 and replica_partition < self.ranges[index].end
+        return self.ranges[index] if is_within else None
+
     @cached_property
     def _starts(self) -> Sequence[int]:
         return [copied.at for copied in self.ranges]
@@ -196,10 +222,6 @@ class Provenance:
 
 def _refusal(reason: str) -> ConfigurationError:
     return ConfigurationError(MIRROR_PARTITIONS, reason)
-
-
-def _moved(origin: Origin, count: int) -> Origin:
-    return replace(origin, partition=origin.partition + count)
 
 
 def _by_source(copied: CopiedRange) -> tuple[str, str, UUID, tuple[str, ...], int]:

@@ -28,6 +28,8 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.settings import MAX_INT16, MAX_INT32
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
+MAX_SHOWN_VALUE = 100
+"""Characters of a setting in a table."""
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -101,7 +103,7 @@ def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = Non
         headings = ["PARTITION", "LEADER", "REPLICAS", "ISR", "LOG-START-OFFSET", "HIGH-WATERMARK"]
         output.say(output.table(headings, [list(row.values()) for row in rows]))
         own = [
-            [key, entry.value, entry.source.name.lower()]
+            [key, _shortened(entry.value), entry.source.name.lower()]
             for key, entry in sorted(settings.items())
             if entry.source is not ConfigSource.DEFAULT
         ]
@@ -195,6 +197,11 @@ def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None)
 
     trio.run(run)
     output.say(f"Deleted topic {name}.")
+
+
+def _shortened(value: str | None) -> str | None:
+    """Return a value that fits in a table; `--json` shows the whole one."""
+    return value if value is None or len(value) <= MAX_SHOWN_VALUE else f"{value[:MAX_SHOWN_VALUE]}..."
 
 
 async def _read_topics(bootstrap: str | None, zookeeper: str | None) -> dict[str, TopicMetadata]:

@@ -81,7 +81,12 @@ def test_a_topic_is_configured(cluster: LocalCluster) -> None:
     assert (done.returncode, done.stdout) == (0, "Configured topic configured.\n"), done.stderr
     shown = pipeline("topic", "describe", "configured", *at).stdout.split("\n\n")[1].splitlines()
     assert [line.split() for line in shown] == [["SETTING", "VALUE", "SET-BY"], ["retention.ms", "5000", "topic"]]
+    long = "east," * 200
+    assert pipeline("topic", "configure", "configured", "--set", f"mirror.source={long}", *at).returncode == 0
+    shown = pipeline("topic", "describe", "configured", *at).stdout.split("\n\n")[1].splitlines()
+    assert shown[1].split() == ["mirror.source", f"{long[:100]}...", "topic"]
     told = json.loads(pipeline("topic", "describe", "configured", "--json", *at).stdout)["configs"]
+    assert told["mirror.source"]["value"] == long
     assert told["retention.ms"] == {"value": "5000", "source": "topic"}
     assert told["flush.ms"]["source"] == "default"
     line = complaint("topic", "configure", "configured", "--set", "retention.m=1", *at)

@@ -33,6 +33,13 @@ def text(*changes: dict[str, Any]) -> str:
     return json.dumps([ENTRY | change for change in changes])
 
 
+def made_of(chosen: list[tuple[int, int, int]]) -> Provenance:
+    provenance = Provenance()
+    for at, number, partition in chosen:
+        provenance = provenance.with_partition(at, origin(number, partition))
+    return provenance
+
+
 entries = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, len(TOPICS) - 1), st.integers(0, 60)),
     unique_by=(lambda entry: entry[0], lambda entry: entry[1:]),
@@ -63,6 +70,19 @@ def test_neighbours_of_one_source_are_one_range(chosen: list[tuple[int, int, int
     assert sum(copied.count for copied in provenance.ranges) == len(chosen)
     for before, after in zip(provenance.ranges, provenance.ranges[1:], strict=False):
         assert not after.continues(before)
+
+
+@given(entries, entries)
+def test_entries_that_change_or_vanish_are_found(before: list[tuple[int, int, int]], after: Any) -> None:
+    changed = made_of(after).changed_since(made_of(before))
+    kept = {at: place for at, *place in after}
+    lost = [at for at, *place in before if kept.get(at) != place]
+    assert changed == min(lost, default=None)
+
+
+@given(entries, st.integers(0, 60))
+def test_entries_that_are_added_change_none(chosen: list[tuple[int, int, int]], count: int) -> None:
+    assert made_of(chosen).changed_since(made_of(chosen[:count])) is None
 
 
 json_values = st.recursive(

@@ -34,6 +34,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult, ResourceType
 from pipeline.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, OperationType
+from pipeline.provenance import MIRROR_PARTITIONS, Provenance
 
 TIMEOUT_S = 10.0
 TOTAL_TIMEOUT_S = 30.0
@@ -108,6 +109,19 @@ def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings
         topic_settings({key: value for key, value in wanted.items() if key not in kept}, settings.current)
     except ValueError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    if MIRROR_PARTITIONS in stored.keys() & wanted.keys() - unusable:
+        _check_entries_stay(Provenance.parse(stored[MIRROR_PARTITIONS]), Provenance.parse(wanted[MIRROR_PARTITIONS]))
+
+
+def _check_entries_stay(stored: Provenance, wanted: Provenance) -> None:
+    """Refuse a `mirror.partitions` from a mirror that lost its table, or has not seen the entries of another one."""
+    changed = wanted.changed_since(stored)
+    if changed is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{MIRROR_PARTITIONS}: partition {changed} is a copy of {stored.origin_of(changed)}, and stays one. "
+            "Read the setting again and add entries to it. To replace it, delete it first.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,19 +114,23 @@ async def test_a_restart_keeps_the_refusal(start: Start) -> None:
 
 
 async def test_changes_of_the_setting_apply_at_once_and_are_checked(start: Start) -> None:
-    async def alter(value: str) -> int:
+    async def alter(value: str) -> tuple[int, str | None]:
         configs = [IncrementalConfig(name="mirror.partitions", value=value)]
         resource = IncrementalResource(resource_type=ResourceType.TOPIC, resource_name="clicks", configs=configs)
-        code: int = (await broker.ask(IncrementalAlterConfigsRequest(resources=[resource]))).responses[0].error_code
-        return code
+        (result,) = (await broker.ask(IncrementalAlterConfigsRequest(resources=[resource]))).responses
+        return result.error_code, result.error_message
 
     async with start() as broker:
         await make(broker)
         token = origin("west", 1).token()
-        assert await alter(text(BOTH | {5: origin("west", 1)})) == ErrorCode.NONE
+        assert await alter(text(BOTH | {5: origin("west", 1)})) == (ErrorCode.NONE, None)
         added = await broker.produce("clicks", batch(b"a"), partition=5, keep_offsets=True, source=token)
         assert added.error_code == ErrorCode.NONE
-        assert await alter('[{"source":"east"}]') == ErrorCode.INVALID_CONFIG
+        assert (await alter('[{"source":"east"}]'))[0] == ErrorCode.INVALID_CONFIG
+        for lost in (BOTH, {0: origin("west")}, EAST | {4: origin("east", 4), 5: origin("west", 1)}):
+            code, reason = await alter(text(lost))  # of a mirror without the table
+            assert code == ErrorCode.INVALID_CONFIG
+            assert "and stays one. Read the setting again and add entries to it." in (reason or "")
         configs = [AlterableConfig(name="mirror.partitions", value="[")]
         resource = AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name="clicks", configs=configs)
         replaced = await broker.ask(AlterConfigsRequest(resources=[resource]))

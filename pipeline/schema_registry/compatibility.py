@@ -277,5 +277,9 @@ def _describe(type_: AvroType) -> str:
             return f"map of {_describe(values)}"
         case Reference(name=name):
             return name
-        case _:
-            return f"{type(type_).__name__.lower()} {type_.name}"
+        case Fixed(name=name):
+            return f"fixed {name}"
+        case Enum(name=name):
+            return f"enum {name}"
+        case RecordSchema(name=name):
+            return f"record {name}"

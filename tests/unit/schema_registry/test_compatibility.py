@@ -183,6 +183,22 @@ def test_the_path_leads_to_the_reason() -> None:
     assert str(reason) == "TYPE_MISMATCH at Event.clients[items].ip: the reader has int, the writer string"
 
 
+@pytest.mark.parametrize(
+    ("type_", "words"),
+    [
+        (record(), "record Event"),
+        (enum("A"), "enum Level"),
+        (fixed(4), "fixed Hash"),
+        ({"type": "array", "items": "int"}, "array of int"),
+        ({"type": "map", "values": record()}, "map of record Event"),
+        (["null", record()], "[null, record Event]"),
+    ],
+)
+def test_a_mismatch_describes_types_in_avros_words(type_: Any, words: str) -> None:
+    reasons = why_unreadable(reader=schema(type_), writer=schema("boolean"))
+    assert words in str(reasons[-1])
+
+
 V1, V2, V3 = "int", "long", "double"
 
 

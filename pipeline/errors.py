@@ -3,11 +3,17 @@
 Foreign exceptions (kazoo, sockets, the disk, HTTP) are translated once, at the door where they come in, with `from`.
 """
 
+import copyreg
 from collections.abc import Sequence
+from typing import Any
 
 
 class PipelineError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose. Errors can be copied, and pickled for other processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Restore message and data as they are. Exception would call `__init__` with the message alone."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class ConfigurationError(PipelineError):

@@ -39,7 +39,17 @@ def parse_addresses(text: str) -> tuple[HostPort, ...]:
 
 def parsed_by(parse: Callable[[str], object]) -> BeforeValidator:
     """Make a type accept text, which `parse` turns into a value or refuses with ValueError."""
-    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+    def parse_text(value: object) -> object:
+        match value:
+            case str():
+                return parse(value)
+            case int() | float() | list():
+                raise ValueError("must be text in quotes")
+            case _:  # parsed already
+                return value
+
+    return BeforeValidator(parse_text)
 
 
 Address = Annotated[HostPort, parsed_by(parse_address)]
@@ -77,6 +87,7 @@ def hint(key: str, model: type[SettingsModel]) -> str:
 def reason_of(error: Any) -> str:
     """Return the fault of a value, from an entry of `ValidationError.errors`."""
     reason = re.sub(r"^\w+ should |, unable to (parse|interpret).*| after validation", "", str(error["msg"]))
+    reason = reason.replace("a valid tuple", "a list")
     return f"must {reason}" if reason != error["msg"] else reason.removeprefix("Value error, ")
 
 
@@ -89,6 +100,8 @@ def _configuration_error(model: type[SettingsModel], error: ValidationError) -> 
             return ConfigurationError(key, "is missing")
         case "extra_forbidden":
             return ConfigurationError(key, f"is not a setting of the {model.service}{hint(key, model)}")
+        case "tuple_type" if isinstance(first["input"], Mapping):
+            return ConfigurationError(key, f"must be a list of tables: write [[{key}]]")
         case _ if isinstance(first["input"], Mapping):
             named = [str(field.alias) for field in model.model_fields.values() if str(field.alias) in reason]
             leading = next((name for name in named if reason.startswith(f"{name} ")), None)

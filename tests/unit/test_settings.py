@@ -15,12 +15,13 @@ from pipeline.settings import Address, Addresses, SettingsModel, parse_address
 
 
 class Example(SettingsModel):
-    """A service with three settings, of which two depend on each other."""
+    """A service with four settings, of which two depend on each other."""
 
     service: ClassVar[str] = "example"
     listen: Address = Field(alias="http.listen")
     bootstrap: Addresses = Field(default=(), alias="bootstrap.servers")
     linger_ms: int = Field(default=5, alias="linger.ms", ge=0, le=1000)
+    peers: tuple[dict[str, str], ...] = Field(default=(), alias="peers")
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -46,6 +47,11 @@ def test_values_are_read_by_their_dotted_names() -> None:
         ({}, "http.listen", "is missing"),
         ({"http.listen": "nowhere"}, "http.listen", "not host:port"),
         ({"http.listen": "a:70000"}, "http.listen", "not host:port"),
+        ({"http.listen": 8081}, "http.listen", r"^http.listen: must be text in quotes \(given: 8081\)$"),
+        ({"http.listen": "a:1", "bootstrap.servers": 9092}, "bootstrap.servers", "must be text in quotes"),
+        ({"http.listen": "a:1", "bootstrap.servers": ["a:1"]}, "bootstrap.servers", "must be text in quotes"),
+        ({"http.listen": "a:1", "peers": "east"}, "peers", r"^peers: must be a list \(given: 'east'\)$"),
+        ({"http.listen": "a:1", "peers": {"name": "east"}}, "peers", r"must be a list of tables: write \[\[peers\]\]$"),
         ({"http.listen": "a:1", "linger.ms": 2000}, "linger.ms", "less than or equal to 1000"),
         ({"http.listen": "a:1", "linger.m": 1}, "linger.m", "did you mean linger.ms"),
         ({"http.listen": "a:1", "linger.ms": 13}, "linger.ms", "^linger.ms: must not be 13, which brings bad luck$"),

@@ -64,10 +64,12 @@ async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> None:
                 break
 
 
-def read_json(url: str) -> Any:
-    """Return a service's answer to GET. Ends the command if the service cannot be reached."""
+def read_json(url: str, body: Any = None) -> Any:
+    """Return a service's answer to GET, or with `body` to POST. Ends the command if the service cannot be reached."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {} if data is None else {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S) as response:
+        with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         output.exit_with(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")

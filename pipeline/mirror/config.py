@@ -1,12 +1,20 @@
 """Declares the settings of a mirror. Pure."""
 
 from collections import Counter
+from enum import Enum
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from pipeline.provenance import MAX_NAME_LENGTH
 from pipeline.settings import Address, Addresses, SettingsModel
+
+
+class GapPolicy(Enum):
+    """Treatment of records that the source deleted or replaced before they were copied."""
+
+    HALT = "halt"
+    SKIP = "skip"
 
 
 class SourceConfig(SettingsModel):
@@ -50,6 +58,9 @@ class MirrorConfig(SettingsModel):
     """Time in ms that the mirror waits for the hub's answer to a request."""
     retry_backoff_ms: int = Field(default=1_000, alias="retry.backoff.ms", ge=10, le=600_000)
     """Time in ms that a partition waits after a failure before it is tried again."""
+    gap_policy: GapPolicy = Field(default=GapPolicy.HALT, alias="gap.policy")
+    """Treatment of records that a source deleted or replaced before they were copied. `halt` stops the partition until
+    `pipeline mirror resume`; `skip` records the gap in `_mirror_gaps` and continues behind it."""
     group_offsets_enabled: bool = Field(default=False, alias="group.offsets.enabled")
     """True if committed offsets of groups are copied to the hub."""
     groups: tuple[str, ...] = Field(default=(".*",), alias="groups", min_length=1)

@@ -9,7 +9,8 @@ B. The destination appends a batch only at the batch's own offsets, and only to 
    replica that lost its end, or was recreated, gets no gap: the mirror asks for its new end.
 C. Only batches that were fetched at a partition's present position are appended. After a failure, batches fetched
    before it are dropped, so no gap can arise.
-D. A partition that cannot be copied rests with its reason in the status, which stays until copying works again; the
+D. Offsets that the replica lacks are in the gap ledger before the first batch behind them is appended (`gaps.py`).
+E. A partition that cannot be copied rests with its reason in the status, which stays until copying works again; the
    others go on.
 """
 
@@ -25,9 +26,11 @@ from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.raw_produce import RawProduced, raw_produce
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.gap_journal import GapJournal
+from pipeline.mirror.gap_policy import GapCrossing
 from pipeline.mirror.locator import Locator
 from pipeline.mirror.metrics import MirrorMetrics
-from pipeline.model import TopicPartition
+from pipeline.model import Clock, TopicPartition
 
 POLL_TIMEOUT_S = 1.0
 
@@ -36,7 +39,15 @@ class SourceCopier:
     """Copies the assigned partitions of one cluster, `copies`, while `run` runs."""
 
     def __init__(
-        self, name: str, source: Cluster, destination: Cluster, config: MirrorConfig, metrics: MirrorMetrics
+        self,
+        name: str,
+        source: Cluster,
+        destination: Cluster,
+        config: MirrorConfig,
+        metrics: MirrorMetrics,
+        gaps: GapJournal,
+        *,
+        clock: Clock,
     ) -> None:
         self.copies = SourceCopies(name, metrics, retry_backoff_s=config.retry_backoff_ms / 1000)
         self._source = source
@@ -44,7 +55,9 @@ class SourceCopier:
         self._config = config
         self._metrics = metrics
         self._timeout_s = config.produce_timeout_ms / 1000
-        self._locator = Locator(self.copies, source, destination, timeout_s=self._timeout_s)
+        crossing = GapCrossing(gaps, source, config.gap_policy, clock=clock, timeout_s=self._timeout_s)
+        recheck_s = max(config.refresh_interval_ms, config.retry_backoff_ms) / 1000
+        self._locator = Locator(self.copies, crossing, destination, timeout_s=self._timeout_s, recheck_s=recheck_s)
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -62,7 +75,12 @@ class SourceCopier:
         """Append the batches of one poll. A partition that fails rests, and is located again."""
         try:
             polled = await consumer.poll_batches(POLL_TIMEOUT_S)
-        except (PartitionOffsetOutOfRangeError, PartitionFetchError) as error:
+        except PartitionOffsetOutOfRangeError as error:
+            consumer.remove(error.topic_partition)
+            self.copies.states[error.topic_partition].is_out_of_range = True
+            self.copies.locate_again(self.copies.states[error.topic_partition])
+            return
+        except PartitionFetchError as error:
             self._rest(consumer, self.copies.states[error.topic_partition], str(error))
             return
         for fetched in requests_of(polled, self._config.fetch_max_bytes):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
+from pipeline.mirror.gaps import Gap
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.table import Assignment
 from pipeline.model import TopicPartition
@@ -27,6 +28,10 @@ class PartitionCopy:
     is_rejected: bool = False
     """True if the partition must not be copied (reason: `error`). Never reset: a new state replaces this one."""
     is_being_located: bool = False
+    is_out_of_range: bool = False
+    """True if the source refused the position as outside of its log, until the partition is located."""
+    halt: Gap | None = None
+    """Gap that a user must skip before the partition continues."""
 
     @property
     def source(self) -> TopicPartition:
@@ -82,7 +87,17 @@ class SourceCopies:
             copy.retry_at = trio.current_time() + self._retry_backoff_s
             self.uncertain.set()
 
+    def halt(self, copy: PartitionCopy, gap: Gap, reason: str, *, recheck_s: float) -> None:
+        """Stop copying a partition until the gap is skipped; located again in `recheck_s`, as the gap may change."""
+        self._metrics.count_failure(copy.assignment.source)
+        if not copy.is_rejected:
+            if copy.error != reason:
+                logger.warning("copy_halted", source=self.source, partition=str(copy.source), error=reason)
+            copy.position, copy.high_watermark, copy.error, copy.halt = None, None, reason, gap
+            copy.retry_at = trio.current_time() + recheck_s
+            self.uncertain.set()
+
     def locate_again(self, copy: PartitionCopy) -> None:
         """Have the partition located at once."""
-        copy.position = None
+        copy.position, copy.retry_at = None, 0.0
         self.uncertain.set()

@@ -9,8 +9,10 @@ from pipeline.client.consumer.consumer import Consumer
 from pipeline.client.producer.raw_produce import can_keep_offsets
 from pipeline.errors import PipelineError
 from pipeline.mirror.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.gap_policy import GapCrossing, HaltedError
 from pipeline.model import BrokerId
-from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.protocol.messages.list_offsets import LATEST
 
 MAX_LOCATING = 20
 
@@ -24,11 +26,15 @@ class ReplicaError(PipelineError):
 class Locator:
     """Finds the position of each partition of one source that is not certain."""
 
-    def __init__(self, copies: SourceCopies, source: Cluster, destination: Cluster, *, timeout_s: float) -> None:
+    def __init__(
+        self, copies: SourceCopies, crossing: GapCrossing, destination: Cluster, *, timeout_s: float, recheck_s: float
+    ) -> None:
+        """`recheck_s` is the interval in seconds between looks at a halted partition."""
         self._copies = copies
-        self._source = source
+        self._crossing = crossing
         self._destination = destination
         self._timeout_s = timeout_s
+        self._recheck_s = recheck_s
         self._locating: dict[BrokerId | None, trio.CapacityLimiter] = {}
         """Limiters by destination leader, so that a leader that is away does not delay partitions of the others."""
 
@@ -55,14 +61,20 @@ class Locator:
         """Ask for the replica's log end offset and fetch from there."""
         try:
             leader = self._destination.view.leader_of(copy.assignment.replica)
-            async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
-                end, position = await self._end_of_replica(copy)
+            with unwrapped_errors():
+                async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
+                    end = await self._end_of_replica(copy)
+                    position = await self._crossing.offset_after(copy, end)
+        except HaltedError as halted:
+            consumer.remove(copy.source)
+            self._copies.halt(copy, halted.gap, str(halted), recheck_s=self._recheck_s)
         except PipelineError as error:
             consumer.remove(copy.source)
             self._copies.rest(copy, str(error))
         else:
             if not copy.is_rejected:
                 copy.replica_end, copy.position = end, position
+                copy.is_out_of_range, copy.halt = False, None
                 consumer.add(copy.source, position, copy.assignment.source.topic_id)
                 if copy.high_watermark is None:
                     names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
@@ -71,14 +83,11 @@ class Locator:
             copy.is_being_located = False
             self._copies.uncertain.set()
 
-    async def _end_of_replica(self, copy: PartitionCopy) -> tuple[int, int]:
-        """Return the replica's log end offset and the offset to fetch; an empty one begins where its source does."""
+    async def _end_of_replica(self, copy: PartitionCopy) -> int:
+        """Return the replica's log end offset. Raises ReplicaError if its broker cannot append at given offsets."""
         replica = copy.assignment.replica
         end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
         leader = self._destination.view.leader_of(replica)
         if leader is not None and not await can_keep_offsets(self._destination, leader):
             raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
-        if end > 0:
-            return end, end
-        first = await list_offsets(self._source, {copy.source: EARLIEST}, timeout_s=self._timeout_s)
-        return end, first[copy.source].offset
+        return end

@@ -16,9 +16,11 @@ from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
+from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copiers
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.replica_topics import ReplicaTopics
+from pipeline.mirror.resume import Resumption
 from pipeline.mirror.selection import TopicSelection, compile_patterns
 from pipeline.mirror.source_identity import refusal_of
 from pipeline.mirror.table import Assignment, Proposal, SourcePartition
@@ -71,8 +73,10 @@ class MirrorService:
         for name in sources:
             metrics.set_up(name, False)
         self._journal_turn = trio.Lock()
+        self.gaps = GapJournal(destination, clock=clock, rng=rng)
         self._copiers = {
-            name: SourceCopier(name, source, destination, config, metrics) for name, source in sources.items()
+            name: SourceCopier(name, source, destination, config, metrics, self.gaps, clock=clock)
+            for name, source in sources.items()
         }
         self._groups: Mapping[str, GroupOffsetCopier] = group_offset_copiers(
             config,
@@ -92,6 +96,7 @@ class MirrorService:
                 with unwrapped_errors():
                     await self._destination.refresh(timeout_s=timeout_s)
                     await self._journal.open()
+                    await self.gaps.open()
                 break
             except PipelineError as error:
                 self._error = str(error)
@@ -150,6 +155,7 @@ class MirrorService:
                 return refusal
             problem = await self._take_in(name)
             self._reject_gone(name, view)
+            await self.gaps.read_on()  # another mirror may have recorded the gap of a halted partition
         return problem
 
     def _refusal_of(self, name: str) -> str | None:
@@ -226,6 +232,12 @@ class MirrorService:
     def _sources_of(self, topic: str) -> list[str]:
         return [name for name, topics in self._source_topics.items() if topic in topics]
 
+    @property
+    def resumption(self) -> Resumption:
+        """Resumption of this mirror's halted partitions."""
+        copies = [copier.copies for copier in self._copiers.values()]
+        return Resumption(copies, self.gaps, clock=self._clock)
+
     def status(self) -> dict[str, Any]:
         """Return the document of `/v1/status`."""
         return {
@@ -245,6 +257,7 @@ class MirrorService:
                             "high_watermark": copy.high_watermark,
                             "lag": copy.lag,
                             "error": copy.error,
+                            "halt": None if copy.halt is None else copy.halt.to_json(),
                         }
                         for partition, copy in sorted(copier.copies.states.items())
                     ],
@@ -278,7 +291,7 @@ async def run_mirror(
     async def serve_status(_request: Request) -> JSONResponse:
         return JSONResponse(service.status())
 
-    routes = [Route("/v1/status", serve_status), *operations_routes(metrics, lambda: None)]
+    routes = [Route("/v1/status", serve_status), service.resumption.route(), *operations_routes(metrics, lambda: None)]
     async with trio.open_nursery() as nursery:
         task_status.started(await nursery.start(serve_http, http_application(routes), config.http_listen))
         await service.run()

@@ -1,0 +1,138 @@
+"""Topics of one partition that mirrors keep in the destination: created, read to the end, and appended to.
+
+Invariants:
+A. The state behind a topic changes by records read from the topic alone, never by records written to it. So all
+   mirrors of one destination agree as soon as they have read to the end.
+B. What mirrors never write is skipped alike by all readers: records that `apply` refuses, and batches that cannot be
+   opened although their checksum is right.
+C. Bytes that may differ from those that were sent (a wrong checksum) stop the reading.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+import structlog
+import trio
+
+from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.producer.producer import open_producer
+from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError, PipelineError
+from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.records.batch import BatchHeader, iterate_headers
+from pipeline.records.record import Record, records_of_batch
+
+TIMEOUT_S = 30.0
+MAX_BATCH_BYTES = 4 << 20
+"""Bound of a batch, uncompressed. Mirrors write batches of 64 KiB; larger ones come from tools that restore a topic."""
+KEPT_FOR_EVER = {"retention.ms": "-1", "cleanup.policy": "delete"}
+LAST_OF_EACH_KEY = {"cleanup.policy": "compact"}
+
+logger = structlog.get_logger()
+
+
+class JournalRecordError(PipelineError):
+    """A record of a journal topic was not written by a mirror."""
+
+
+class JournalLostRecordsError(PipelineError):
+    """A journal topic was deleted, or lost records that were read before."""
+
+
+class JournalTopic:
+    """A topic of one partition, and the position up to which it was read.
+
+    `apply` gets each record once, in the order of the log; a record for which it raises JournalRecordError is skipped.
+    """
+
+    def __init__(
+        self, destination: Cluster, name: str, configs: Mapping[str, str], apply: Callable[[Record], None]
+    ) -> None:
+        self.skipped = 0
+        """Number of records that were skipped."""
+        self._destination = destination
+        self._name = name
+        self._configs = configs
+        self._apply = apply
+        self._partition = TopicPartition(name, 0)
+        self._position: int | None = None
+        self._turn = trio.Lock()
+
+    async def open(self) -> None:
+        """Create the topic unless it exists, and read it. Raises KafkaError, NetworkError and as `read_on`."""
+        replicas = await replicas_for(self._destination)
+        topic = NewTopic(name=self._name, partitions=1, replication_factor=replicas, configs=self._configs)
+        await create_topics(self._destination, [topic], exist_ok=True)
+        await self.read_on()
+
+    async def read_on(self) -> None:
+        """Apply all records up to the present end.
+
+        Raises JournalLostRecordsError, PartitionFetchError for damaged batches, KafkaError, NetworkError and
+        DeadlineExceededError. A later call goes on after the last record that was read.
+        """
+        async with self._turn:
+            if self._position is None:
+                self._position = await self._bound(EARLIEST)
+            end = await self._bound(LATEST)
+            if self._position > end:
+                reason = f"{self._name} was read up to offset {self._position}, but ends at {end}: it was deleted or "
+                raise JournalLostRecordsError(f"{reason}lost records; restore it, or restart to go on with what it has")
+            if self._position < end:
+                await self._read_to(end, self._position)
+
+    async def append(self, records: Sequence[tuple[bytes, bytes]], *, clock: Clock, rng: Random) -> None:
+        """Append keys and values (acks=all), and read on. Raises DeliveryError and as `read_on`.
+
+        After an error some or all records may be in the topic.
+        """
+        config = ProducerConfig(linger_ms=0, delivery_timeout_ms=int(TIMEOUT_S * 1000))
+        async with open_producer(self._destination, config, clock=clock, rng=rng) as producer:
+            for key, value in records:
+                await producer.send(self._name, value, key=key, partition=0)
+            await producer.flush()
+        await self.read_on()
+
+    async def _bound(self, position: int) -> int:
+        listed = await list_offsets(self._destination, {self._partition: position}, timeout_s=TIMEOUT_S)
+        return listed[self._partition].offset
+
+    async def _read_to(self, end: int, position: int) -> None:
+        async with open_consumer(self._destination, ConsumerConfig()) as consumer:
+            consumer.assign({self._partition: position})
+            while position < end:
+                polled = await consumer.poll_batches(TIMEOUT_S)
+                if not polled:
+                    raise DeadlineExceededError(f"{self._name} could not be read to its end within {TIMEOUT_S:.0f} s")
+                for batches in polled:
+                    for start, header in iterate_headers(batches.data):
+                        await self._read_batch(batches, start, header)
+                    self._position = position = batches.next_offset
+
+    async def _read_batch(self, batches: FetchedBatches, start: int, header: BatchHeader) -> None:
+        """Apply the records of a batch from the position on; none of a batch that cannot be opened (invariant B)."""
+        await trio.lowlevel.checkpoint()
+        records: list[Record] = []
+        try:
+            if header.size_bytes > MAX_BATCH_BYTES:
+                raise OpenedBatchTooLargeError(MAX_BATCH_BYTES)
+            if not header.is_control:
+                records = list(records_of_batch(batches.data, start, header, max_bytes=MAX_BATCH_BYTES))
+        except CorruptBatchError as error:
+            self._skip(header.base_offset, header.record_count, f"the batch cannot be opened: {error.reason}")
+        for record in records:
+            if record.offset >= batches.position:
+                try:
+                    self._apply(record)
+                except JournalRecordError as error:
+                    self._skip(record.offset, 1, str(error))
+        self._position = header.next_offset
+
+    def _skip(self, offset: int, records: int, reason: str) -> None:
+        self.skipped += records
+        logger.warning("journal_record_skipped", topic=self._name, offset=offset, records=records, error=reason)

@@ -92,7 +92,8 @@ class CopiedRange:
 
     def continues(self, before: "CopiedRange") -> bool:
         """True if this range and the one before are a single range."""
-        return before.end == self.at and self.origin == before.origin_of(before.end)
+        follows = self.origin.partition == before.origin.partition + before.count
+        return before.end == self.at and follows and self.origin == before.origin_of(before.end)
 
     @cached_property
     def _token_start(self) -> str:

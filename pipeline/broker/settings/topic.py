@@ -5,7 +5,7 @@ Every declared setting takes effect; every other name is refused, so that no set
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,6 +20,8 @@ from pipeline.records.compression import Codec
 from pipeline.settings import SettingsModel, hint, reason_of
 
 LOG_APPEND_TIME = "LogAppendTime"
+PROVENANCES_KEPT = 128
+"""Texts of `mirror.partitions` that are not parsed again for each description or change of a topic's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,14 @@ def _check_throttled_replicas(value: str) -> str:
     return value
 
 
+@lru_cache(maxsize=PROVENANCES_KEPT)
+def _parse_provenance(value: str) -> Provenance:
+    return Provenance.parse(value)
+
+
 def _check_provenance(value: str) -> str:
     try:
-        Provenance.parse(value)
+        _parse_provenance(value)
     except ConfigurationError as error:
         raise ValueError(error.reason) from error
     return value
@@ -120,7 +127,7 @@ class TopicSettings(SettingsModel):
     @cached_property
     def provenance(self) -> Provenance | None:
         """The source partitions that the partitions are copies of; None if the topic does not say."""
-        return None if self.mirror_partitions is None else Provenance.parse(self.mirror_partitions)
+        return None if self.mirror_partitions is None else _parse_provenance(self.mirror_partitions)
 
     @cached_property
     def admission(self) -> Admission:

@@ -276,20 +276,21 @@ def _sound_batches(view: memoryview, offset: int, high_watermark: int) -> _Sound
     epochs: list[tuple[int, int]] = []
     try:
         for position, header in iterate_headers(view):
-            if header.base_offset != next_offset:
+            base_offset = header.base_offset
+            if base_offset != next_offset:
                 if start == end and header.next_offset <= offset:
                     start = end = position + header.size_bytes
                     continue
-                if start < end and header.base_offset < next_offset:
+                if start < end and base_offset < next_offset:
                     return before_gap or _misplaced(header, start, end, next_offset, epochs)
             suspect = header
             verify_crc(view, position, header)
             suspect = None
-            is_gap = header.base_offset > next_offset
+            is_gap = base_offset > next_offset
             before_gap = _misplaced(header, start, end, next_offset, epochs) if is_gap else None
             if header.partition_leader_epoch != epoch:
                 epoch = header.partition_leader_epoch
-                epochs.append((epoch, header.base_offset))
+                epochs.append((epoch, base_offset))
             end = position + header.size_bytes
             next_offset = header.next_offset
         if next_offset == offset and len(view):

@@ -47,13 +47,17 @@ class CopiedGroup:
     count: int
     """Number of all offsets at the source."""
     is_settled: bool = False
-    """True if nothing has to be done before the source's offsets change."""
+    """True if nothing has to be done before the source's offsets change, or the next full round."""
     waiting: int = 0
     """Offsets that the replica has not reached."""
     has_members: bool = False
     """True if the group has members at the hub."""
     moved_on: Sequence[TopicPartition] = ()
     """Partitions whose offset at the hub was committed by somebody else."""
+
+    def leave_to_members(self) -> None:
+        """Note that the group has members at the hub. A full round looks at the group again."""
+        self.has_members, self.is_settled, self.waiting, self.moved_on = True, True, 0, ()
 
 
 @dataclass(slots=True)
@@ -169,8 +173,10 @@ class GroupOffsetWriter:
             if isinstance(standing, KafkaError):
                 self._fail(coordinator, [group], standing, current)
                 continue
-            states[group].has_members = standing not in MEMBERLESS
-            if not states[group].has_members:
+            states[group].has_members = False
+            if standing not in MEMBERLESS:
+                states[group].leave_to_members()
+            else:
                 memberless[group] = [each for each in share[group] if each.topic in self._destination.view.topics]
         there = await self._fetch(coordinator, memberless, current)
         await self._journal.read_on()
@@ -255,8 +261,8 @@ class GroupOffsetWriter:
             is_done = False
             refusals = {code for code in codes.values() if code is not ErrorCode.NONE}
             if refusals & _HAS_MEMBERS:
-                state.has_members = True
-            else:
-                for code in refusals or {ErrorCode.UNKNOWN_SERVER_ERROR}:
-                    self._fail(coordinator, [group], KafkaError(code, f"commit of group {group} at the hub"), current)
+                state.leave_to_members()
+                return
+            for code in refusals or {ErrorCode.UNKNOWN_SERVER_ERROR}:
+                self._fail(coordinator, [group], KafkaError(code, f"commit of group {group} at the hub"), current)
         state.is_settled = is_done

@@ -9,8 +9,10 @@ import pytest
 import trio
 from confluent_kafka import Consumer, TopicPartition
 
+from pipeline.client.admin.groups import EMPTY
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.coordination.zookeeper import open_zookeeper
+from pipeline.mirror import group_offset_writer
 from tests.support.brokers import serving_cluster
 from tests.support.clients import wait_for
 from tests.support.group_moves import (
@@ -116,6 +118,32 @@ async def test_a_group_with_members_at_the_hub_is_not_touched(site: Site) -> Non
             await poll(consumer.close)
         await until_committed(site.hub, "g", {0: 9})
         await until_left_alone(service)
+
+
+async def test_the_coordinator_of_the_hub_refuses_a_commit_after_a_member_joined(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mirror believes that the group is still empty."""
+
+    async def describe_as_empty(_cluster: Cluster, _broker: Any, groups: Sequence[str], **_: float) -> dict[str, str]:
+        return dict.fromkeys(groups, EMPTY)
+
+    monkeypatch.setattr(group_offset_writer, "describe_states", describe_as_empty)
+    await make(site.east)
+    await publish(site.east, *VALUES)
+    await commit(site.east, "g", 5)
+    async with site.mirroring(**COPYING) as service:
+        await until_committed(site.hub, "g", {0: 5})
+        with joined(bootstrap_of(site.hub)) as consumer:
+            consumer.subscribe(["clicks"])
+            with trio.fail_after(DEADLINE_S):
+                while not consumer.assignment():
+                    await trio.to_thread.run_sync(consumer.poll, 0.1)
+            await commit(site.east, "g", 9)
+            await until_left_alone(service, {"group": "g", "reason": "has members at the hub"})
+            assert groups_status(service)["error"] is None
+            assert await committed_offsets(site.hub, "g") == {0: 5}
+            await trio.to_thread.run_sync(consumer.close)
 
 
 async def test_offsets_of_old_consumers_come_from_zookeeper(site: Site, zookeeper: str) -> None:

@@ -55,15 +55,15 @@ def status(
     for source in document["sources"]:
         if source["error"]:
             output.say(f"{source['name']}: {source['error']}")
-        if source["groups"]:
+        if source.get("groups"):  # older mirrors have none
             _say_groups(source["name"], source["groups"])
 
 
 def _say_groups(source: str, groups: Mapping[str, Any]) -> None:
     """Say how far the committed offsets of a source's groups were copied."""
-    age = "not yet" if groups["age_seconds"] is None else f"{groups['age_seconds']:.1f} s ago"
+    age = "not compared yet" if groups["age_seconds"] is None else f"compared {groups['age_seconds']:.1f} s ago"
     output.say(
-        f"{source}: offsets of groups: compared {age}, {groups['copied']} copied, {groups['waiting']} wait, "
+        f"{source}: offsets of groups: {age}, {groups['copied']} copied, {groups['waiting']} wait, "
         f"{groups['left_alone_count']} left alone"
     )
     for one in groups["left_alone"]:

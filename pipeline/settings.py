@@ -96,12 +96,12 @@ def _configuration_error(model: type[SettingsModel], error: ValidationError) -> 
     key = ".".join(str(part) for part in first["loc"])
     reason = reason_of(first)
     match first["type"]:
+        case "missing" if any(str(name).startswith(f"{key}.") for name in first["input"]):  # a table, flattened
+            return ConfigurationError(key, f"must be a list of tables: write [[{key}]]")
         case "missing":
             return ConfigurationError(key, "is missing")
         case "extra_forbidden":
             return ConfigurationError(key, f"is not a setting of the {model.service}{hint(key, model)}")
-        case "tuple_type" if isinstance(first["input"], Mapping):
-            return ConfigurationError(key, f"must be a list of tables: write [[{key}]]")
         case _ if isinstance(first["input"], Mapping):
             named = [str(field.alias) for field in model.model_fields.values() if str(field.alias) in reason]
             leading = next((name for name in named if reason.startswith(f"{name} ")), None)

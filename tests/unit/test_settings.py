@@ -51,7 +51,6 @@ def test_values_are_read_by_their_dotted_names() -> None:
         ({"http.listen": "a:1", "bootstrap.servers": 9092}, "bootstrap.servers", "must be text in quotes"),
         ({"http.listen": "a:1", "bootstrap.servers": ["a:1"]}, "bootstrap.servers", "must be text in quotes"),
         ({"http.listen": "a:1", "peers": "east"}, "peers", r"^peers: must be a list \(given: 'east'\)$"),
-        ({"http.listen": "a:1", "peers": {"name": "east"}}, "peers", r"must be a list of tables: write \[\[peers\]\]$"),
         ({"http.listen": "a:1", "linger.ms": 2000}, "linger.ms", "less than or equal to 1000"),
         ({"http.listen": "a:1", "linger.m": 1}, "linger.m", "did you mean linger.ms"),
         ({"http.listen": "a:1", "linger.ms": 13}, "linger.ms", "^linger.ms: must not be 13, which brings bad luck$"),
@@ -104,3 +103,32 @@ def test_unreadable_files_and_assignments_are_explained(tmp_path: Path) -> None:
     assert parse_assignments(["a.b = 1", "c=x=y"]) == {"a.b": "1", "c": "x=y"}
     with pytest.raises(ConfigurationError, match="key=value"):
         parse_assignments(["novalue"])
+
+
+class Peers(SettingsModel):
+    """A service with a list of tables that it needs."""
+
+    service: ClassVar[str] = "example"
+    peers: tuple[dict[str, str], ...] = Field(alias="peers")
+
+
+def test_a_table_in_place_of_a_list_of_tables_is_refused_with_the_right_brackets(tmp_path: Path) -> None:
+    path = tmp_path / "example.toml"
+    path.write_text('[peers]\nname = "east"\n')
+    with pytest.raises(ConfigurationError, match=r"^peers: must be a list of tables: write \[\[peers\]\]$"):
+        Peers.from_settings(read_settings(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'log.dirs = "/a"\n"log.dirs" = "/b"\n',
+        '"log.dirs" = "/b"\n[log]\ndirs = "/a"\n',
+        '[[live]]\nlog.dirs = "/a"\n"log.dirs" = "/b"\n',
+    ],
+)
+def test_a_setting_that_is_written_in_two_ways_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "example.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"example\.toml: log\.dirs: is set twice"):
+        read_settings(path)

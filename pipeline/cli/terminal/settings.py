@@ -13,7 +13,7 @@ Settings = dict[str, Any]
 def read_settings(path: Path) -> Settings:
     """Return the settings of a TOML file by dotted name; `[[name]]` arrays of tables become lists of flat settings.
 
-    Raises ConfigurationError if the file cannot be read or is not TOML.
+    Raises ConfigurationError if the file cannot be read, is not TOML, or has a setting twice.
     """
     try:
         with path.open("rb") as file:
@@ -23,19 +23,25 @@ def read_settings(path: Path) -> Settings:
     except (ValueError, RecursionError) as error:  # not TOML, not even UTF-8, or nested too deeply
         hint = "; text needs quotes" if "Invalid value" in str(error) else ""
         raise ConfigurationError(str(path), f"is not TOML: {error}{hint}") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error.key}", error.reason) from error
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> Settings:
-    """`{"log": {"dirs": "d"}}` becomes `{"log.dirs": "d"}`."""
+    """`{"log": {"dirs": "d"}}` becomes `{"log.dirs": "d"}`. Raises ConfigurationError if two values get one name."""
     flat: Settings = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{name}."))
-        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
-            flat[name] = [flatten(item) for item in value]
+            found = flatten(value, f"{name}.")
+        elif _is_tables(value):
+            found = {name: [flatten(item) for item in value]}
         else:
-            flat[name] = value
+            found = {name: value}
+        twice = flat.keys() & found.keys()
+        if twice:
+            raise ConfigurationError(min(twice), "is set twice, as a quoted key and as a dotted key or in a table")
+        flat |= found
     return flat
 
 

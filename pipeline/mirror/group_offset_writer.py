@@ -65,6 +65,9 @@ class GroupRound:
     """State of a round over all groups of a source."""
 
     is_full: bool
+    """True if unchanged groups are compared, too."""
+    is_listed: bool = True
+    """True unless a broker of the source, or ZooKeeper, did not list its groups."""
     taken: set[str] = field(default_factory=set)
     """Groups that were listed: a group that moves between two coordinators may be listed twice."""
     silent: set[BrokerId] = field(default_factory=set)

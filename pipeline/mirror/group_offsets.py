@@ -147,14 +147,14 @@ class GroupOffsetCopier:
         async with trio.open_nursery() as nursery:
             for broker in brokers:
                 nursery.start_soon(self._copy_from, broker, names, in_zookeeper, current)
+        if not current.is_listed:  # a broker may have newer offsets of a group than ZooKeeper (invariant C)
+            return
         rest = sorted(in_zookeeper - current.taken)
         current.taken.update(rest)
         await self._copy_pages(None, rest, names, in_zookeeper, current)
-        if current.errors:
-            return
         for group in self._states.keys() - current.taken:
             del self._states[group]
-        if current.is_full:
+        if current.is_full and not current.errors:
             await self._journal.read_on()
             gone = [group for group in self._journal.groups_of(self.name) if group not in current.taken]
             await self._writer.forget([group for group in gone if self._selection.selects(group)], current)
@@ -173,6 +173,7 @@ class GroupOffsetCopier:
         try:
             return {group for group in await self._zookeeper.list_groups() if self._selection.selects(group)}
         except PipelineError as error:
+            current.is_listed = False
             current.note(error)
             return set()
 
@@ -183,6 +184,7 @@ class GroupOffsetCopier:
         try:
             listed = await list_groups_of(self._source, broker, timeout_s=self._timeout_s)
         except PipelineError as error:
+            current.is_listed = False
             current.note(error)
             return
         groups = [one.id for one in listed if one.id not in current.taken and self._selection.selects(one.id)]
@@ -287,6 +289,9 @@ class GroupOffsetCopier:
             for group, mirrored in changed.items()
         }
         await self._writer.write(wanted, self._states, current)
+        for group, mirrored in changed.items():
+            if any(each.topic not in right for each in mirrored):  # the source's answer may change soon
+                self._states[group].is_settled = False
 
     async def _topics_of_table(self, topics: Iterable[str]) -> set[str]:
         """Return the topics that the source has now under the id of the table (invariant A)."""

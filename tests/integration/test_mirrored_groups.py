@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from pipeline.client.admin.groups import EMPTY
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.coordination.zookeeper import open_zookeeper
-from pipeline.mirror import group_offset_writer
+from pipeline.errors import NetworkError
+from pipeline.mirror import group_offset_writer, group_offsets
 from tests.support.brokers import serving_cluster
 from tests.support.clients import wait_for
 from tests.support.group_moves import (
@@ -176,6 +177,36 @@ async def test_offsets_of_old_consumers_come_from_zookeeper(site: Site, zookeepe
             await after_a_round(service)
             assert await committed_offsets(site.hub, "odd") == {}
             await until(lambda: groups_status(service)["error"] is None)
+
+
+async def test_zookeeper_does_not_speak_for_a_broker_that_is_away(
+    site: Site, zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has committed to the broker since then."""
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise NetworkError("broker 1 is on strike")
+
+    await make(site.east)
+    await publish(site.east, *VALUES[:10])
+    await commit(site.east, "both", 8)
+    sources = [
+        {"name": "east", "bootstrap.servers": "given:1", "zookeeper.connect": zookeeper},
+        {"name": "west", "bootstrap.servers": "given:1"},
+    ]
+    async with open_zookeeper(zookeeper) as client:
+        await client.create("/consumers/both/offsets/clicks/0", b"2")
+        written: list[dict[int, int]] = []
+        async with site.mirroring(sources=sources, **COPYING) as service:
+            with monkeypatch.context() as patch:
+                patch.setattr(group_offsets, "list_groups_of", fail)
+                await until_copied(site.hub, CLICKS, *VALUES[:10])
+                rounds = service._groups["east"]._rounds
+                await until(lambda: service._groups["east"]._rounds > rounds + 2)
+                assert groups_status(service)["error"] == "broker 1 is on strike"
+                written.append(await committed_offsets(site.hub, "both"))
+            await until_committed(site.hub, "both", {0: 8})
+            assert written == [{}]
 
 
 async def test_a_zookeeper_that_is_away_is_shown_and_the_brokers_groups_are_copied(site: Site) -> None:

@@ -2,15 +2,18 @@
 
 import http.client
 import json
+import os
 import signal
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Awaitable, Callable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 import trio
 import typer
 
@@ -23,6 +26,8 @@ Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Set
 
 ANSWER_TIMEOUT_S = 30.0
 REGISTRY_TIMEOUT_S = 10.0
+
+logger = structlog.get_logger()
 
 
 def http_url(text: str) -> str:
@@ -39,12 +44,17 @@ def http_url(text: str) -> str:
 
 
 def run_service(run: Callable[[Settings], Awaitable[Any]], config: Path) -> None:
-    """Run a service with the settings of a file, in the foreground, until a signal arrives or it fails."""
+    """Run a service with the settings of a file, in the foreground, until a signal arrives or it fails.
+
+    Logs the start with the program's version, and the end.
+    """
     output.configure_logging()
     settings = read_settings(config)
+    logger.info("starting", version=version("pipeline"), config=str(config), pid=os.getpid())
     try:
         with unwrapped_errors():
             trio.run(run_until_signalled, partial(run, settings))
+        logger.info("stopped")
     except ConfigurationError as error:
         raise ConfigurationError(f"{config}: {error.key}", error.reason) from error
 
@@ -59,7 +69,8 @@ async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> None:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(run_and_end)
-            async for _ in signals:
+            async for number in signals:
+                logger.info("stopping", signal=signal.Signals(number).name)
                 nursery.cancel_scope.cancel()
                 break
 

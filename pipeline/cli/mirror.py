@@ -1,6 +1,6 @@
 """`pipeline mirror`: copy the logs of live clusters into the offline one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,13 @@ Mirror = Annotated[str, typer.Option("--mirror", metavar="URL", parser=http_url,
 
 app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies live clusters into the offline one.")
 
+WELL = frozenset({"caught_up", "copying"})
+"""States of partitions without trouble."""
+MAX_TROUBLES = 50
+"""Partitions with trouble that are listed without `--all`."""
+MAX_NAMED = 10
+UNKNOWN = "unknown"
+
 
 @app.command()
 def start(config: Config) -> None:
@@ -30,33 +37,112 @@ def start(config: Config) -> None:
 @app.command()
 def status(
     url: Mirror,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this source topic; may be repeated.")
+    ] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="List all partitions, not only those with trouble.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the mirrored partitions, their lag and their errors."""
+    """Show each source with its lag, and the partitions with trouble.
+
+    Exit code 1 if a source or the hub does not answer, a partition is not copied, or a lag is unknown.
+    """
     document = read_json(f"{url}/v1/status")
+    if topic:
+        _choose_topics(document, topic)
     if json:
         output.print_json(document)
-        return
-    rows = [
-        [
-            source["name"],
-            f"{partition['topic']}-{partition['partition']}",
-            f"{partition['replica_topic']}-{partition['replica_partition']}",
-            partition["position"],
-            partition["lag"],
-            partition["error"] or "",
-        ]
-        for source in document["sources"]
-        for partition in source["partitions"]
-    ]
-    output.say(output.table(["SOURCE", "PARTITION", "REPLICA", "POSITION", "LAG", "ERROR"], rows))
+    else:
+        _print_status(document, show_all=show_all)
+    if found := status_troubles(document):
+        output.exit_with("; ".join(found))
+
+
+def status_troubles(document: Mapping[str, Any]) -> list[str]:
+    """Return what keeps a mirror from being well, in sentences; none if all partitions are copied with a known lag."""
+    found = [f"the hub: {document['error']}"] if document["error"] else []
+    for source in document["sources"]:
+        name = source["name"]
+        if source["error"] or not source["up"]:
+            found.append(f"source {name}: {source['error'] or 'is not up'}")
+        if source.get("groups") and source["groups"]["error"]:
+            found.append(f"offsets of groups of {name}: {source['groups']['error']}")
+        bad = [partition for partition in source["partitions"] if partition["state"] not in WELL]
+        unknown = [partition for partition in source["partitions"] if partition["lag"] is None]
+        if bad:
+            found.append(f"{output.counted(len(bad), 'partition')} of {name} not copied")
+        if unknown:
+            found.append(f"{output.counted(len(unknown), 'partition')} of {name} with unknown lag")
+    return found
+
+
+def _choose_topics(document: dict[str, Any], topics: Sequence[str]) -> None:
+    """Leave the partitions of these topics in the document. Ends the command if a topic has none."""
+    for source in document["sources"]:
+        chosen = [partition for partition in source["partitions"] if partition["topic"] in topics]
+        source["partitions"] = chosen
+        source["states"] |= {state: sum(each["state"] == state for each in chosen) for state in source["states"]}
+        source["unknown_lags"] = sum(each["lag"] is None for each in chosen)
+    found = {partition["topic"] for source in document["sources"] for partition in source["partitions"]}
+    if missing := sorted(set(topics) - found):
+        output.exit_with(f"no partition of topic {output.enumeration(missing, MAX_NAMED)} is mirrored")
+
+
+def _print_status(document: Mapping[str, Any], *, show_all: bool) -> None:
+    headings = ["SOURCE", "UP", "PARTITIONS", "UNKNOWN-LAG", "LARGEST-LAG", "LARGEST-SECONDS", "LAST-ANSWER", "STATES"]
+    output.say(output.table(headings, [_summary(source) for source in document["sources"]]))
     if document["error"]:
-        output.say(f"destination: {document['error']}")
+        output.say(f"destination: {output.printable(document['error'])}")
     for source in document["sources"]:
         if source["error"]:
-            output.say(f"{source['name']}: {source['error']}")
+            output.say(f"{source['name']}: {output.printable(source['error'])}")
         if source.get("groups"):  # older mirrors have none
             _say_groups(source["name"], source["groups"])
+    listed = [
+        (source["name"], partition)
+        for source in document["sources"]
+        for partition in source["partitions"]
+        if show_all or partition["state"] not in WELL or partition["lag"] is None
+    ]
+    if not listed:
+        return
+    shown = listed if show_all else listed[:MAX_TROUBLES]
+    columns = ["SOURCE", "PARTITION", "REPLICA", "STATE", "POSITION", "LAG", "SECONDS", "BYTES/S", "ERROR"]
+    output.say("\n" + output.table(columns, [_row(name, partition) for name, partition in shown]))
+    if len(shown) < len(listed):
+        output.say(f"... and {len(listed) - len(shown)} more with trouble: --all lists all partitions")
+    advices = dict.fromkeys((each["state"], each["advice"]) for _, each in listed if each["advice"])
+    for state, advice in advices:
+        output.say(f"{state}: {advice}")
+
+
+def _summary(source: Mapping[str, Any]) -> list[object]:
+    partitions = source["partitions"]
+    age_s = source["answer_age_seconds"]
+    return [
+        source["name"],
+        "yes" if source["up"] else "no",
+        len(partitions),
+        source["unknown_lags"],
+        max((each["lag"] for each in partitions if each["lag"] is not None), default=None),
+        max((each["lag_seconds"] for each in partitions if each["lag_seconds"] is not None), default=None),
+        "never" if age_s is None else f"{age_s:.1f} s ago",
+        ", ".join(f"{count} {state}" for state, count in source["states"].items() if count) or None,
+    ]
+
+
+def _row(source: str, partition: Mapping[str, Any]) -> list[object]:
+    return [
+        source,
+        f"{partition['topic']}-{partition['partition']}",
+        f"{partition['replica_topic']}-{partition['replica_partition']}",
+        partition["state"],
+        partition["position"],
+        UNKNOWN if partition["lag"] is None else partition["lag"],
+        UNKNOWN if partition["lag_seconds"] is None else partition["lag_seconds"],
+        round(partition["bytes_per_second"]),
+        partition["error"] or "",
+    ]
 
 
 def _say_groups(source: str, groups: Mapping[str, Any]) -> None:

@@ -25,12 +25,15 @@ from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffset
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.raw_produce import RawProduced, raw_produce
 from pipeline.mirror.config import MirrorConfig
-from pipeline.mirror.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.copies import Advice, PartitionCopy, SourceCopies
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.gap_policy import GapCrossing
+from pipeline.mirror.high_watermarks import HighWatermarks
 from pipeline.mirror.locator import Locator
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.records.batch import read_header
 
 POLL_TIMEOUT_S = 1.0
 
@@ -58,6 +61,7 @@ class SourceCopier:
         crossing = GapCrossing(gaps, source, config.gap_policy, clock=clock, timeout_s=self._timeout_s)
         recheck_s = max(config.refresh_interval_ms, config.retry_backoff_ms) / 1000
         self._locator = Locator(self.copies, crossing, destination, timeout_s=self._timeout_s, recheck_s=recheck_s)
+        self._watermarks = HighWatermarks(self.copies, source, fetch_wait_s=config.fetch_max_wait_ms / 1000)
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -66,8 +70,12 @@ class SourceCopier:
             max_partition_bytes=min(self._config.fetch_max_bytes, 4 * 1024 * 1024),
             max_wait_ms=self._config.fetch_max_wait_ms,
         )
-        async with open_consumer(self._source, settings) as consumer, trio.open_nursery() as nursery:
+        async with (
+            open_consumer(self._source, settings, self.copies.note_answer) as consumer,
+            trio.open_nursery() as nursery,
+        ):
             nursery.start_soon(self._locator.run, consumer)
+            nursery.start_soon(self._watermarks.run)
             while True:
                 await self._copy_once(consumer)
 
@@ -81,7 +89,7 @@ class SourceCopier:
             self.copies.locate_again(self.copies.states[error.topic_partition])
             return
         except PartitionFetchError as error:
-            self._rest(consumer, self.copies.states[error.topic_partition], str(error))
+            self._rest(consumer, self.copies.states[error.topic_partition], str(error), advice_on(error))
             return
         for fetched in requests_of(polled, self._config.fetch_max_bytes):
             found = [(self.copies.states[partition], batches) for partition, batches in fetched.items()]
@@ -93,18 +101,10 @@ class SourceCopier:
             )
             for copy, batches in due:
                 self._conclude(consumer, copy, batches, results[copy.assignment.replica])
-        for partition in consumer.assignment:
-            self._look_at(consumer, self.copies.states[partition])
-
-    def _look_at(self, consumer: Consumer, copy: PartitionCopy) -> None:
-        """Take note of the source's high watermark. A partition that has caught up has no error."""
-        if copy.is_rejected:
-            consumer.remove(copy.source)
-            return
-        copy.high_watermark = consumer.high_watermark(copy.source)
-        self._metrics.set_lag(copy.assignment.source, copy.lag)
-        if copy.lag == 0:
-            copy.error = None
+        while self.copies.withdrawn:
+            partition = self.copies.withdrawn.pop()
+            if self.copies.states[partition].is_rejected:
+                consumer.remove(partition)
 
     def _conclude(self, consumer: Consumer, copy: PartitionCopy, batches: FetchedBatches, result: RawProduced) -> None:
         if copy.is_rejected:
@@ -113,22 +113,44 @@ class SourceCopier:
             offsets = batches.next_offset - batches.position
             self._metrics.count_copied(copy.assignment.source, len(batches.data), offsets)
             copy.position = copy.replica_end = batches.next_offset
-            copy.error = None
+            copy.trouble = None
+            # The oldest of these batches, since headers after it would have to be searched: no lag is understated.
+            timestamp_ms = read_header(batches.data, 0).max_timestamp
+            copy.progress.note_copied(
+                batches.next_offset,
+                size=len(batches.data),
+                offsets=offsets,
+                timestamp_ms=timestamp_ms,
+                now=trio.current_time(),
+            )
         elif not result.is_overlap:
-            self._rest(consumer, copy, str(result.error))
+            self._rest(consumer, copy, str(result.error), advice_on(result.error))
         elif result.log_end_offset == copy.replica_end:
             reason = (
                 f"a batch of the source begins before the end of the replica, {copy.replica_end}: they are not copies"
             )
-            self._rest(consumer, copy, reason)
+            self._rest(consumer, copy, reason, Advice.REPLACE_HUB_TOPIC)
         else:
             # Appended before (a lost answer, another mirror), or lost by the replica: ask for its end (invariant B).
             consumer.remove(copy.source)
             self.copies.locate_again(copy)
 
-    def _rest(self, consumer: Consumer, copy: PartitionCopy, reason: str) -> None:
+    def _rest(self, consumer: Consumer, copy: PartitionCopy, reason: str, advice: Advice) -> None:
         consumer.remove(copy.source)
-        self.copies.rest(copy, reason)
+        self.copies.rest(copy, reason, advice)
+
+
+def advice_on(error: Exception) -> Advice:
+    """Return the action that ends the trouble of a failed fetch or append."""
+    cause = error.cause if isinstance(error, PartitionFetchError) else error
+    code = cause.code if isinstance(cause, KafkaError) else None
+    if code is ErrorCode.POLICY_VIOLATION:
+        return Advice.REPLACE_HUB_TOPIC
+    if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and cause is not error:
+        return Advice.ALLOW_AT_SOURCE
+    if code is ErrorCode.INCONSISTENT_TOPIC_ID:
+        return Advice.RENAME_AT_SOURCE
+    return Advice.LOOK_AT_BOTH
 
 
 def requests_of(polled: Iterable[FetchedBatches], max_bytes: int) -> list[dict[TopicPartition, FetchedBatches]]:

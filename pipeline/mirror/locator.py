@@ -75,8 +75,9 @@ class Locator:
             if not copy.is_rejected:
                 copy.replica_end, copy.position = end, position
                 copy.is_out_of_range, copy.halt = False, None
+                copy.progress.note_position(position)
                 consumer.add(copy.source, position, copy.assignment.source.topic_id)
-                if copy.high_watermark is None:
+                if copy.trouble is not None or copy.progress.answered_at is None:
                     names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
                     logger.info("copying", source=self._copies.source, **names, offset=position)
         finally:

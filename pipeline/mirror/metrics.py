@@ -1,4 +1,4 @@
-"""Metrics of a mirror."""
+"""Counters of a mirror. Most gauges are computed when they are asked for: see `status.py`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,22 +11,23 @@ LABELS = ("source", "topic", "partition")
 
 
 class MirrorMetrics:
-    """Counters and gauges by source partition, and a gauge for each source."""
+    """Counters by source partition, and the registry that gauges join."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         counter = partial(Counter, labelnames=LABELS, registry=registry)
         self._bytes = counter("mirror_copied_bytes", "Bytes of batches appended to replicas.")
         self._offsets = counter("mirror_copied_offsets", "Offsets by which replicas moved on.")
         self._failures = counter("mirror_failures", "Times copying a partition failed.")
-        gauge = partial(Gauge, registry=registry)
-        self._lag = gauge("mirror_lag_offsets", "Offsets by which the replica is behind its source.", LABELS)
         self.count_skipped_table_records = table_records_skipped(registry).inc
-        self._up = gauge("mirror_source_up", "1 if the source answered when it was last asked.", LABELS[:1])
         self._group_offsets = Counter(
             "mirror_group_offsets_copied", "Committed offsets written to the hub.", LABELS[:1], registry=registry
         )
-        self._group_age = gauge(
-            "mirror_group_offsets_age_seconds", "Time since the last round over all groups without errors.", LABELS[:1]
+        self._group_age = Gauge(
+            "mirror_group_offsets_age_seconds",
+            "Time since the last round over all groups without errors.",
+            LABELS[:1],
+            registry=registry,
         )
 
     def count_group_offsets(self, source: str, count: int) -> None:
@@ -37,24 +38,15 @@ class MirrorMetrics:
         """Show the age in seconds of the source's committed offsets at the hub."""
         self._group_age.labels(source).set_function(age_s)
 
-    def set_up(self, source: str, is_up: bool) -> None:
-        """Note whether the source cluster answered."""
-        self._up.labels(source).set(is_up)
-
     def count_copied(self, source: SourcePartition, size: int, offsets: int) -> None:
         """Count `size` bytes that were appended, and the `offsets` that the replica advanced."""
-        labels = _labels(source)
+        labels = labels_of(source)
         self._bytes.labels(*labels).inc(size)
         self._offsets.labels(*labels).inc(max(0, offsets))
 
     def count_failure(self, source: SourcePartition) -> None:
         """Count a failure of copying, which will be tried again."""
-        self._failures.labels(*_labels(source)).inc()
-
-    def set_lag(self, source: SourcePartition, lag: int | None) -> None:
-        """Show the lag of a replica; None (not known) leaves the last value."""
-        if lag is not None:
-            self._lag.labels(*_labels(source)).set(lag)
+        self._failures.labels(*labels_of(source)).inc()
 
 
 def table_records_skipped(registry: CollectorRegistry) -> Counter:
@@ -63,5 +55,6 @@ def table_records_skipped(registry: CollectorRegistry) -> Counter:
     return Counter("mirror_table_records_skipped", text, registry=registry)
 
 
-def _labels(source: SourcePartition) -> tuple[str, str, str]:
+def labels_of(source: SourcePartition) -> tuple[str, str, str]:
+    """Return the values of `LABELS` for a source partition."""
     return source.cluster, source.partition.topic, str(source.partition.partition)

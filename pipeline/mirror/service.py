@@ -7,15 +7,13 @@ from typing import Any
 import structlog
 import trio
 from prometheus_client import CollectorRegistry
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
+from pipeline.mirror.copies import Advice
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copiers
 from pipeline.mirror.metrics import MirrorMetrics
@@ -23,14 +21,14 @@ from pipeline.mirror.replica_topics import ReplicaTopics
 from pipeline.mirror.resume import Resumption
 from pipeline.mirror.selection import TopicSelection, compile_patterns
 from pipeline.mirror.source_identity import refusal_of
+from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.table import Assignment, Proposal, SourcePartition
 from pipeline.mirror.table_journal import TableJournal
 from pipeline.model import Clock, HostPort, TopicPartition
-from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.http import http_application, serve_http
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.schema import ZERO_UUID
 
-NOT_REACHED_YET = "not reached yet"
 FIRST_ANSWER_TIMEOUT_S = 2.0
 """Shorter than `produce.timeout.ms`, so that a cluster that is away at the start is soon reported."""
 
@@ -60,8 +58,6 @@ class MirrorService:
         self._journal = TableJournal(destination, metrics.count_skipped_table_records)
         self._replicas = ReplicaTopics(destination, self._journal.table)
         self._sources = sources
-        self._metrics = metrics
-        self._source_errors: dict[str, str | None] = dict.fromkeys(sources, NOT_REACHED_YET)
         self._source_topics: dict[str, dict[str, TopicMetadata]] = {name: {} for name in sources}
         """Selected topics of each source, as of its last answer."""
         self._cluster_ids: dict[str, str | None] = dict.fromkeys(sources)
@@ -69,9 +65,6 @@ class MirrorService:
         self._not_asked = set(sources)
         self._all_asked = trio.Event()
         """Set once each source has answered or failed: replica topics created from then on name all their sources."""
-        self._error: str | None = NOT_REACHED_YET
-        for name in sources:
-            metrics.set_up(name, False)
         self._journal_turn = trio.Lock()
         self.gaps = GapJournal(destination, clock=clock, rng=rng)
         self._copiers = {
@@ -87,6 +80,9 @@ class MirrorService:
             rng=rng,
             metrics=metrics,
         )
+        copies = {name: copier.copies for name, copier in self._copiers.items()}
+        groups = {name: copier.status for name, copier in self._groups.items()}
+        self.state = MirrorStatus(copies, groups, metrics, clock=clock, fetch_wait_s=config.fetch_max_wait_ms / 1000)
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -99,11 +95,12 @@ class MirrorService:
                     await self.gaps.open()
                 break
             except PipelineError as error:
-                self._error = str(error)
+                self.state.error = str(error)
                 logger.warning("destination_not_ready", error=str(error))
                 await trio.sleep(self._config.retry_backoff_ms / 1000)
             timeout_s = self._config.produce_timeout_ms / 1000
-        self._error = None
+        self.state.error = None
+        self._expect_copies()
         async with trio.open_nursery() as nursery:
             for name, copier in self._copiers.items():
                 nursery.start_soon(copier.run)
@@ -111,37 +108,47 @@ class MirrorService:
             for groups in self._groups.values():
                 nursery.start_soon(groups.run)
 
+    def _expect_copies(self) -> None:
+        """Show the partitions of the table from the start on, also if their source is away."""
+        for assignment in self._journal.table.assignments():
+            copier = self._copiers.get(assignment.source.cluster)
+            if copier is not None and self._selection.selects(assignment.source.partition.topic):
+                copier.copies.expect(assignment)
+
     async def _refresh_regularly(self, name: str) -> None:
         """Look for new topics and partitions of one source until cancelled. A source that is away delays no other."""
         timeout_s = FIRST_ANSWER_TIMEOUT_S
+        contact = self.state.contacts[name]
         while True:
             try:
                 with unwrapped_errors():
-                    self._source_errors[name] = await self._refresh(name, timeout_s)
+                    contact.set_error(await self._refresh(name, timeout_s))
             except PipelineError as error:
-                self._source_errors[name] = str(error)
-            if self._source_errors[name] is not None:
-                logger.warning("refresh_failed", source=name, error=self._source_errors[name])
+                contact.set_error(str(error))
+            if contact.error is not None:
+                logger.warning("refresh_failed", source=name, error=contact.error)
             await trio.sleep(self._config.refresh_interval_ms / 1000)
             timeout_s = self._config.produce_timeout_ms / 1000
 
     async def _refresh(self, name: str, timeout_s: float) -> str | None:
         """Look once and return the source's problem, if any. Raises PipelineError if the destination refuses writes."""
+        contact = self.state.contacts[name]
+        contact.begin()
         try:
             with unwrapped_errors():
                 view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
+            contact.end(is_answered=True)
             self._cluster_ids[name] = view.cluster_id
             self._source_topics[name] = {
                 topic.name: topic for topic in view.topics.values() if self._selection.selects(topic.name)
             }
         except PipelineError as error:
-            self._metrics.set_up(name, False)
+            contact.end(is_answered=False)
             return str(error)
         finally:
             self._not_asked.discard(name)
             if not self._not_asked:
                 self._all_asked.set()
-        self._metrics.set_up(name, True)
         await self._all_asked.wait()
         async with self._journal_turn:
             await self._journal.read_on()
@@ -212,7 +219,7 @@ class MirrorService:
                 continue
             if topic not in view.topics or number not in view.topics[topic].partitions:
                 reason = f"no longer exists in {name}; the replica keeps its records"
-                self._copiers[name].copies.reject(assignment, reason)
+                self._copiers[name].copies.reject(assignment, reason, advice=Advice.EXCLUDE)
 
     def _partition_counts(self) -> dict[str, int]:
         """Return the number of partitions that each replica topic needs for the partitions that its sources have.
@@ -240,31 +247,7 @@ class MirrorService:
 
     def status(self) -> dict[str, Any]:
         """Return the document of `/v1/status`."""
-        return {
-            "error": self._error,
-            "sources": [
-                {
-                    "name": name,
-                    "error": self._source_errors[name],
-                    "groups": self._groups[name].status() if name in self._groups else None,
-                    "partitions": [
-                        {
-                            "topic": partition.topic,
-                            "partition": partition.partition,
-                            "replica_topic": copy.assignment.replica.topic,
-                            "replica_partition": copy.assignment.replica.partition,
-                            "position": copy.position,
-                            "high_watermark": copy.high_watermark,
-                            "lag": copy.lag,
-                            "error": copy.error,
-                            "halt": None if copy.halt is None else copy.halt.to_json(),
-                        }
-                        for partition, copy in sorted(copier.copies.states.items())
-                    ],
-                }
-                for name, copier in self._copiers.items()
-            ],
-        }
+        return self.state.document()
 
 
 def _is_recreated(now: SourcePartition, assignment: Assignment) -> bool:
@@ -288,10 +271,16 @@ async def run_mirror(
     """
     service = MirrorService(config, sources, destination, clock=clock, rng=rng, metrics=MirrorMetrics(metrics))
 
-    async def serve_status(_request: Request) -> JSONResponse:
-        return JSONResponse(service.status())
-
-    routes = [Route("/v1/status", serve_status), service.resumption.route(), *operations_routes(metrics, lambda: None)]
+    application = http_application([*service.state.routes(), service.resumption.route()])
     async with trio.open_nursery() as nursery:
-        task_status.started(await nursery.start(serve_http, http_application(routes), config.http_listen))
+        address: HostPort = await nursery.start(serve_http, application, config.http_listen)
+        logger.info(
+            "mirror_ready",
+            http=str(address),
+            destination=",".join(map(str, config.destination)),
+            sources={source.name: ",".join(map(str, source.bootstrap)) for source in config.sources},
+            topics=list(config.topics),
+            topics_exclude=list(config.exclude),
+        )
+        task_status.started(address)
         await service.run()

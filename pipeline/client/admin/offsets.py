@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.leaders import ask_leaders
 from pipeline.client.cluster.metadata import ClusterMetadata
-from pipeline.model import TopicPartition
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -41,6 +42,25 @@ async def list_offsets(
     NetworkError or DeadlineExceededError if a partition stays without answer.
     """
     return await ask_leaders(cluster, positions, _ask_offsets, _read_offsets, timeout_s=timeout_s)
+
+
+async def list_offsets_at(
+    cluster: Cluster, broker: BrokerId, positions: Mapping[TopicPartition, int], *, timeout_s: float, lane: str
+) -> dict[TopicPartition, ListedOffset]:
+    """Ask one broker once for offsets as `list_offsets` does. Partitions that it answers with an error are left out.
+
+    Raises as `Cluster.request`. Requests of other lanes do not wait behind this one.
+    """
+    topics: dict[str, dict[int, int]] = {}
+    for topic_partition, position in positions.items():
+        topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = position
+    request = _ask_offsets(topics, cluster.view, int(timeout_s * 1000))
+    response = await cluster.request(broker, request, timeout_s=timeout_s, lane=lane)
+    return {
+        topic_partition: listed
+        for topic_partition, code, listed in _read_offsets(response)
+        if code == ErrorCode.NONE and topic_partition in positions
+    }
 
 
 def _ask_offsets(topics: Mapping[str, Mapping[int, int]], view: ClusterMetadata, timeout_ms: int) -> ListOffsetsRequest:

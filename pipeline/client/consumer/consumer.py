@@ -17,7 +17,7 @@ from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, begin_at
-from pipeline.client.consumer.fetcher import Fetcher, Taken
+from pipeline.client.consumer.fetcher import Fetcher, OnAnswer, Taken
 from pipeline.client.consumer.opening import RecordIterator, open_payload
 from pipeline.errors import CorruptBatchError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
@@ -220,9 +220,14 @@ def _closed_batches(taken: Taken) -> Iterator[_ClosedBatch]:
 
 
 @asynccontextmanager
-async def open_consumer(cluster: Cluster, config: ConsumerConfig) -> AsyncIterator[Consumer]:
-    """Open a consumer without assignment; it fetches in the background until the block ends."""
-    fetcher = Fetcher(cluster, config)
+async def open_consumer(
+    cluster: Cluster, config: ConsumerConfig, on_answer: OnAnswer | None = None
+) -> AsyncIterator[Consumer]:
+    """Open a consumer without assignment; it fetches in the background until the block ends.
+
+    `on_answer` is called at each answer of a leader for a partition, before its batches are returned by a poll.
+    """
+    fetcher = Fetcher(cluster, config, on_answer)
     consumer = Consumer(fetcher, config.max_opened_bytes)
     async with background_tasks() as nursery:
         nursery.start_soon(fetcher.run)

@@ -50,14 +50,17 @@ FETCH_LANE = "fetch"
 
 Taken = list[tuple[FetchState, FetchedBatches]]
 """Batches taken out of the buffer by one poll, in order."""
+OnAnswer = Callable[[TopicPartition, int], None]
+"""Notified of the partition and its high watermark at each answer without error, also if there are no new records."""
 
 
 class Fetcher:
     """Fetches the partitions of `states` ahead, and holds the batches and errors until `take`."""
 
-    def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
+    def __init__(self, cluster: Cluster, config: ConsumerConfig, on_answer: OnAnswer | None = None) -> None:
         self._cluster = cluster
         self._config = config
+        self._on_answer = on_answer
         self.states: dict[TopicPartition, FetchState] = {}
         self.changes = 0
         """Number of changes of `states`: a cheap check that a state is still current."""
@@ -243,7 +246,10 @@ class Fetcher:
                 state.is_asking = True
                 nursery.start_soon(self._resolve_out_of_range, broker, state)
             else:
-                state.high_watermark = data.high_watermark if outcome.error is None else state.high_watermark
+                if outcome.error is None:
+                    state.high_watermark = data.high_watermark
+                    if self._on_answer is not None:
+                        self._on_answer(topic_partition, data.high_watermark)
                 self._apply(broker, state, outcome)
 
     def _fail_request(

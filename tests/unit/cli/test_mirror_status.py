@@ -1,9 +1,10 @@
-"""`pipeline mirror status` says how far the offsets of groups were copied."""
+"""`pipeline mirror status`: sources, partitions with trouble, offsets of groups, exit codes."""
 
+import json
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from pipeline.cli import mirror
 from pipeline.cli.main import app
@@ -21,16 +22,121 @@ GROUPS = {
 }
 
 
-def status(monkeypatch: pytest.MonkeyPatch, source: dict[str, Any]) -> str:
-    document = {"error": None, "sources": [{"name": "east", "error": None, "partitions": [], **source}]}
-    monkeypatch.setattr(mirror, "read_json", lambda _url: document)
-    result = CliRunner().invoke(app, ["mirror", "status", "--mirror", "http://127.0.0.1:8090"])
-    assert result.exit_code == 0, result.output
-    return result.output
+STATES = ("locating", "copying", "caught_up", "silent", "waiting", "halted", "rejected", "gone")
+
+
+def line(number: int, state: str = "caught_up", lag: int | None = 0, **more: Any) -> dict[str, Any]:
+    """A partition of the document."""
+    place = {"topic": "clicks", "partition": number, "replica_topic": "clicks", "replica_partition": number}
+    seconds = None if lag is None else float(lag)
+    shown = {"state": state, "position": 7, "lag": lag, "lag_seconds": seconds, "bytes_per_second": 12.3}
+    return {**place, **shown, "error": None, "advice": None, **more}
+
+
+def source_of(partitions: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """A source of the document."""
+    return {
+        "name": "east",
+        "up": True,
+        "error": None,
+        "answer_age_seconds": 0.25,
+        "states": {state: sum(each["state"] == state for each in partitions) for state in STATES},
+        "unknown_lags": sum(each["lag"] is None for each in partitions),
+        "partitions": partitions,
+        **more,
+    }
+
+
+def run(monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], *options: str, error: str | None = None) -> Result:
+    monkeypatch.setattr(mirror, "read_json", lambda _url: {"error": error, "sources": [source]})
+    return CliRunner().invoke(app, ["mirror", "status", "--mirror", "http://127.0.0.1:8090", *options])
+
+
+def status(monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], exit_code: int = 0) -> str:
+    result = run(monkeypatch, source_of([], **source))
+    assert result.exit_code == exit_code, result.output
+    return result.stdout
+
+
+def test_a_mirror_without_trouble_has_a_summary_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, source_of([line(0), line(1, "copying", 30)]))
+    heading, east = result.stdout.splitlines()
+    assert heading.split()[:4] == ["SOURCE", "UP", "PARTITIONS", "UNKNOWN-LAG"]
+    assert east.split(maxsplit=9) == [
+        "east",
+        "yes",
+        "2",
+        "0",
+        "30",
+        "30.0",
+        "0.2",
+        "s",
+        "ago",
+        "1 copying, 1 caught_up",
+    ]
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_partitions_with_trouble_are_listed_with_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = line(1, "silent", None, error="no answer for 9 s", advice="check the network")
+    result = run(monkeypatch, source_of([line(0), silent]))
+    row, advice = result.stdout.splitlines()[-2:]
+    assert row.split(maxsplit=8) == [
+        "east", "clicks-1", "clicks-1", "silent", "7", "unknown", "unknown", "12", "no answer for 9 s",
+    ]  # fmt: skip
+    assert advice == "silent: check the network"
+    assert "clicks-0" not in result.stdout
+    assert result.exit_code == 1
+    assert result.stderr == "pipeline: 1 partition of east not copied; 1 partition of east with unknown lag\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "reason"),
+    [
+        (
+            {"up": False, "error": "no broker answers"},
+            None,
+            "source east: no broker answers",
+        ),
+        ({"up": False}, None, "source east: is not up"),
+        ({"error": "replica clicks: POLICY_VIOLATION"}, None, "source east: replica clicks: POLICY_VIOLATION"),
+        ({}, "not reached yet", "the hub: not reached yet"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], error: str | None, reason: str
+) -> None:
+    result = run(monkeypatch, source_of([line(0)], **source), error=error)
+    assert (result.exit_code, result.stderr) == (1, f"pipeline: {reason}\n")
+    result = run(monkeypatch, source_of([line(0)], **source), "--json", error=error)
+    assert (result.exit_code, json.loads(result.stdout)["error"]) == (1, error)
+
+
+def test_very_many_partitions_with_trouble_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = source_of([line(number, "silent", None) for number in range(10_000)])
+    result = run(monkeypatch, many)
+    assert len(result.stdout.splitlines()) < 60
+    assert "and 9950 more with trouble: --all lists all partitions" in result.stdout
+    assert len(run(monkeypatch, many, "--all").stdout.splitlines()) > 10_000
+
+
+def test_a_topic_alone_is_shown_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = line(0, "gone", None, topic="orders")
+    result = run(monkeypatch, source_of([line(0), other]), "--topic", "clicks", "--json")
+    (east,) = json.loads(result.stdout)["sources"]
+    assert ([each["topic"] for each in east["partitions"]], east["states"]["gone"], east["unknown_lags"]) == (
+        ["clicks"],
+        0,
+        0,
+    )
+    assert result.exit_code == 0
+    assert run(monkeypatch, source_of([line(0), other]), "--topic", "orders").exit_code == 1
+    result = run(monkeypatch, source_of([line(0)]), "--topic", "nothing")
+    assert (result.exit_code, result.stderr) == (1, "pipeline: no partition of topic nothing is mirrored\n")
 
 
 def test_offsets_of_groups_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = status(monkeypatch, {"groups": GROUPS}).splitlines()
+    lines = status(monkeypatch, {"groups": GROUPS}, exit_code=1).splitlines()
     assert lines[-4:] == [
         "east: offsets of groups: compared 1.2 s ago, 12 copied, 3 wait, 2 left alone",
         "east: group billing has members at the hub",

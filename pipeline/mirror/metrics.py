@@ -1,24 +1,27 @@
 """Counters of a mirror. Most gauges are computed when they are asked for: see `status.py`."""
 
-from collections.abc import Callable
-from functools import partial
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from pipeline.mirror.table import SourcePartition
+from pipeline.net.exposition import with_samples
 
 LABELS = ("source", "topic", "partition")
 
 
-class MirrorMetrics:
+class MirrorMetrics(Collector):
     """Counters by source partition, and the registry that gauges join."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        counter = partial(Counter, labelnames=LABELS, registry=registry)
-        self._bytes = counter("mirror_copied_bytes", "Bytes of batches appended to replicas.")
-        self._offsets = counter("mirror_copied_offsets", "Offsets by which replicas moved on.")
-        self._failures = counter("mirror_failures", "Times copying a partition failed.")
+        self._counts: dict[tuple[str, str, str], _Counts] = defaultdict(_Counts)
+        registry.register(self)
         self.count_skipped_table_records = table_records_skipped(registry).inc
         self._group_offsets = Counter(
             "mirror_group_offsets_copied", "Committed offsets written to the hub.", LABELS[:1], registry=registry
@@ -40,13 +43,42 @@ class MirrorMetrics:
 
     def count_copied(self, source: SourcePartition, size: int, offsets: int) -> None:
         """Count `size` bytes that were appended, and the `offsets` that the replica advanced."""
-        labels = labels_of(source)
-        self._bytes.labels(*labels).inc(size)
-        self._offsets.labels(*labels).inc(max(0, offsets))
+        counts = self._counts[labels_of(source)]
+        counts.bytes += size
+        counts.offsets += max(0, offsets)
 
     def count_failure(self, source: SourcePartition) -> None:
         """Count a failure of copying, which will be tried again."""
-        self._failures.labels(*labels_of(source)).inc()
+        self._counts[labels_of(source)].failures += 1
+
+    def describe(self) -> list[Metric]:
+        """Return no names: nothing is counted yet when the registry asks."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the counters by partition."""
+        counts = list(self._counts.items())
+        size = CounterMetricFamily("mirror_copied_bytes", "Bytes of batches appended to replicas.")
+        offsets = CounterMetricFamily("mirror_copied_offsets", "Offsets by which replicas moved on.")
+        failures = CounterMetricFamily("mirror_failures", "Times copying a partition failed.")
+        yield by_partition(size, "_total", ((labels, each.bytes) for labels, each in counts))
+        yield by_partition(offsets, "_total", ((labels, each.offsets) for labels, each in counts))
+        yield by_partition(failures, "_total", ((labels, each.failures) for labels, each in counts))
+
+
+@dataclass(slots=True)
+class _Counts:
+    bytes: int = 0
+    offsets: int = 0
+    failures: int = 0
+
+
+def by_partition(family: Metric, suffix: str, values: Iterable[tuple[tuple[str, str, str], float]]) -> Metric:
+    """Return the family with a value for each tuple of `LABELS`, made as it is read: there may be 10,000 partitions."""
+    name = family.name + suffix
+    return with_samples(
+        family, (Sample(name, dict(zip(LABELS, labels, strict=True)), value) for labels, value in values)
+    )
 
 
 def table_records_skipped(registry: CollectorRegistry) -> Counter:

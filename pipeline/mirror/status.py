@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
 from pipeline.mirror.copies import SILENCE_S, Advice, CopyState, PartitionCopy, SourceCopies
-from pipeline.mirror.metrics import LABELS, MirrorMetrics, labels_of
+from pipeline.mirror.metrics import LABELS, MirrorMetrics, by_partition, labels_of
 from pipeline.mirror.progress import Lag
 from pipeline.model import Clock
 from pipeline.net.http import operations_routes
@@ -134,15 +134,7 @@ class MirrorStatus(Collector):
         unknown = GaugeMetricFamily(
             "mirror_unknown_lag_partitions", "Partitions whose lag is not known.", labels=LABELS[:1]
         )
-        offsets = GaugeMetricFamily(
-            "mirror_lag_offsets", "Offsets by which the replica is behind its source; NaN if not known.", labels=LABELS
-        )
-        size = GaugeMetricFamily(
-            "mirror_lag_bytes", "Estimated bytes by which the replica is behind; NaN if not known.", labels=LABELS
-        )
-        seconds = GaugeMetricFamily(
-            "mirror_lag_seconds", "Wait of the oldest record that the replica lacks; NaN if not known.", labels=LABELS
-        )
+        lags: list[tuple[tuple[str, str, str], Lag]] = []
         for name, copies in self._sources.items():
             up.add_metric([name], float(self.contacts[name].present(now)[0]))
             age.add_metric([name], _number(self._answer_age_s(name, now)))
@@ -151,12 +143,16 @@ class MirrorStatus(Collector):
             for state in CopyState:
                 states.add_metric([name, state.value], counts[state])
             unknown.add_metric([name], sum(view.lag.offsets is None for view in views))
-            for view in views:
-                labels = labels_of(view.copy.assignment.source)
-                offsets.add_metric(labels, _number(view.lag.offsets))
-                size.add_metric(labels, _number(view.lag.bytes))
-                seconds.add_metric(labels, _number(view.lag.seconds))
-        yield from (up, age, states, unknown, offsets, size, seconds)
+            lags += [(labels_of(view.copy.assignment.source), view.lag) for view in views]
+        yield from (up, age, states, unknown)
+        offsets = GaugeMetricFamily("mirror_lag_offsets", "Offsets that the replica lacks; NaN if not known.")
+        size = GaugeMetricFamily("mirror_lag_bytes", "Estimated bytes that the replica lacks; NaN if not known.")
+        seconds = GaugeMetricFamily(
+            "mirror_lag_seconds", "Wait of the oldest record that the replica lacks; NaN if not known."
+        )
+        yield by_partition(offsets, "", ((labels, _number(lag.offsets)) for labels, lag in lags))
+        yield by_partition(size, "", ((labels, _number(lag.bytes)) for labels, lag in lags))
+        yield by_partition(seconds, "", ((labels, _number(lag.seconds)) for labels, lag in lags))
 
     def _view(self, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
         progress = copy.progress

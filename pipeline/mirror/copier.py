@@ -10,22 +10,31 @@ B. The destination appends a batch only at the batch's own offsets, and only to 
 C. Only batches that were fetched at a partition's present position are appended. After a failure, batches fetched
    before it are dropped, so no gap can arise.
 D. Offsets that the replica lacks are in the gap ledger before the first batch behind them is appended (`gaps.py`).
-E. A partition that cannot be copied rests with its reason in the status, which stays until copying works again; the
+E. A leader epoch of the source is recorded before the first batch of the epoch is appended (`epochs.py`). So a replica
+   can be compared with a source that lost its end, whenever that happened.
+F. A partition that cannot be copied rests with its reason in the status, which stays until copying works again; the
    others go on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, open_consumer
-from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
+from pipeline.client.consumer.errors import (
+    PartitionFetchError,
+    PartitionOffsetOutOfRangeError,
+    PartitionTruncatedError,
+)
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.raw_produce import RawProduced, raw_produce
+from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copies import Advice, PartitionCopy, SourceCopies
+from pipeline.mirror.epoch_journal import EpochJournal
+from pipeline.mirror.epochs import EpochEntries, added_entries, source_epochs
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.gap_policy import GapCrossing
 from pipeline.mirror.high_watermarks import HighWatermarks
@@ -49,6 +58,7 @@ class SourceCopier:
         config: MirrorConfig,
         metrics: MirrorMetrics,
         gaps: GapJournal,
+        epochs: EpochJournal,
         *,
         clock: Clock,
     ) -> None:
@@ -58,9 +68,14 @@ class SourceCopier:
         self._config = config
         self._metrics = metrics
         self._timeout_s = config.produce_timeout_ms / 1000
-        crossing = GapCrossing(gaps, source, config.gap_policy, clock=clock, timeout_s=self._timeout_s)
+        self._epochs = epochs
+        self._crossing = GapCrossing(
+            gaps, epochs, source, destination, config.gap_policy, clock=clock, timeout_s=self._timeout_s
+        )
         recheck_s = max(config.refresh_interval_ms, config.retry_backoff_ms) / 1000
-        self._locator = Locator(self.copies, crossing, destination, timeout_s=self._timeout_s, recheck_s=recheck_s)
+        self._locator = Locator(
+            self.copies, self._crossing, destination, timeout_s=self._timeout_s, recheck_s=recheck_s
+        )
         self._watermarks = HighWatermarks(self.copies, source, fetch_wait_s=config.fetch_max_wait_ms / 1000)
 
     async def run(self) -> None:
@@ -83,16 +98,19 @@ class SourceCopier:
         """Append the batches of one poll. A partition that fails rests, and is located again."""
         try:
             polled = await consumer.poll_batches(POLL_TIMEOUT_S)
-        except PartitionOffsetOutOfRangeError as error:
-            consumer.remove(error.topic_partition)
-            self.copies.states[error.topic_partition].is_out_of_range = True
-            self.copies.locate_again(self.copies.states[error.topic_partition])
+        except (PartitionOffsetOutOfRangeError, PartitionTruncatedError) as error:
+            copy = self.copies.states[error.topic_partition]
+            consumer.remove(copy.source)
+            copy.is_out_of_range |= isinstance(error, PartitionOffsetOutOfRangeError)
+            copy.is_truncated |= isinstance(error, PartitionTruncatedError)
+            self.copies.locate_again(copy)
             return
         except PartitionFetchError as error:
             self._rest(consumer, self.copies.states[error.topic_partition], str(error), advice_on(error))
             return
         for fetched in requests_of(polled, self._config.fetch_max_bytes):
             found = [(self.copies.states[partition], batches) for partition, batches in fetched.items()]
+            await self._record_epochs(consumer, found)
             due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
             replicas = {copy.assignment.replica: batches.data for copy, batches in due}
             ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
@@ -105,6 +123,27 @@ class SourceCopier:
             partition = self.copies.withdrawn.pop()
             if self.copies.states[partition].is_rejected:
                 consumer.remove(partition)
+
+    async def _record_epochs(self, consumer: Consumer, found: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> None:
+        """Record leader epochs of the source that the replicas get with these batches. Partitions that fail rest."""
+        changed: dict[TopicPartition, tuple[PartitionCopy, EpochEntries]] = {}
+        for copy, batches in found:
+            if copy.position == batches.position:
+                added = added_entries(copy.epochs, batches.leader_epochs, batches.position)
+                if added:
+                    changed[copy.source] = copy, copy.epochs + added
+        if not changed:
+            return
+        try:
+            await self._epochs.record(
+                source_epochs(copy.assignment.source, entries) for copy, entries in changed.values()
+            )
+        except PipelineError as error:
+            for copy, _ in changed.values():
+                self._rest(consumer, copy, str(error), Advice.LOOK_AT_BOTH)
+        else:
+            for copy, entries in changed.values():
+                copy.epochs = entries
 
     def _conclude(self, consumer: Consumer, copy: PartitionCopy, batches: FetchedBatches, result: RawProduced) -> None:
         if copy.is_rejected:
@@ -125,6 +164,10 @@ class SourceCopier:
             )
         elif not result.is_overlap:
             self._rest(consumer, copy, str(result.error), advice_on(result.error))
+        elif result.log_end_offset == copy.replica_end and self._crossing.is_accepted(copy, copy.replica_end):
+            consumer.remove(copy.source)
+            copy.straddling_end = read_header(batches.data).next_offset
+            self.copies.locate_again(copy)
         elif result.log_end_offset == copy.replica_end:
             reason = (
                 f"a batch of the source begins before the end of the replica, {copy.replica_end}: they are not copies"

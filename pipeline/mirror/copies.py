@@ -6,6 +6,7 @@ from enum import Enum
 import structlog
 import trio
 
+from pipeline.mirror.epochs import EpochEntries
 from pipeline.mirror.gaps import Gap
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.progress import CopyProgress
@@ -93,6 +94,12 @@ class PartitionCopy:
     is_being_located: bool = False
     is_out_of_range: bool = False
     """True if the source refused the position as outside of its log, until the partition is located."""
+    is_truncated: bool = False
+    """True if the source lost records before the position, until the partition is located."""
+    straddling_end: int | None = None
+    """Offset after a batch of the source that begins before the replica's end, so that it cannot be appended."""
+    epochs: EpochEntries = ()
+    """The source's leader epochs of the replica's records."""
     halt: Gap | None = None
     """Gap that a user must skip before the partition continues."""
     progress: CopyProgress = field(default_factory=CopyProgress)

@@ -64,7 +64,7 @@ class Locator:
             with unwrapped_errors():
                 async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
                     end = await self._end_of_replica(copy)
-                    position = await self._crossing.offset_after(copy, end)
+                    place = await self._crossing.continue_at(copy, end)
         except HaltedError as halted:
             consumer.remove(copy.source)
             self._copies.halt(copy, halted.gap, str(halted), recheck_s=self._recheck_s)
@@ -73,13 +73,14 @@ class Locator:
             self._copies.rest(copy, str(error))
         else:
             if not copy.is_rejected:
-                copy.replica_end, copy.position = end, position
-                copy.is_out_of_range, copy.halt = False, None
-                copy.progress.note_position(position)
-                consumer.add(copy.source, position, copy.assignment.source.topic_id)
+                copy.replica_end, copy.position = end, place.offset
+                copy.is_out_of_range, copy.is_truncated, copy.straddling_end, copy.halt = False, False, None, None
+                copy.progress.note_position(place.offset)
+                topic_id = copy.assignment.source.topic_id
+                consumer.add(copy.source, place.offset, topic_id, leader_epoch=place.leader_epoch)
                 if copy.trouble is not None or copy.progress.answered_at is None:
                     names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
-                    logger.info("copying", source=self._copies.source, **names, offset=position)
+                    logger.info("copying", source=self._copies.source, **names, offset=place.offset)
         finally:
             copy.is_being_located = False
             self._copies.uncertain.set()

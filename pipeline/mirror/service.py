@@ -14,6 +14,7 @@ from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
 from pipeline.mirror.copies import Advice
+from pipeline.mirror.epoch_journal import EpochJournal
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copiers
 from pipeline.mirror.metrics import MirrorMetrics
@@ -67,8 +68,9 @@ class MirrorService:
         """Set once each source has answered or failed: replica topics created from then on name all their sources."""
         self._journal_turn = trio.Lock()
         self.gaps = GapJournal(destination, clock=clock, rng=rng)
+        self._epochs = EpochJournal(destination, clock=clock, rng=rng)
         self._copiers = {
-            name: SourceCopier(name, source, destination, config, metrics, self.gaps, clock=clock)
+            name: SourceCopier(name, source, destination, config, metrics, self.gaps, self._epochs, clock=clock)
             for name, source in sources.items()
         }
         self._groups: Mapping[str, GroupOffsetCopier] = group_offset_copiers(
@@ -93,6 +95,7 @@ class MirrorService:
                     await self._destination.refresh(timeout_s=timeout_s)
                     await self._journal.open()
                     await self.gaps.open()
+                    await self._epochs.open()
                 break
             except PipelineError as error:
                 self.state.error = str(error)

@@ -172,7 +172,7 @@ async def test_a_recreated_topic_is_not_resumed(site: Site) -> None:
         await until_at(site.hub, [0])
         await delete_topics(site.east, ["clicks"])
         await make(site.east)
-        await until_said(service, "created again")
+        await until_said(service, "is the copy of the old topic")
         with pytest.raises(NotHaltedError, match="cannot be resumed: the topic was deleted and created again"):
             await service.resumption.resume(ResumeRequest(names=["clicks"], skip=True))
         with pytest.raises(NotHaltedError, match="no partition of west that is mirrored bears the name clicks"):

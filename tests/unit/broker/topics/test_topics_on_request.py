@@ -6,6 +6,7 @@ import trio
 
 from pipeline.audit.message import AUDIT_TOPIC
 from pipeline.broker.requests.handlers.metadata import AUTO_CREATE_TIMEOUT_S
+from pipeline.mirror.epochs import EPOCHS_TOPIC
 from pipeline.mirror.gaps import GAPS_TOPIC
 from pipeline.mirror.table import TABLE_TOPIC
 from pipeline.protocol.errors import ErrorCode
@@ -44,8 +45,8 @@ async def test_requests_without_names_create_no_topic(start: Start) -> None:
 
 async def test_names_that_cannot_be_topics_and_topics_of_services_are_not_made_on_asking(start: Start) -> None:
     async with start() as broker:
-        services = (AUDIT_TOPIC, TABLE_TOPIC, GAPS_TOPIC, RegistryConfig.model_fields["topic"].default)
-        assert await ask_for(broker, *services) == [3, 3, 3, 3]
+        services = (AUDIT_TOPIC, TABLE_TOPIC, GAPS_TOPIC, EPOCHS_TOPIC, RegistryConfig.model_fields["topic"].default)
+        assert await ask_for(broker, *services) == [3] * len(services)
         assert await ask_for(broker, "__transaction_state", "__share_group_state") == [3, 3]
         assert await ask_for(broker, "", ".", "..", "a" * 250, "a/b") == [17] * 5
         assert await names_of(broker) == []

@@ -1,4 +1,4 @@
-"""A mirror between two clusters of three brokers in this process, whose leaders stop: the copy is exact."""
+"""A mirror between two clusters of three brokers in this process, whose leaders stop: copies and groups are exact."""
 
 from pathlib import Path
 from random import Random
@@ -7,6 +7,7 @@ from typing import Any
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.client.admin.groups import CommittedOffset, commit_offsets, fetch_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
@@ -23,6 +24,7 @@ CLICKS = [TopicPartition("clicks", 0), TopicPartition("clicks", 1)]
 DEADLINE_S = 180
 SETTINGS: dict[str, Any] = {
     "min_insync_replicas": 2,
+    "offsets_topic_replication_factor": 3,
     "replica_fetch_wait_max_ms": 100,
     "replica_fetch_backoff_ms": 50,
     "auto_leader_rebalance_enable": False,
@@ -36,6 +38,8 @@ MIRROR = {
     "retry.backoff.ms": 20,
     "fetch.max.wait.ms": 50,
     "produce.timeout.ms": 1000,
+    "group.offsets.enabled": True,
+    "group.offsets.interval.ms": 100,
 }
 
 
@@ -49,6 +53,18 @@ async def until_copied(live: Brokers, hub: Brokers) -> None:
                 there = await log_ends(hub.cluster, CLICKS)
                 if all(there[partition] >= end for partition, end in ends.items()):
                     return
+            await trio.sleep(0.02)
+
+
+async def until_group_copied(live: Brokers, hub: Brokers, offset: int) -> None:
+    """Until the hub has the offset that a group commits at the live cluster."""
+    partition = CLICKS[0]
+    with trio.fail_after(DEADLINE_S):
+        await commit_offsets(live.cluster, "g", {partition: CommittedOffset(offset=offset)}, timeout_s=DEADLINE_S)
+        while True:
+            found = await fetch_offsets(hub.cluster, "g", timeout_s=DEADLINE_S)
+            if partition in found and found[partition].offset == offset:
+                return
             await trio.sleep(0.02)
 
 
@@ -81,11 +97,13 @@ async def test_leaders_of_both_clusters_come_and_go_and_the_copy_is_exact(tmp_pa
             await send()
             await until_copied(live, hub)
             assert {len(hub.replicas(topic)) for topic in (TABLE_TOPIC, "clicks")} == {3}
+            await until_group_copied(live, hub, 1)
             for broker in (1, 2, 3):
                 for cluster in (live, hub):
                     await cluster.stop(broker)
                     await send()
                     await until_copied(live, hub)
+                    await until_group_copied(live, hub, sent // 2)
                     await cluster.start(broker)
                     for partition in CLICKS:
                         await cluster.wait_for_isr(partition.topic, 3, partition.partition)

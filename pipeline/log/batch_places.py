@@ -31,7 +31,7 @@ def damage(path: Path, reason: str, position: int) -> DamagedSegmentError:
     return DamagedSegmentError(str(path), f"is damaged at position {position}: {reason}; {REMEDY}")
 
 
-def _walk(file: LogFile, position: int, end: int, *, waits: bool = True) -> Iterator[tuple[int, bytes, int]]:
+def walk_batches(file: LogFile, position: int, end: int, *, waits: bool = True) -> Iterator[tuple[int, bytes, int]]:
     """Each batch from `position` on: its position, and bytes with the place in them where its header starts."""
     chunk, chunk_position = b"", position
     while position + HEADER_SIZE <= end:
@@ -52,12 +52,12 @@ def find_places(file: LogFile, position: int, end: int, *, waits: bool = True) -
     SegmentClosedError where they are not in the page cache.
     """
     unpack = PLACE.unpack_from
-    for at, chunk, start in _walk(file, position, end, waits=waits):
+    for at, chunk, start in walk_batches(file, position, end, waits=waits):
         base_offset, length, last_offset_delta, max_timestamp = unpack(chunk, start)
         yield BatchPlace(at, base_offset, base_offset + last_offset_delta, max_timestamp, length + LOG_OVERHEAD)
 
 
 def find_headers(file: LogFile, position: int, end: int) -> Iterator[BatchHeader]:
     """The header of each batch from `position` on, up to `end`. Raises StorageError, CorruptBatchError."""
-    for _, chunk, start in _walk(file, position, end):
+    for _, chunk, start in walk_batches(file, position, end):
         yield read_header(chunk, start)

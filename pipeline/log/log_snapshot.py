@@ -117,7 +117,7 @@ class LogSnapshot(NamedTuple):
                 segment.hold_open()
             first = segment.locate(offset, waits=waits)
             if first is None or first.base_offset > offset:
-                _require_gap(segment, offset, first, waits=waits)
+                require_gap(segment, offset, first, waits=waits)
             if first is None:
                 continue
             if first.last_offset >= end_offset:
@@ -181,7 +181,7 @@ class LogSnapshot(NamedTuple):
         return None
 
 
-def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None, *, waits: bool) -> None:
+def require_gap(segment: Segment, offset: Offset, following: BatchPlace | None, *, waits: bool) -> None:
     """Raise DamagedSegmentError if the segment has batches from `offset` on, before the one that the lengths led to.
 
     A wrong length skips batches, which looks like a gap that compaction left. The index tells the two apart, but not

@@ -116,6 +116,7 @@ def replace_segments(
                 row = row_after_swap(log.snapshot.segments, old, new, end_offset)
                 if row is None:
                     return None
+                log.rewritten_offset = max(log.rewritten_offset, Offset(end_offset))  # before readers see the segment
                 log.snapshot = log.snapshot._replace(segments=row)
             log.aborted.take_cleaned(base_offset)
             return swap_files(log.files, log.directory, old, new)

@@ -76,6 +76,8 @@ class UnifiedLog:
         """True if a start could not trust the log as it lies on the disk."""
         self.clean_offset: Offset | None = None
         """The offset up to which the log has been compacted; None: never."""
+        self.rewritten_offset = Offset(0)
+        """The offset up to which segments were replaced since the log was opened, also by a compaction under way."""
         self.truncations = 0
         """Rises before and after a truncation: anything read before may be gone from the log."""
         self.is_truncating = False

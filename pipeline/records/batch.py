@@ -50,7 +50,8 @@ _CRC = struct.Struct(">I")
 _LENGTH_POSITION = 8
 _LEADER_EPOCH_POSITION = 12
 _CRC_POSITION = 17
-_ATTRIBUTES_POSITION = 21
+CHECKED_FROM = 21
+"""Position in a batch from which the checksum covers all bytes: the attributes."""
 _MAX_TIMESTAMP_POSITION = 35
 
 _CODEC_MASK = 0x07
@@ -214,7 +215,7 @@ def set_base_offset(buffer: WritableBuffer, position: int, offset: int) -> None:
 def set_log_append_time(buffer: WritableBuffer, position: int, timestamp_ms: int) -> BatchHeader:
     """Make `timestamp_ms` the timestamp of all records of a batch and renew the checksum. Return the new header."""
     header = read_header(buffer, position)
-    struct.pack_into(">h", buffer, position + _ATTRIBUTES_POSITION, header.attributes | _LOG_APPEND_TIME)
+    struct.pack_into(">h", buffer, position + CHECKED_FROM, header.attributes | _LOG_APPEND_TIME)
     struct.pack_into(">q", buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
     write_crc(buffer, position, header.size_bytes)
     return read_header(buffer, position)
@@ -302,4 +303,4 @@ def _validate_of_producer(header: BatchHeader) -> None:
 
 
 def _compute_crc(buffer: ReadableBuffer, position: int, size_bytes: int) -> int:
-    return crc32c(memoryview(buffer)[position + _ATTRIBUTES_POSITION : position + size_bytes])
+    return crc32c(memoryview(buffer)[position + CHECKED_FROM : position + size_bytes])

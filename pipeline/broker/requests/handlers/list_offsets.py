@@ -13,6 +13,7 @@ first record for an end that this broker does not know.
   its disk answers.
 - A batch that cannot be opened, or holds too much, is found at its base offset with its largest timestamp: readers
   begin a little earlier.
+- A partition that asks for `range_sums` (`range_summing`) is summed in the same threads and turns.
 """
 
 from collections.abc import Awaitable
@@ -24,6 +25,7 @@ import trio
 from pipeline.broker.failures import failure_of
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.requests.range_summing import SLICE_S, check_range, sum_range_of
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -36,6 +38,7 @@ from pipeline.protocol.messages.list_offsets import (
     LATEST,
     LATEST_REMOTE,
     MAX_TIMESTAMP,
+    NO_RANGE,
     SPECIAL_TIMES,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -107,13 +110,20 @@ async def _search_and_answer(
     answers: dict[tuple[str, int], ListOffsetsPartitionResponse],
     reader: _Reader,
 ) -> ListOffsetsResponse:
-    deadline_s = trio.current_time() + MAX_SEARCH_S
+    begun_s = trio.current_time()
     for topic, partition, asked in searches:
         try:
-            timestamp_or_newest = None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp
-            log_dir, steps = partition.log.directory.parent, find_timestamp(partition, timestamp_or_newest)
+            log_dir = partition.log.directory.parent
             in_thread = partial(broker.replicas.disks.run, log_dir)
-            found = await broker.fetch.searchers[log_dir].run(steps, deadline=deadline_s, in_thread=in_thread)
+            search = partial(broker.fetch.searchers[log_dir].run, deadline=begun_s + MAX_SEARCH_S, in_thread=in_thread)
+            if asked.range_sums != NO_RANGE:
+                summed = await search(sum_range_of(partition, asked.range_sums, begun_s + SLICE_S))
+                answers[topic, asked.partition_index] = ListOffsetsPartitionResponse(
+                    partition_index=asked.partition_index, leader_epoch=partition.leader_epoch, range_sums=summed
+                )
+                continue
+            timestamp_or_newest = None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp
+            found = await search(find_timestamp(partition, timestamp_or_newest))
             if found is not None and found[1] >= reader.end_of(partition):
                 found = None
             if found is None:
@@ -149,8 +159,12 @@ def find_timestamp(partition: Partition, timestamp: int | None) -> Steps[tuple[i
 def _find_end(
     partition: Partition, asked: ListOffsetsPartition, reader: _Reader
 ) -> ListOffsetsPartitionResponse | None:
-    """Return the answer; None if the timestamp must be searched for. Raises KafkaError."""
+    """Return the answer; None if the log must be searched or summed. Raises KafkaError, OffsetOutOfRangeError."""
     epoch: int = partition.leader_epoch
+    if asked.range_sums != NO_RANGE:
+        reader.check_known(partition)
+        check_range(partition, asked.range_sums)
+        return None
     if asked.timestamp < 0 and reader.version < SPECIAL_TIMES.get(asked.timestamp, NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if asked.timestamp == LATEST:

@@ -1,0 +1,109 @@
+"""Sums over the batches of offset ranges, computed by the brokers that lead the partitions (`range_sums`)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.leaders import ask_leaders
+from pipeline.client.cluster.metadata import ClusterMetadata
+from pipeline.errors import NetworkError
+from pipeline.model import TopicPartition
+from pipeline.protocol.messages.list_offsets import (
+    LATEST,
+    RANGE_SUMS_FEATURE,
+    AskedRange,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    SummedRange,
+)
+from pipeline.records.batch_sums import BatchSums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSums:
+    """Sums over the batches of a partition whose last offsets lie before `next_offset`.
+
+    That is the end of the asked range, or the offset to continue at. Batches before `clean_offset` may have been
+    compacted; None: nothing is known about that. `damage` says why the log cannot be read at `next_offset`.
+    """
+
+    sums: BatchSums
+    next_offset: int
+    clean_offset: int | None
+    damage: str | None = None
+
+
+async def can_sum_ranges(cluster: Cluster, topic_partition: TopicPartition) -> bool:
+    """Return True if the partition's leader answers `ask_range_sums`. Raises NetworkError, DeadlineExceededError."""
+    leader = cluster.view.leader_of(topic_partition)
+    if leader is None:
+        raise NetworkError(f"{topic_partition}: the leader is unknown or not registered")
+    return RANGE_SUMS_FEATURE in await cluster.features(leader)
+
+
+async def ask_range_sums(
+    cluster: Cluster,
+    topic_partition: TopicPartition,
+    from_offset: int,
+    up_to_offset: int,
+    *,
+    is_deep: bool = False,
+    timeout_s: float,
+) -> PartitionSums:
+    """Return sums over the batches whose last offsets lie from `from_offset` on and before `up_to_offset`.
+
+    The broker stops after about a second: continue at `next_offset`, which is beyond `from_offset` unless the range is
+    empty or the log is damaged. With `is_deep` the broker reads all batches and computes their checksums. Call it only
+    for a leader that `can_sum_ranges`. Raises KafkaError (OFFSET_OUT_OF_RANGE outside of the log), NetworkError,
+    DeadlineExceededError.
+    """
+    asked = AskedRange(from_offset=from_offset, up_to_offset=up_to_offset, is_deep=is_deep)
+    found = await ask_leaders(cluster, {topic_partition: asked}, _ask_sums, _read_sums, timeout_s=timeout_s)
+    summed = found[topic_partition]
+    return PartitionSums(
+        sums=BatchSums(
+            batches=summed.batches,
+            records=summed.records,
+            size_bytes=summed.size_bytes,
+            digest=summed.digest,
+            first_offset=summed.first_offset,
+            last_offset=summed.last_offset,
+            damaged_batches=summed.damaged_batches,
+            damaged_offset=summed.damaged_offset,
+        ),
+        next_offset=summed.next_offset,
+        clean_offset=summed.clean_offset,
+        damage=summed.damage,
+    )
+
+
+def _ask_sums(
+    topics: Mapping[str, Mapping[int, AskedRange]], view: ClusterMetadata, timeout_ms: int
+) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        replica_id=-1,
+        topics=tuple(
+            ListOffsetsTopic(
+                name=name,
+                partitions=tuple(
+                    ListOffsetsPartition(
+                        partition_index=number,
+                        current_leader_epoch=view.leader_epoch_of(TopicPartition(name, number)),
+                        timestamp=LATEST,
+                        range_sums=asked,
+                    )
+                    for number, asked in ranges.items()
+                ),
+            )
+            for name, ranges in topics.items()
+        ),
+        timeout_ms=timeout_ms,
+    )
+
+
+def _read_sums(response: ListOffsetsResponse) -> Iterator[tuple[TopicPartition, int, SummedRange]]:
+    for topic in response.topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.name, partition.partition_index), partition.error_code, partition.range_sums

@@ -1,0 +1,140 @@
+"""Sums over ranges of a log."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from pipeline.log.config import LogConfig
+from pipeline.log.range_sums import RangeSums, sum_range
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.records.batch import HEADER_SIZE, place_batch
+from pipeline.records.batch_sums import NO_BATCHES, BatchSums, RunningSums
+from pipeline.records.compression import PIECE_BYTES
+from tests.unit.log.conftest import Batches, Opener
+
+
+def summed(
+    log: UnifiedLog, start: int, end: int, *, is_deep: bool = False, is_over: Callable[[], bool] = lambda: False
+) -> RangeSums:
+    steps = sum_range(log.snapshot, start, end, is_over, is_deep=is_deep)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found: RangeSums = stop.value
+            return found
+
+
+def flip(log: UnifiedLog, number: int, position: int) -> None:
+    """Change a bit of a batch in its file, at this position of the batch."""
+    place = [(segment, place) for segment in log.snapshot.segments for place in segment.places()][number]
+    segment, at = place[0], place[1].position + position
+    (byte,) = segment.file.read_at(1, at)
+    segment.file.write_at(bytes([byte ^ 1]), at)
+
+
+@pytest.fixture
+def log(open_log: Opener, batches: Batches, small_segments: LogConfig) -> UnifiedLog:
+    """Batches of three records, in several segments, with a gap after the fifth."""
+    log = open_log(small_segments)
+    for number in range(20):
+        batches.append_keeping(log, batches.make(3, base_offset=3 * number + 7 * (number > 4)))
+    assert len(log.snapshot.segments) > 2
+    return log
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_sums_of_ranges_add_up_wherever_they_are_split(log: UnifiedLog, batches: Batches, is_deep: bool) -> None:
+    end = log.log_end_offset
+    whole = summed(log, 0, end, is_deep=is_deep)
+    headers = batches.read_all(log)
+    assert whole.next_offset == end
+    assert whole.damage is None
+    assert (whole.sums.batches, whole.sums.records) == (20, 60)
+    assert whole.sums.size_bytes == sum(header.size_bytes for header in headers)
+    assert (whole.sums.first_offset, whole.sums.last_offset) == (0, end - 1)
+    for splits in ([0, 5, 16, 17, 30, end], range(end + 1), [0, 1, end - 1, end]):
+        parts = [summed(log, start, stop, is_deep=is_deep).sums for start, stop in pairwise(splits)]
+        assert sum(parts, NO_BATCHES) == whole.sums
+
+
+def test_a_batch_belongs_to_the_range_that_holds_its_last_offset(log: UnifiedLog) -> None:
+    assert summed(log, 2, 3).sums.batches == 1
+    assert summed(log, 0, 2).sums == NO_BATCHES
+    assert summed(log, 1, 5).sums.first_offset == 0
+    assert summed(log, 15, 22).sums == NO_BATCHES  # the gap
+    assert summed(log, 4, 4) == RangeSums(NO_BATCHES, 4)
+
+
+def test_the_leader_epoch_does_not_count_and_every_other_byte_of_the_header_does(batches: Batches) -> None:
+    def digest(batch: bytearray) -> BatchSums:
+        sums = RunningSums()
+        sums.add(memoryview(batch)[:HEADER_SIZE], batches.header(bytes(batch)))
+        return sums.total()
+
+    original = digest(batches.make(3))
+    copy = batches.make(3)
+    place_batch(copy, 0, 0, 77)
+    assert digest(copy) == original
+    place_batch(copy, 0, 1, 77)
+    assert not digest(copy).is_equal_to(original)
+    header = batches.header(bytes(batches.make(3)))
+    for position in {*range(HEADER_SIZE)} - {*range(12, 16)}:
+        changed = batches.make(3)
+        changed[position] ^= 1
+        sums = RunningSums()
+        sums.add(memoryview(changed)[:HEADER_SIZE], header)
+        assert sums.total().digest != original.digest, position
+
+
+def test_a_scan_that_is_over_says_how_far_it_came_and_each_one_gets_on(log: UnifiedLog) -> None:
+    end, start, parts = log.log_end_offset, 0, []
+    while start < end:
+        part = summed(log, start, end, is_deep=True, is_over=lambda: True)
+        assert part.next_offset > start
+        parts.append(part.sums)
+        start = part.next_offset
+    assert len(parts) == 20
+    assert sum(parts, NO_BATCHES) == summed(log, 0, end, is_deep=True).sums
+
+
+def test_a_shallow_scan_stops_after_some_batches(open_log: Opener, batches: Batches) -> None:
+    log = open_log()
+    for _ in range(1200):
+        batches.append(log, batches.make(1))
+    first = summed(log, 0, 1200, is_over=lambda: True)
+    assert 0 < first.next_offset < 1200
+    rest = summed(log, first.next_offset, 1200)
+    assert first.sums + rest.sums == summed(log, 0, 1200).sums
+
+
+def test_only_a_deep_scan_finds_a_flipped_bit_of_the_records(log: UnifiedLog) -> None:
+    before = summed(log, 0, log.log_end_offset)
+    flip(log, 9, HEADER_SIZE + 5)
+    assert summed(log, 0, log.log_end_offset) == before
+    deep = summed(log, 0, log.log_end_offset, is_deep=True).sums
+    assert deep.is_equal_to(before.sums)
+    assert (deep.damaged_batches, deep.damaged_offset) == (1, 3 * 9 + 7)
+
+
+def test_a_deep_scan_reads_large_batches_in_pieces(open_log: Opener, batches: Batches) -> None:
+    log = open_log()
+    batches.append(log, batches.make(1, size=3 * PIECE_BYTES))
+    steps = sum_range(log.snapshot, 0, 1, lambda: False, is_deep=True)
+    assert [next(steps), next(steps), next(steps)] == [None] * 3
+    assert summed(log, 0, 1, is_deep=True).sums.damaged_batches == 0
+    flip(log, 0, 3 * PIECE_BYTES)
+    assert summed(log, 0, 1, is_deep=True).sums.damaged_batches == 1
+
+
+@pytest.mark.parametrize("position", [0, 8, 11, 16, 23])  # base offset, length, format, last offset delta
+def test_a_scan_ends_before_a_header_that_cannot_be(log: UnifiedLog, position: int) -> None:
+    sound = summed(log, 0, log.log_end_offset).sums
+    flip(log, 9, position)
+    found = summed(log, 0, log.log_end_offset)
+    assert found.damage is not None
+    assert "damaged" in found.damage
+    assert found.next_offset <= 3 * 9 + 7 + 3
+    assert found.sums.batches in (9, 10)
+    assert not found.sums.is_equal_to(sound)

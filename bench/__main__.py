@@ -10,7 +10,7 @@ from importlib import import_module
 
 from bench.report import Options, as_json, show_on_terminal, table
 
-BENCHMARKS = ("codec", "columns", "log", "cleaner", "broker", "cluster", "faults", "paper")
+BENCHMARKS = ("codec", "columns", "log", "cleaner", "broker", "cluster", "mirror", "faults", "paper")
 
 
 def parse(arguments: list[str]) -> tuple[list[str], Options, bool]:
@@ -20,7 +20,7 @@ def parse(arguments: list[str]) -> tuple[list[str], Options, bool]:
     parser.add_argument("--rounds", type=int, default=0, help="how often each row is measured; medians count")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the amount of data")
     parser.add_argument("--quick", action="store_true", help="fewer rows, one round, a tenth of the data")
-    parser.add_argument("--alone", action="store_true", help="faults: without Apache Kafka")
+    parser.add_argument("--alone", action="store_true", help="faults, mirror: without Apache Kafka")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each benchmark instead of a table")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in BENCHMARKS]

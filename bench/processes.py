@@ -117,6 +117,13 @@ def resident_bytes(pid: int) -> int:
     return sum(int(_stat(each)[21]) for each in tree(pid)) * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_resident_bytes(pid: int) -> int:
+    """The largest resident memory that a process itself has had since it runs its command (proc(5))."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
 def tree(pid: int) -> list[int]:
     """A process and all below it that live."""
     parents: dict[int, int] = {}

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from bench.lines import LOG_LINES, log_lines
+
 DEADLINE_S = 300
 POLL_EVERY = 1000
 WORDS = b"GET POST /index /images/logo.png HTTP/1.1 200 404 Mozilla/5.0 Chrome Safari referrer session user".split()
@@ -60,7 +62,7 @@ def produce(asked: dict[str, Any]) -> dict[str, float]:
     )
     deliveries = Deliveries()
     records, partitions = asked["records"], asked["partitions"]
-    values = payloads(asked["record_bytes"])
+    values = log_lines() if asked.get("payloads") == LOG_LINES else payloads(asked["record_bytes"])
     started = time.perf_counter()
     for number in range(records):
         while True:

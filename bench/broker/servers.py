@@ -31,6 +31,7 @@ class Server:
     process: ServerProcess
     directory: Path
     replication_factor: int = 1
+    zookeeper_pid: int | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -39,6 +40,10 @@ class Server:
     @property
     def cpu_s(self) -> float:
         return cpu_s(self.process.pid)
+
+    @property
+    def cpu_with_zookeeper_s(self) -> float:
+        return self.cpu_s + (0 if self.zookeeper_pid is None else cpu_s(self.zookeeper_pid))
 
     @property
     def resident_bytes(self) -> int:
@@ -106,5 +111,5 @@ def our_broker(directory: Path) -> Iterator[Server]:
         config.write_text("".join(f"{key} = {value!r}\n" for key, value in given.items()), encoding="utf-8")
         command = [sys.executable, "-m", "pipeline", "broker", "start", "--config", str(config)]
         with ended(ServerProcess(command, port, directory / "broker.log")) as process:
-            yield Server(OURS, process, directory / "logs")
+            yield Server(OURS, process, directory / "logs", zookeeper_pid=zookeeper.pid)
             process.stop()

@@ -46,11 +46,13 @@ def run_kafka_class(main_class: str, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
-HEAP_AND_COLLECTOR = (
-    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+HEAP = ("-Xmx1G", "-Xms1G")
+"""What kafka-server-start.sh gives the server."""
+COLLECTOR = (
+    *("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
 )
-"""What kafka-server-start.sh gives the server."""
+"""What all scripts of Apache Kafka give Java."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ def prepare_kafka_nodes(
     for node, directory in directories.items():
         properties = _write_properties(node, directory, voters, settings)
         run_kafka_class("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
-        commands[node] = [java(), *HEAP_AND_COLLECTOR, "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)]
+        commands[node] = [java(), *HEAP, *COLLECTOR, "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)]
     return commands
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import ServerProcess, cpu_s, ended, resident_bytes, tree
+from bench.processes import ServerProcess, cpu_s, ended, peak_resident_bytes, resident_bytes, tree
 from pipeline.processes import free_port
 
 PARENT = """
@@ -46,3 +46,13 @@ def test_a_server_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None
     server.launch()
     with pytest.raises(RuntimeError, match="no good"):
         server.wait_for_port()
+
+
+def test_the_peak_of_a_process_is_what_it_once_had() -> None:
+    program = "x = b'x' * 50_000_000; del x; print('ready', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert peak_resident_bytes(process.pid) > max(50_000_000, resident_bytes(process.pid))
+        process.stdin.write(b"\n")

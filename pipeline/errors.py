@@ -116,6 +116,15 @@ class OffsetOverlapError(PipelineError):
         self.log_end_offset = log_end_offset
 
 
+class PromotedTopicError(PipelineError):
+    """A topic that was promoted refuses copies. The partition's log ends at `log_end_offset`."""
+
+    def __init__(self, reason: str, log_end_offset: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.log_end_offset = log_end_offset
+
+
 class StorageError(PipelineError):
     """The disk refused an operation on `path`."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
+from pipeline.cli.failover import promote
 from pipeline.cli.foreground import Config, http_url, read_json, run_service
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
@@ -26,6 +27,9 @@ MAX_TROUBLES = 50
 """Partitions with trouble that are listed without `--all`."""
 MAX_NAMED = 10
 UNKNOWN = "unknown"
+
+
+app.command()(promote)
 
 
 @app.command()

@@ -189,6 +189,8 @@ def advice_on(error: Exception) -> Advice:
     code = cause.code if isinstance(cause, KafkaError) else None
     if code is ErrorCode.POLICY_VIOLATION:
         return Advice.REPLACE_HUB_TOPIC
+    if code is ErrorCode.PRODUCER_FENCED:
+        return Advice.LEAVE_PROMOTED
     if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and cause is not error:
         return Advice.ALLOW_AT_SOURCE
     if code is ErrorCode.INCONSISTENT_TOPIC_ID:

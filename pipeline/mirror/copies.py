@@ -57,6 +57,7 @@ class Advice(Enum):
         "continues behind it"
     )
     REPLACE_HUB_TOPIC = "rename or delete the topic of the hub that stands in the way, or exclude it (topics.exclude)"
+    LEAVE_PROMOTED = "nothing more to do here: the topic belongs to its producers; exclude it (topics.exclude)"
     CHECK_SOURCE = "correct the source's bootstrap.servers, or give the other cluster a name of its own"
     RENAME_AT_SOURCE = "recreate the topic at the source under another name"
     EXCLUDE = (

@@ -23,6 +23,7 @@ from pipeline.client.admin.many_groups import (
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.copies import PartitionCopy
+from pipeline.mirror.failover import promotions_of
 from pipeline.mirror.group_offset_journal import GroupOffsetJournal
 from pipeline.mirror.group_offset_plan import GroupPlan, MarksKey, commits_of, encode_marks, marks_after, plan_group
 from pipeline.mirror.metrics import MirrorMetrics
@@ -111,10 +112,16 @@ class GroupOffsetWriter:
 
         Raises PipelineError if no broker of the hub answers. Other errors are noted.
         """
+        topics = {each.topic for offsets in wanted.values() for each in offsets}
+        promoted = await promotions_of(self._destination, topics, timeout_s=self._timeout_s)
+        copied = {
+            group: {each: one for each, one in offsets.items() if each.topic not in promoted}
+            for group, offsets in wanted.items()
+        }
         shares: dict[BrokerId, dict[str, SourceOffsets]] = {}
-        for group, coordinator in (await self._find_coordinators(wanted, current)).items():
+        for group, coordinator in (await self._find_coordinators(copied, current)).items():
             if coordinator not in current.silent:
-                shares.setdefault(coordinator, {})[group] = wanted[group]
+                shares.setdefault(coordinator, {})[group] = copied[group]
 
         async def write_share(coordinator: BrokerId, share: Mapping[str, SourceOffsets]) -> None:
             try:

@@ -15,6 +15,7 @@ from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
 from pipeline.mirror.copies import Advice
 from pipeline.mirror.epoch_journal import EpochJournal
+from pipeline.mirror.failover import promotions_of
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copiers
 from pipeline.mirror.metrics import MirrorMetrics
@@ -191,10 +192,15 @@ class MirrorService:
         """Copy a source's partitions. Return the problems of replicas that cannot be created, if any."""
         problems: dict[str, str] = {}
         counts = self._partition_counts()
+        promoted = await promotions_of(self._destination, counts, timeout_s=self._config.produce_timeout_ms / 1000)
         for proposal in self._proposals(name):
             assignment = self._journal.table.assignment(name, proposal.source.partition)
             if assignment is not None and assignment.replica.topic not in problems:
                 topic = assignment.replica.topic
+                if topic in promoted:
+                    reason = promoted[topic].refusal_of(topic)
+                    self._copiers[name].copies.reject(assignment, reason, advice=Advice.LEAVE_PROMOTED)
+                    continue
                 try:
                     await self._replicas.ensure(topic, counts[topic], self._sources_of(topic))
                     self._assign(name, proposal.source, assignment)

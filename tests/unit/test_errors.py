@@ -16,6 +16,7 @@ from pipeline.errors import (
     NodeOwnedError,
     OpenedBatchTooLargeError,
     PipelineError,
+    PromotedTopicError,
 )
 from pipeline.hadoop.load import BadRecordError
 from pipeline.model import TopicPartition
@@ -28,6 +29,7 @@ ERRORS = [
     MemoryExhaustedError(5, 4),
     OpenedBatchTooLargeError(5, 7),
     NodeOwnedError("/controller", b"1", None),
+    PromotedTopicError("clicks was promoted", 7),
     KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved"),
     SchemaRegistryError(409, 409, "incompatible"),
     BadRecordError("clicks", 0, 7, "no schema id"),

@@ -15,6 +15,7 @@ from pipeline.broker.settings.admission import Admission
 from pipeline.broker.settings.broker import FIELDS, BrokerConfig, CompressionType, TimestampType
 from pipeline.errors import ConfigurationError
 from pipeline.model import MAX_INT64
+from pipeline.promotion import MIRROR_PROMOTED, Promotion
 from pipeline.provenance import MIRROR_PARTITIONS, Provenance
 from pipeline.records.compression import Codec
 from pipeline.settings import SettingsModel, hint, reason_of
@@ -60,6 +61,14 @@ def _check_provenance(value: str) -> str:
     return value
 
 
+def _check_promotion(value: str) -> str:
+    try:
+        Promotion.parse(value)
+    except ConfigurationError as error:
+        raise ValueError(error.reason) from error
+    return value
+
+
 class TopicSettings(SettingsModel):
     """The settings of one topic, complete."""
 
@@ -80,6 +89,11 @@ class TopicSettings(SettingsModel):
     )
     """Source partition of each partition of a mirrored topic, as JSON, set by the mirror. A partition accepts only
     batches of its own source partition. Kafka has no such setting."""
+    mirror_promoted: Annotated[str | None, AfterValidator(_check_promotion)] = Field(
+        default=None, alias="mirror.promoted"
+    )
+    """Time at which a mirrored topic was promoted, and the log end offset of each partition at that time, as JSON, set
+    by `pipeline mirror promote`. The topic accepts no more batches of mirrors. Kafka has no such setting."""
     retention_ms: int = _default_of("log.retention.ms", alias="retention.ms")
     retention_bytes: int = _default_of("log.retention.bytes", alias="retention.bytes")
     file_delete_delay_ms: int = _default_of("log.segment.delete.delay.ms", alias="file.delete.delay.ms")
@@ -128,6 +142,11 @@ class TopicSettings(SettingsModel):
     def provenance(self) -> Provenance | None:
         """The source partitions that the partitions are copies of; None if the topic does not say."""
         return None if self.mirror_partitions is None else _parse_provenance(self.mirror_partitions)
+
+    @cached_property
+    def promotion(self) -> Promotion | None:
+        """The promotion of the topic; None if it was not promoted."""
+        return None if self.mirror_promoted is None else Promotion.parse(self.mirror_promoted)
 
     @cached_property
     def admission(self) -> Admission:
@@ -183,7 +202,7 @@ def topic_settings(overrides: Mapping[str, str | None], broker: BrokerConfig) ->
 def readable_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> tuple[TopicSettings, tuple[str, ...]]:
     """Return stored settings as `topic_settings` does, but the broker's value for each invalid one, and its name.
 
-    An invalid `mirror.partitions` counts as one without entries.
+    An invalid `mirror.partitions` counts as one without entries, an invalid `mirror.promoted` as one without `ends`.
     """
     try:
         return TopicSettings.model_validate({**_defaults(broker), **overrides}), ()
@@ -194,6 +213,8 @@ def readable_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> tup
             usable[MIRROR_PARTITIONS] = (
                 Provenance().encode()
             )  # no copy is accepted: any might be that of another source
+        if MIRROR_PROMOTED in wrong:
+            usable[MIRROR_PROMOTED] = Promotion(at_ms=0).encode()  # no copy is accepted, as after any promotion
         return TopicSettings.model_validate({**_defaults(broker), **usable}), wrong
 
 

@@ -30,6 +30,7 @@ from pipeline.coordination.znodes import (
     topic_path,
 )
 from pipeline.errors import NodeContendedError, NoNodeError, PipelineError
+from pipeline.promotion import MIRROR_PROMOTED, Promotion
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult, ResourceType
@@ -111,6 +112,18 @@ def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     if MIRROR_PARTITIONS in stored.keys() & wanted.keys() - unusable:
         _check_entries_stay(Provenance.parse(stored[MIRROR_PARTITIONS]), Provenance.parse(wanted[MIRROR_PARTITIONS]))
+    if MIRROR_PROMOTED in stored.keys() & wanted.keys() - unusable:
+        _check_promotion_stays(Promotion.parse(stored[MIRROR_PROMOTED]), Promotion.parse(wanted[MIRROR_PROMOTED]))
+
+
+def _check_promotion_stays(stored: Promotion, wanted: Promotion) -> None:
+    """Refuse a second promotion, which would record later ends of the copies than the first one."""
+    if not stored.may_become(wanted):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{MIRROR_PROMOTED}: the topic was promoted at {stored.time}, and the record of it does not change. "
+            "Read the setting again.",
+        )
 
 
 def _check_entries_stay(stored: Provenance, wanted: Provenance) -> None:

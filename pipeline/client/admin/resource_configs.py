@@ -105,6 +105,23 @@ async def describe_topic_settings(
     return found
 
 
+async def describe_topic_settings_at(
+    cluster: Cluster, broker: BrokerId | None, topic: str, names: Sequence[str], *, timeout_s: float
+) -> dict[str, str]:
+    """Return these settings of a topic as this broker, or any broker (None), sees them. Raises KafkaError."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    asked = DescribeConfigsResource(resource_type=resource.kind, resource_name=topic, configuration_keys=tuple(names))
+    request = DescribeConfigsRequest(resources=(asked,))
+    response: DescribeConfigsResponse
+    if broker is None:
+        response = await cluster.request_any(request, timeout_s=timeout_s)
+    else:
+        response = await cluster.request(broker, request, timeout_s=timeout_s)
+    (result,) = response.results
+    _check(resource, result.error_code, result.error_message)
+    return {entry.name: entry.value or "" for entry in result.configs}
+
+
 async def alter_configs(
     cluster: Cluster,
     changes: Mapping[ConfigResource, Mapping[str, str | None]],

@@ -4,7 +4,8 @@ the present leader of a partition that moved (KIP-951), v13: topic ids (KIP-516)
 - Several batches of a partition are accepted, from a producer at most MAX_BATCHES.
 - Beyond Kafka: the tagged field `keep_offsets` keeps the batches' offsets, in mirror topics alone; `expected_end` then
   names the required log end offset, so that the mirror never leaves an unintended gap, and `source` the partition that
-  the batches come from, which the topic's `mirror.partitions` must name. A mirror may send more batches,
+  the batches come from, which the topic's `mirror.partitions` must name. A topic with `mirror.promoted` refuses all
+  batches with kept offsets (PRODUCER_FENCED), and answers with the log end offset. A mirror may send more batches,
   which are appended in slices: if a slice is refused, the earlier ones stay, and the mirror reads the log end offset.
 - Topic settings are checked against the batches' headers; batches that must be opened for them are, in a thread
   (`broker/settings/admission.py`).
@@ -35,6 +36,7 @@ from pipeline.errors import (
     LogEndMismatchError,
     OffsetOverlapError,
     PipelineError,
+    PromotedTopicError,
     ProtocolError,
     RollDueError,
 )
@@ -68,6 +70,10 @@ PARTITIONS_AT_ONCE = 500
 """Partitions that are appended to before other requests have a turn."""
 MAX_BATCHES = 1000
 """Batches that are appended before other requests have a turn."""
+
+
+_REPORTING_ENDS = (LogEndMismatchError, OffsetOverlapError, PromotedTopicError)
+"""Refusals whose answer has the log end offset."""
 
 
 class _Unplaced(NamedTuple):
@@ -308,6 +314,8 @@ def _appended(
 
 def _check_mirror(partition: Partition, data: PartitionProduceData) -> None:
     topic, source = partition.topic_partition.topic, partition.settings.mirror_source
+    if data.keep_offsets and (promotion := partition.settings.promotion) is not None:
+        raise PromotedTopicError(promotion.refusal_of(topic), partition.log.log_end_offset)
     if source is not None and not data.keep_offsets:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, f"{topic} is a read-only mirror of {source}; produce to its source."
@@ -331,7 +339,7 @@ def _refused(broker: BrokerContext, index: int, error: PipelineError) -> Partiti
         base_offset=-1,
         error_message=failure.message,
         record_errors=_record_errors(error),
-        log_end_offset=error.log_end_offset if isinstance(error, LogEndMismatchError | OffsetOverlapError) else -1,
+        log_end_offset=error.log_end_offset if isinstance(error, _REPORTING_ENDS) else -1,
     )
 
 

@@ -4,6 +4,7 @@ from pipeline.broker.replicas.logs import log_config
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import BROKER_DEFAULTS, readable_settings, topic_settings
 from pipeline.errors import ConfigurationError
+from pipeline.promotion import Promotion
 from pipeline.provenance import Provenance
 
 BROKER = BrokerConfig.from_settings(
@@ -57,6 +58,13 @@ def test_stored_sources_that_cannot_be_read_leave_no_partition_without_a_check()
     assert ignored == ("mirror.partitions",)
     assert settings.provenance == Provenance()
     assert topic_settings({}, BROKER).provenance is None
+
+
+def test_a_stored_promotion_that_cannot_be_read_still_refuses_copies() -> None:
+    settings, ignored = readable_settings({"mirror.source": "east", "mirror.promoted": "{"}, BROKER)
+    assert ignored == ("mirror.promoted",)
+    assert settings.promotion == Promotion(at_ms=0)
+    assert topic_settings({}, BROKER).promotion is None
 
 
 ODD_VALUES = (

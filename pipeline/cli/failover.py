@@ -1,0 +1,262 @@
+"""`pipeline mirror promote`: make replicas of the hub writable when their sources are gone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import trio
+import typer
+
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, addresses, connected, wall_clock
+from pipeline.cli.terminal.settings import read_settings
+from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.model import HostPort, TopicPartition
+from pipeline.promotion import Promotion
+
+if TYPE_CHECKING:
+    from pipeline.client.cluster.cluster import Cluster
+    from pipeline.mirror.failover import PromotedTopic
+    from pipeline.mirror.missing_records import MissingRecords
+    from pipeline.mirror.table import Assignment
+
+CLIENT_ID = "pipeline-mirror"
+TIMEOUT_S = 60.0
+"""Time in which the brokers of the hub must take over the settings of a topic."""
+SOURCE_TIMEOUT_S = 5.0
+UNKNOWN = "unknown"
+TOPICS_AT_ONCE = 10
+MAX_NAMED = 10
+
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source-bootstrap",
+        metavar="NAME=HOST:PORT,...",
+        help="Brokers of a source, to count the records that are missing; may be repeated.",
+    ),
+]
+MirrorFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE.toml", help="Settings of the mirror: addresses of the hub and its sources."),
+]
+
+Row = dict[str, Any]
+
+
+def promote(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Replica topics of the hub.")],
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    source_bootstrap: Sources = None,
+    config: MirrorFile = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the same, and change nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """End the copying of replica topics and let producers write to them; show the records that are missing.
+
+    All partitions of a topic become writable, whatever their sources are. May be repeated: a topic that was promoted
+    stays as it is, and an interrupted promotion is finished. The options name the hub.
+    """
+    sources: dict[str, Sequence[HostPort]] = {
+        name: addresses(text) for name, text in map(_name_and_addresses, source_bootstrap or ())
+    }
+    if config is not None:
+        hub, found = _read_mirror_file(config)
+        sources = found | sources
+        bootstrap = bootstrap if bootstrap is not None or zookeeper is not None else hub
+    rows, failures = trio.run(_promote, list(dict.fromkeys(topics)), bootstrap, zookeeper, sources, dry_run)
+    if json:
+        output.print_json({"dry_run": dry_run, "topics": rows, "failures": failures})
+    else:
+        _print_rows(rows, dry_run=dry_run)
+    if failures:
+        output.exit_with("; ".join(failures))
+
+
+def _name_and_addresses(text: str) -> tuple[str, str]:
+    name, separator, listed = text.partition("=")
+    if not (name and separator and listed):
+        raise ConfigurationError("--source-bootstrap", f"{text!r} is not NAME=HOST:PORT,...")
+    return name, listed
+
+
+def _read_mirror_file(config: Path) -> tuple[str, dict[str, Sequence[HostPort]]]:
+    from pipeline.mirror.config import MirrorConfig
+
+    try:
+        settings = MirrorConfig.from_settings(read_settings(config))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{config}: {error.key}", error.reason) from error
+    return ",".join(map(str, settings.destination)), {each.name: each.bootstrap for each in settings.sources}
+
+
+async def _promote(
+    topics: Sequence[str],
+    bootstrap: str | None,
+    zookeeper: str | None,
+    sources: Mapping[str, Sequence[HostPort]],
+    dry_run: bool,
+) -> tuple[list[Row], list[str]]:
+    """Promote all topics, and return a row for each that is promoted, and the failures of the others."""
+    from pipeline.mirror.failover import Promoter
+
+    rows: dict[str, PromotedTopic] = {}
+    failures: dict[str, str] = {}
+    async with connected(bootstrap, zookeeper, CLIENT_ID) as hub:
+        promoter = Promoter(hub, clock=wall_clock, timeout_s=TIMEOUT_S)
+        limiter = trio.CapacityLimiter(TOPICS_AT_ONCE)
+
+        async def promote_topic(topic: str) -> None:
+            async with limiter:
+                try:
+                    rows[topic] = await (promoter.preview(topic) if dry_run else promoter.promote(topic))
+                except PipelineError as error:
+                    failures[topic] = str(error)
+
+        async with trio.open_nursery() as nursery:
+            for topic in topics:
+                nursery.start_soon(promote_topic, topic)
+        origins: dict[TopicPartition, Assignment] = {}
+        try:
+            origins = await read_table(hub, rows)
+        except PipelineError as error:  # what was promoted must be shown nevertheless
+            failures[""] = f"the sources of the partitions are unknown: {error}"
+        missing = await ask_sources(sources, rows.values(), origins)
+    done = [_row_of(rows[topic], origins, missing) for topic in topics if topic in rows]
+    return done, list(failures.values())
+
+
+async def read_table(hub: "Cluster", topics: Iterable[str]) -> dict[TopicPartition, "Assignment"]:
+    """Return the entries of the partition table of these replica topics, by replica partition."""
+    from pipeline.client.admin.topics import list_topics
+    from pipeline.mirror.table import TABLE_TOPIC
+    from pipeline.mirror.table_journal import TableJournal
+
+    journal = TableJournal(hub, lambda _skipped: None)
+    if TABLE_TOPIC in await list_topics(hub):
+        await journal.read_on()
+    wanted = set(topics)
+    return {entry.replica: entry for entry in journal.table.assignments() if entry.replica.topic in wanted}
+
+
+async def ask_sources(
+    sources: Mapping[str, Sequence[HostPort]],
+    promoted: Iterable["PromotedTopic"],
+    origins: Mapping[TopicPartition, "Assignment"],
+    *,
+    timeout_s: float = SOURCE_TIMEOUT_S,
+) -> dict[TopicPartition, "MissingRecords"]:
+    """Return for each replica partition with a known source the records that it lacks."""
+    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.config import ClientConfig
+    from pipeline.mirror.missing_records import MissingRecords, find_missing
+
+    ends: dict[str, dict[TopicPartition, int]] = {}
+    for topic in promoted:
+        for number, end in enumerate(topic.ends):
+            entry = origins.get(TopicPartition(topic.topic, number))
+            if entry is not None:
+                ends.setdefault(entry.source.cluster, {})[entry.source.partition] = end
+    found: dict[tuple[str, TopicPartition], MissingRecords] = {}
+
+    async def ask(name: str, wanted: Mapping[TopicPartition, int]) -> None:
+        if name not in sources:
+            reason = f"the addresses of {name} were not given (--source-bootstrap {name}=HOST:PORT)"
+            answers = dict.fromkeys(wanted, MissingRecords(reason=reason))
+        else:
+            async with AsyncExitStack() as stack:
+                settings = ClientConfig(bootstrap=tuple(sources[name]), client_id=CLIENT_ID)
+                source = await stack.enter_async_context(open_cluster(settings))
+                recorded = {entry.source.partition: entry for entry in origins.values() if entry.source.cluster == name}
+                answers = await find_missing(source, wanted, timeout_s=timeout_s)
+                for each in wanted:
+                    refusal = _refusal_of(source, recorded[each])
+                    if refusal is not None:
+                        answers[each] = MissingRecords(reason=refusal)
+        found.update({(name, each): answer for each, answer in answers.items()})
+
+    async with trio.open_nursery() as nursery:
+        for name, wanted in ends.items():
+            nursery.start_soon(ask, name, wanted)
+    return {
+        replica: found[entry.source.cluster, entry.source.partition]
+        for replica, entry in origins.items()
+        if (entry.source.cluster, entry.source.partition) in found
+    }
+
+
+def _refusal_of(source: "Cluster", entry: "Assignment") -> str | None:
+    """Return the reason why what this cluster says does not count for a source partition; None if it counts."""
+    from pipeline.protocol.schema import ZERO_UUID
+
+    recorded, found = entry.source.cluster_id, source.view.cluster_id
+    if None not in (recorded, found) and recorded != found:
+        return f"the addresses lead to cluster {found}, but {entry.source.cluster} is cluster {recorded}"
+    topic = source.view.topics.get(entry.source.partition.topic)
+    if topic is not None and ZERO_UUID not in (topic.id, entry.source.topic_id) and topic.id != entry.source.topic_id:
+        return f"{topic.name} was deleted and created again in {entry.source.cluster}"
+    return None
+
+
+def _row_of(
+    topic: "PromotedTopic",
+    origins: Mapping[TopicPartition, "Assignment"],
+    missing: Mapping[TopicPartition, "MissingRecords"],
+) -> Row:
+    from pipeline.mirror.missing_records import MissingRecords
+
+    partitions = []
+    for number, end in enumerate(topic.ends):
+        replica = TopicPartition(topic.topic, number)
+        entry = origins.get(replica)
+        unknown = MissingRecords(reason="the partition table of the hub has no entry for it")
+        partitions.append(
+            {
+                "partition": number,
+                "source": None if entry is None else entry.source.cluster,
+                "source_topic": None if entry is None else entry.source.partition.topic,
+                "source_partition": None if entry is None else entry.source.partition.partition,
+                "end": end,
+                "missing": asdict(missing.get(replica, unknown)),
+            }
+        )
+    return {
+        "topic": topic.topic,
+        "promoted_at": None if topic.at_ms is None else Promotion(at_ms=topic.at_ms).time,
+        "was_promoted": topic.was_promoted,
+        "partitions": partitions,
+    }
+
+
+def _print_rows(rows: Sequence[Row], *, dry_run: bool) -> None:
+    headings = ["PARTITION", "SOURCE", "COPIED-UP-TO", "SOURCE-END", "MISSING-OFFSETS", "BYTES-ESTIMATE", "SECONDS"]
+    lines = [
+        [
+            f"{row['topic']}-{each['partition']}",
+            None if each["source"] is None else f"{each['source']}/{each['source_topic']}-{each['source_partition']}",
+            each["end"],
+            *(
+                UNKNOWN if each["missing"][name] is None else each["missing"][name]
+                for name in ("high_watermark", "offsets", "bytes", "seconds")
+            ),
+        ]
+        for row in rows
+        for each in row["partitions"]
+    ]
+    if lines:
+        output.say(output.table(headings, lines))
+    for row in rows:
+        topic, sources = row["topic"], sorted({each["source"] for each in row["partitions"]} - {None})
+        of_sources = f", the partitions of {output.enumeration(sources, MAX_NAMED)} alike" if len(sources) > 1 else ""
+        if row["was_promoted"]:
+            output.say(f"{topic} was promoted before, at {row['promoted_at']}: nothing was changed")
+        elif dry_run:
+            output.say(f"{topic} is a replica; a promotion makes all its partitions writable{of_sources}")
+        else:
+            output.say(f"{topic} is promoted: producers may write to all its partitions{of_sources}")
+    reasons = [each["missing"]["reason"] for row in rows for each in row["partitions"]]
+    for reason in dict.fromkeys(reason for reason in reasons if reason is not None):
+        output.say(f"{UNKNOWN}: {output.printable(reason)}")

@@ -1,0 +1,142 @@
+"""Records that a source has and its replica lacks: counted behind the end of the replica, as far as the source answers.
+
+A number that the source does not give is unknown (None), and never 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import trio
+
+from pipeline.client.admin.brokers import describe_log_dirs
+from pipeline.client.admin.offsets import list_offsets_at
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
+from pipeline.errors import PipelineError
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pipeline.records.batch import read_header
+
+FIRST_BATCH_BYTES = 1024
+"""Bytes to fetch of a partition. A source returns at least one batch, however large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingRecords:
+    """Amount that a replica lacks; None is unknown.
+
+    `offsets` counts up to the source's high watermark, with offsets that have no records. `bytes` is an estimate from
+    the average size of an offset at the source. `seconds` are the time from the oldest missing batch to the source's
+    newest record, by their timestamps.
+    """
+
+    high_watermark: int | None = None
+    offsets: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    reason: str | None = None
+    """Reason why numbers are unknown."""
+
+
+async def find_missing(
+    source: Cluster, ends: Mapping[TopicPartition, int], *, timeout_s: float
+) -> dict[TopicPartition, MissingRecords]:
+    """Return for each source partition what its replica, which ends at this offset, lacks. Raises nothing for a source.
+
+    Each leader of the source is asked at the same time, and once.
+    """
+    found = dict.fromkeys(ends, MissingRecords(reason="the source does not answer"))
+    try:
+        source.track({each.topic for each in ends})
+        await source.refresh(timeout_s=timeout_s)
+    except PipelineError as error:
+        return dict.fromkeys(ends, MissingRecords(reason=f"the source does not answer: {error}"))
+    shares: dict[BrokerId | None, dict[TopicPartition, int]] = {}
+    for each, end in ends.items():
+        shares.setdefault(source.view.leader_of(each), {})[each] = end
+
+    async def ask(leader: BrokerId, share: Mapping[TopicPartition, int]) -> None:
+        try:
+            found.update(await _ask_leader(source, leader, share, timeout_s))
+        except PipelineError as error:
+            reason = f"broker {leader} of the source does not answer: {error}"
+            found.update(dict.fromkeys(share, MissingRecords(reason=reason)))
+
+    async with trio.open_nursery() as nursery:
+        for leader, share in shares.items():
+            if leader is None:
+                found.update(dict.fromkeys(share, MissingRecords(reason="the source partition has no leader")))
+            else:
+                nursery.start_soon(ask, leader, share)
+    await _add_seconds(source, ends, found, timeout_s)
+    return found
+
+
+async def _ask_leader(
+    source: Cluster, leader: BrokerId, ends: Mapping[TopicPartition, int], timeout_s: float
+) -> dict[TopicPartition, MissingRecords]:
+    """Return offsets and bytes of the partitions that a broker leads. Raises PipelineError if it does not answer."""
+    listed = {
+        position: await list_offsets_at(source, leader, dict.fromkeys(ends, position), timeout_s=timeout_s, lane="")
+        for position in (EARLIEST, LATEST)
+    }
+    try:
+        log_dirs = await describe_log_dirs(source, leader, timeout_s=timeout_s)
+    except PipelineError:  # needs a permission of its own; the estimate stays unknown
+        log_dirs = []
+    sizes = {each: size for log_dir in log_dirs for each, size in log_dir.partitions.items()}
+    found = {}
+    for each, end in ends.items():
+        if each not in listed[LATEST] or each not in listed[EARLIEST]:
+            found[each] = MissingRecords(reason=f"broker {leader} of the source refuses to list offsets")
+            continue
+        start, high_watermark = listed[EARLIEST][each].offset, listed[LATEST][each].offset
+        missing = max(0, high_watermark - end)
+        has_size = each in sizes and high_watermark > start
+        size = sizes[each] * min(missing, high_watermark - start) // (high_watermark - start) if has_size else None
+        found[each] = MissingRecords(
+            high_watermark=high_watermark, offsets=missing, bytes=size if missing else 0, seconds=None if missing else 0
+        )
+    return found
+
+
+async def _add_seconds(
+    source: Cluster, ends: Mapping[TopicPartition, int], found: dict[TopicPartition, MissingRecords], timeout_s: float
+) -> None:
+    """Add the seconds to partitions that miss records. They stay unknown where the source does not give the times."""
+    behind = {each: end for each, end in ends.items() if found[each].offsets}
+    newest: dict[TopicPartition, int] = {}
+    for leader in {source.view.leader_of(each) for each in behind} - {None}:
+        assert leader is not None
+        share = {each: MAX_TIMESTAMP for each in behind if source.view.leader_of(each) == leader}
+        try:
+            listed = await list_offsets_at(source, leader, share, timeout_s=timeout_s, lane="")
+        except PipelineError:
+            continue
+        newest |= {each: one.timestamp_ms for each, one in listed.items() if one.timestamp_ms >= 0}
+    oldest = await _first_timestamps(source, {each: behind[each] for each in newest}, timeout_s)
+    for each, timestamp_ms in oldest.items():
+        found[each] = replace(found[each], seconds=max(0, newest[each] - timestamp_ms) / 1000)
+
+
+async def _first_timestamps(
+    source: Cluster, offsets: Mapping[TopicPartition, int], timeout_s: float
+) -> dict[TopicPartition, int]:
+    """Return the first timestamp of the batch at each offset, as far as the source gives it in time."""
+    found: dict[TopicPartition, int] = {}
+    settings = ConsumerConfig(max_partition_bytes=FIRST_BATCH_BYTES)
+    with trio.move_on_after(timeout_s):
+        async with open_consumer(source, settings) as consumer:
+            consumer.assign(offsets)
+            while consumer.assignment:
+                try:
+                    for batches in await consumer.poll_batches(timeout_s):
+                        consumer.remove(batches.topic_partition)
+                        found.setdefault(batches.topic_partition, read_header(batches.data, 0).base_timestamp)
+                except PartitionOffsetOutOfRangeError as error:  # deleted by retention since
+                    consumer.remove(error.topic_partition)
+                except PartitionFetchError as error:
+                    consumer.remove(error.topic_partition)
+    return found

@@ -9,12 +9,16 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
-from pipeline.errors import DeadlineExceededError
+from pipeline.errors import DeadlineExceededError, PipelineError
 from pipeline.mirror.epochs import EpochEntries, end_of_entry, newest_up_to
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader, read_header
 
 POLL_S = 0.2
+
+
+class FallenEpochsError(PipelineError):
+    """The source knows no leader epoch as high as those in the replica, so epochs cannot tell what both share."""
 
 
 async def shared_end(
@@ -23,7 +27,8 @@ async def shared_end(
     """Return the offset up to which a replica that ends at `end` has what its source has.
 
     `entries` are the source's epochs in the replica. The source is asked for the end of the newest epoch, then of older
-    ones, until it has the epoch. None if it knows none of them. Raises KafkaError, NetworkError, DeadlineExceededError.
+    ones, until it has the epoch. None if it knows none of them. Raises FallenEpochsError, KafkaError, NetworkError,
+    DeadlineExceededError.
     """
     index = len(entries) - 1 if entries else None
     shared = end
@@ -31,7 +36,7 @@ async def shared_end(
         epoch = entries[index][0]
         found = (await ends_of_epochs(source, {partition: epoch}, timeout_s=timeout_s))[partition]
         if found.end_offset < 0:
-            return end if index == len(entries) - 1 else None
+            raise FallenEpochsError(f"the source knows no leader epoch as high as {epoch}")
         shared = min(shared, found.end_offset)
         if found.leader_epoch == epoch or shared == end:
             return min(shared, end_of_entry(entries, index, end))

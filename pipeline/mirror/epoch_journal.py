@@ -16,7 +16,7 @@ _Key = tuple[str, TopicPartition]
 
 
 class EpochJournal:
-    """The source epochs of all replicas, and the door to their topic. Read once, at the start."""
+    """The source epochs of all replicas, and the door to their topic, which is read at the start."""
 
     def __init__(self, destination: Cluster, *, clock: Clock, rng: Random) -> None:
         self._known: dict[_Key, SourceEpochs] = {}
@@ -30,6 +30,10 @@ class EpochJournal:
     async def open(self) -> None:
         """Create the topic unless it exists, and read it. Raises as `JournalTopic.open`."""
         await self._topic.open()
+
+    async def read_on(self) -> None:
+        """Read what other mirrors have recorded. Raises as `JournalTopic.read_on`."""
+        await self._topic.read_on()
 
     def entries_of(self, source: SourcePartition) -> EpochEntries:
         """Return the epochs of a source partition; none if the topic was recreated at the source since."""

@@ -14,7 +14,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import GapPolicy
 from pipeline.mirror.copies import PartitionCopy
-from pipeline.mirror.divergence import last_batches, shared_end
+from pipeline.mirror.divergence import FallenEpochsError, last_batches, shared_end
 from pipeline.mirror.epoch_journal import EpochJournal
 from pipeline.mirror.epochs import added_entries, entries_before, source_epochs
 from pipeline.mirror.gap_journal import GapJournal
@@ -78,6 +78,9 @@ class GapCrossing:
         Raises HaltedError, WaitingError, and PipelineError if source, destination or ledger cannot be reached.
         """
         copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
+        if end > 0 and (copy.is_truncated or not copy.epochs):
+            await self._epochs.read_on()  # another mirror may have recorded epochs
+            copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
         if end > 0 and self._continues_at(copy, end) == end and not self.is_accepted(copy, end):
             if copy.epochs and (copy.is_truncated or copy.is_out_of_range):
                 await self._compare(copy, end)
@@ -104,6 +107,7 @@ class GapCrossing:
 
     async def _adopt_epoch(self, copy: PartitionCopy, end: int) -> None:
         """Take the epoch of the replica's last batch from the source, which must hold the same batch."""
+        copy.epochs = ()
         source, replica = copy.source, copy.assignment.replica
         timeout_s = self._timeout_s
         found = await last_batches(self._source, source, self._destination, replica, end, timeout_s=timeout_s)
@@ -121,7 +125,13 @@ class GapCrossing:
 
     async def _compare(self, copy: PartitionCopy, end: int) -> None:
         """Halt, or record the gap, if the source lost records that the replica has."""
-        shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._timeout_s)
+        try:
+            shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._timeout_s)
+        except FallenEpochsError as error:
+            names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
+            logger.warning("source_epochs_fell", source=copy.assignment.source.cluster, **names, error=str(error))
+            await self._adopt_epoch(copy, end)
+            return
         if shared == end:
             return
         first = shared if shared is not None else min(await self._bound(copy, EARLIEST), end - 1)

@@ -30,13 +30,21 @@ class PartitionTruncatedError(PartitionFetchError):
 
     `offset` is the position. `end_offset` is the end of `diverging_epoch`, the newest leader epoch that the log has of
     those up to the epoch of the last record that was read: from `end_offset` on the log holds other records, or none.
+    Both are -1 if the leader knows no epoch as high as that: the logs are to be compared, or read anew.
     """
 
     def __init__(self, topic_partition: TopicPartition, offset: int, diverging_epoch: int, end_offset: int) -> None:
-        reason = (
-            f"the leader's log was truncated to {end_offset}, below the position {offset}: records from {end_offset} "
-            f"on that were read before no longer exist there. To read what replaced them, seek to {end_offset}"
-        )
+        if end_offset < 0:
+            reason = (
+                f"the leader knows no leader epoch as high as that of the last record that was read, before {offset}: "
+                "its log, or the cluster's ZooKeeper, is older than this position. Compare the records, or seek"
+            )
+        else:
+            reason = (
+                f"the leader's log was truncated to {end_offset}, below the position {offset}: records from "
+                f"{end_offset} on that were read before no longer exist there. To read what replaced them, seek to "
+                f"{end_offset}"
+            )
         super().__init__(topic_partition, PipelineError(reason))
         self.offset = offset
         self.diverging_epoch = diverging_epoch

@@ -121,22 +121,13 @@ def begin_at(
 def enter_epoch(state: FetchState, leader_epoch: int) -> bool:
     """Return True if the position may be fetched in this leader epoch; requests name it from then on.
 
-    False if the leader must confirm the position first: its end offset of `state.last_epoch` decides (`is_truncated`).
+    False if the leader must confirm the position first: its end offset of `state.last_epoch` decides.
     """
     if leader_epoch != state.leader_epoch:
         if NO_LEADER_EPOCH not in (state.last_epoch, leader_epoch):
             return False
         state.leader_epoch = leader_epoch
     return True
-
-
-def is_truncated(offset: int, end_offset: int) -> bool:
-    """Return True if the log lost records before `offset`, by the end offset of their epoch (-1: not known).
-
-    As in Kafka's consumer, an older epoch in the answer is no sign of a truncation by itself: compaction may have
-    removed all records of the epoch, and a replica made after that never knew the epoch.
-    """
-    return 0 <= end_offset < offset
 
 
 class FetchVerdict(Enum):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
-from pipeline.client.admin.leader_epochs import NO_EPOCH_END, EpochEnd, ask_ends_once
+from pipeline.client.admin.leader_epochs import EpochEnd, ask_ends_once
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import Cluster
@@ -30,7 +30,6 @@ from pipeline.client.consumer.fetch_plan import (
     enter_epoch,
     fetch_answers,
     fetch_request,
-    is_truncated,
     judge_answer,
     judge_refusal,
     rotate,
@@ -317,7 +316,7 @@ class Fetcher:
     async def _validate(self, broker: BrokerId, states: Sequence[FetchState]) -> None:
         """Ask the leader where the epochs of the last records end, while other partitions of the broker are fetched.
 
-        A leader that cannot tell (a version too old, an epoch that no broker knows) leaves the positions as they are.
+        A leader whose version is too old to tell leaves the positions as they are.
         """
         view = self._cluster.view
         asked = [(state, state.offset, view.leader_epoch_of(state.topic_partition)) for state in states]
@@ -330,7 +329,7 @@ class Fetcher:
         except PipelineError as error:
             failure = error
             if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
-                answers = dict.fromkeys(epochs, (ErrorCode.NONE, NO_EPOCH_END))
+                answers = {state.topic_partition: (ErrorCode.NONE, _as_it_is(state)) for state in states}
         unanswered = []
         for state, offset, leader_epoch in asked:
             state.is_asking = False
@@ -350,9 +349,16 @@ class Fetcher:
         self._changed.notify()
 
     def _conclude_validation(self, state: FetchState, leader_epoch: int, end: EpochEnd) -> None:
-        """Fetch in this leader epoch, unless the log was truncated and the policy is to report that."""
+        """Fetch in this leader epoch, unless the log was truncated and the policy is to report that.
+
+        A leader that knows no epoch as high as the position's does not know where the logs part. Kafka's consumer
+        resets by its policy then; here a policy other than NONE goes on, since the offsets are most likely the same:
+        ZooKeeper was restored from a backup.
+        """
         state.failures = 0
-        if is_truncated(state.offset, end.end_offset):
+        # An older epoch in the answer is no truncation by itself: compaction may have removed all records of the epoch,
+        # and a replica made after that never knew it.
+        if end.end_offset < state.offset:
             if self._config.auto_offset_reset is OffsetReset.NONE:
                 error = PartitionTruncatedError(state.topic_partition, state.offset, end.leader_epoch, end.end_offset)
                 self._park(state, error)
@@ -360,9 +366,8 @@ class Fetcher:
             logger.warning(
                 "log_truncated", partition=str(state.topic_partition), position=state.offset, offset=end.end_offset
             )
-            _move(state, end.end_offset, end.leader_epoch)
-        elif end.end_offset < 0:
-            logger.warning("position_not_validated", partition=str(state.topic_partition), epoch=state.last_epoch)
+            if end.end_offset >= 0:
+                _move(state, end.end_offset, end.leader_epoch)
         state.leader_epoch = leader_epoch
 
     def _postpone(self, state: FetchState, failures: int) -> None:
@@ -384,6 +389,11 @@ def _move(state: FetchState, offset: int, last_epoch: int) -> None:
         state.position = offset
     state.offset = offset
     state.last_epoch = last_epoch
+
+
+def _as_it_is(state: FetchState) -> EpochEnd:
+    """Return the answer that leaves the position as it is."""
+    return EpochEnd(leader_epoch=state.last_epoch, end_offset=state.offset)
 
 
 def _now_ms() -> int:

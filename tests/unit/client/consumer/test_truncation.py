@@ -168,11 +168,10 @@ async def test_a_leader_that_never_knew_a_compacted_epoch_has_truncated_nothing(
 
 
 @pytest.mark.parametrize(
-    ("versions", "asked"),
+    "versions",
     [
-        pytest.param({OffsetForLeaderEpochRequest.API_KEY: 1}, 0, id="an API that is too old"),
-        pytest.param({MetadataRequest.API_KEY: 9, FetchRequest.API_KEY: 12}, 0, id="metadata without topic ids"),
-        pytest.param({}, 1, id="an epoch that the leader does not know"),
+        pytest.param({OffsetForLeaderEpochRequest.API_KEY: 1}, id="an API that is too old"),
+        pytest.param({MetadataRequest.API_KEY: 9, FetchRequest.API_KEY: 12}, id="metadata without topic ids"),
     ],
 )
 async def test_a_position_that_cannot_be_compared_is_fetched_as_it_is(
@@ -181,13 +180,25 @@ async def test_a_position_that_cannot_be_compared_is_fetched_as_it_is(
     consume: OpenConsumer,
     fill: Callable[..., None],
     versions: dict[int, int],
-    asked: int,
 ) -> None:
     fill(3)
     async with scripted.broker(1, versions=versions), connect() as cluster, consume(cluster) as consumer:
         consumer.add(T0, 20, leader_epoch=7)
         assert await read(consumer, 10) == {T0: numbers(20, 30)}
-        assert scripted.requests[ASKED] == asked
+        assert scripted.requests[ASKED] == 0
+
+
+async def test_a_leader_that_knows_no_epoch_as_high_ends_the_reading(
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Callable[..., None]
+) -> None:
+    fill(3)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.add(T0, 20, leader_epoch=7)
+        with pytest.raises(PartitionTruncatedError, match="no leader epoch as high") as caught:
+            await consumer.poll_batches()
+        assert (caught.value.offset, caught.value.diverging_epoch, caught.value.end_offset) == (20, -1, -1)
+        consumer.seek(T0, 20)
+        assert await read(consumer, 10) == {T0: numbers(20, 30)}
 
 
 async def test_a_leader_that_lags_is_asked_until_it_knows_its_epoch(

@@ -95,6 +95,9 @@ def _choose_topics(document: dict[str, Any], topics: Sequence[str]) -> None:
 def _print_status(document: Mapping[str, Any], *, show_all: bool) -> None:
     headings = ["SOURCE", "UP", "PARTITIONS", "UNKNOWN-LAG", "LARGEST-LAG", "LARGEST-SECONDS", "LAST-ANSWER", "STATES"]
     output.say(output.table(headings, [_summary(source) for source in document["sources"]]))
+    for topic in document.get("topics", ()):  # older mirrors have none
+        for problem in topic["problems"]:
+            output.say(f"settings of {topic['topic']}: {output.printable(problem)}")
     if document["error"]:
         output.say(f"destination: {output.printable(document['error'])}")
     for source in document["sources"]:

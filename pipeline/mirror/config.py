@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, check_followed
 from pipeline.provenance import MAX_NAME_LENGTH
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -61,6 +62,10 @@ class MirrorConfig(SettingsModel):
     gap_policy: GapPolicy = Field(default=GapPolicy.HALT, alias="gap.policy")
     """Treatment of records that a source deleted or replaced before they were copied. `halt` stops the partition until
     `pipeline mirror resume`; `skip` records the gap in `_mirror_gaps` and continues behind it."""
+    topic_settings: tuple[str, ...] = Field(default=FOLLOWED_SETTINGS, alias="topic.settings", max_length=50)
+    """Settings of topics that replicas take from their sources. An empty list: none."""
+    topic_settings_interval_ms: int = Field(default=2_500, alias="topic.settings.interval.ms", ge=100, le=3_600_000)
+    """Interval in ms between reads of the settings of a source's topics."""
     group_offsets_enabled: bool = Field(default=False, alias="group.offsets.enabled")
     """True if committed offsets of groups are copied to the hub."""
     groups: tuple[str, ...] = Field(default=(".*",), alias="groups", min_length=1)
@@ -75,4 +80,9 @@ class MirrorConfig(SettingsModel):
         name, count = Counter(source.name for source in self.sources).most_common(1)[0]
         if count > 1:
             raise ValueError(f"sources has {count} tables of the name {name}; give each cluster a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _followed_settings_can_be_followed(self) -> Self:
+        check_followed(self.topic_settings)
         return self

@@ -114,8 +114,9 @@ class SourceCopier:
             due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
             replicas = {copy.assignment.replica: batches.data for copy, batches in due}
             ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
+            sources = {copy.assignment.replica: copy.token for copy, _ in due}
             results = await raw_produce(
-                self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s, ends=ends
+                self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s, ends=ends, sources=sources
             )
             for copy, batches in due:
                 self._conclude(consumer, copy, batches, results[copy.assignment.replica])

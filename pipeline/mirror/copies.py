@@ -59,6 +59,10 @@ class Advice(Enum):
     REPLACE_HUB_TOPIC = "rename or delete the topic of the hub that stands in the way, or exclude it (topics.exclude)"
     LEAVE_PROMOTED = "nothing more to do here: the topic belongs to its producers; exclude it (topics.exclude)"
     CHECK_SOURCE = "correct the source's bootstrap.servers, or give the other cluster a name of its own"
+    EXCLUDE_LOOP = "exclude the topic at this mirror (topics.exclude), or at the mirror that copies it to the source"
+    RESTORE_TABLE = (
+        "restore the topic _mirror_partitions, or delete the replica to have it copied again from what the sources hold"
+    )
     RENAME_AT_SOURCE = "recreate the topic at the source under another name"
     EXCLUDE = (
         "if the topic was deleted on purpose, exclude it (topics.exclude) and restart the mirror; else check that the "
@@ -104,6 +108,8 @@ class PartitionCopy:
     halt: Gap | None = None
     """Gap that a user must skip before the partition continues."""
     progress: CopyProgress = field(default_factory=CopyProgress)
+    token: str = ""
+    """Name of the source partition in Produce requests (`Origin.token`); empty if the hub does not check sources."""
 
     @property
     def source(self) -> TopicPartition:
@@ -135,14 +141,16 @@ class SourceCopies:
         """Show a partition of the table that the source has not named yet; it is copied once it is assigned."""
         self.states.setdefault(assignment.source.partition, PartitionCopy(assignment, is_rejected=True))
 
-    def assign(self, assignment: Assignment) -> None:
-        """Copy a partition, also one that was rejected before."""
+    def assign(self, assignment: Assignment, token: str = "") -> None:
+        """Copy a partition, also one that was rejected before. `token` as in PartitionCopy."""
         partition = assignment.source.partition
         copy = self.states.get(partition)
         if copy is None or copy.is_rejected:
             # A new state: requests under way for the rejected one must not change it.
-            self.states[partition] = PartitionCopy(assignment)
+            self.states[partition] = PartitionCopy(assignment, token=token)
             self.uncertain.set()
+        else:
+            copy.token = token
 
     def reject(self, assignment: Assignment, reason: str, *, advice: Advice = Advice.RENAME_AT_SOURCE) -> None:
         """Stop copying a partition until it is assigned again; the status shows `reason` and `advice`."""

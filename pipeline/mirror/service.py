@@ -1,6 +1,6 @@
 """The mirror service: finds topics of live clusters, keeps table and replica topics up to date, and runs copiers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -19,17 +19,20 @@ from pipeline.mirror.failover import promotions_of
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copiers
 from pipeline.mirror.metrics import MirrorMetrics
-from pipeline.mirror.replica_topics import ReplicaTopics
+from pipeline.mirror.replica_topics import NotAReplicaError, ReplicaTopics
 from pipeline.mirror.resume import Resumption
 from pipeline.mirror.selection import TopicSelection, compile_patterns
 from pipeline.mirror.source_identity import refusal_of
+from pipeline.mirror.source_topics import SourceTopics
 from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.table import Assignment, Proposal, SourcePartition
 from pipeline.mirror.table_journal import TableJournal
+from pipeline.mirror.topic_settings import CombinedSettings, TopicShare, combine_settings
 from pipeline.model import Clock, HostPort, TopicPartition
 from pipeline.net.http import http_application, serve_http
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.schema import ZERO_UUID
+from pipeline.provenance import Origin
 
 FIRST_ANSWER_TIMEOUT_S = 2.0
 """Shorter than `produce.timeout.ms`, so that a cluster that is away at the start is soon reported."""
@@ -58,12 +61,16 @@ class MirrorService:
             compile_patterns("topics", config.topics), compile_patterns("topics.exclude", config.exclude)
         )
         self._journal = TableJournal(destination, metrics.count_skipped_table_records)
-        self._replicas = ReplicaTopics(destination, self._journal.table)
+        timeout_s = config.produce_timeout_ms / 1000
+        self._replicas = ReplicaTopics(destination, self._journal.table, config.topic_settings, timeout_s=timeout_s)
         self._sources = sources
         self._source_topics: dict[str, dict[str, TopicMetadata]] = {name: {} for name in sources}
         """Selected topics of each source, as of its last answer."""
         self._cluster_ids: dict[str, str | None] = dict.fromkeys(sources)
         """Cluster id of each source, as of its last answer."""
+        self._described = {name: SourceTopics(source, config.topic_settings) for name, source in sources.items()}
+        self._is_known: set[str] = set()
+        """Sources that have answered and were not refused."""
         self._not_asked = set(sources)
         self._all_asked = trio.Event()
         """Set once each source has answered or failed: replica topics created from then on name all their sources."""
@@ -86,6 +93,7 @@ class MirrorService:
         copies = {name: copier.copies for name, copier in self._copiers.items()}
         groups = {name: copier.status for name, copier in self._groups.items()}
         self.state = MirrorStatus(copies, groups, metrics, clock=clock, fetch_wait_s=config.fetch_max_wait_ms / 1000)
+        self.state.topics = self._replicas.problems
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -109,6 +117,8 @@ class MirrorService:
             for name, copier in self._copiers.items():
                 nursery.start_soon(copier.run)
                 nursery.start_soon(self._refresh_regularly, name)
+                if self._config.topic_settings:
+                    nursery.start_soon(self._follow_settings, name)
             for groups in self._groups.values():
                 nursery.start_soon(groups.run)
 
@@ -141,11 +151,14 @@ class MirrorService:
         try:
             with unwrapped_errors():
                 view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
+                self._cluster_ids[name] = view.cluster_id
+                selected = {topic.name: topic for topic in view.topics.values() if self._selection.selects(topic.name)}
+                if self._refusal_of(name) is None:
+                    described = self._described[name]
+                    described.take(await described.read(selected, timeout_s=timeout_s))
             contact.end(is_answered=True)
-            self._cluster_ids[name] = view.cluster_id
-            self._source_topics[name] = {
-                topic.name: topic for topic in view.topics.values() if self._selection.selects(topic.name)
-            }
+            self._source_topics[name] = selected
+            self._is_known.add(name)
         except PipelineError as error:
             contact.end(is_answered=False)
             return str(error)
@@ -162,6 +175,8 @@ class MirrorService:
                 refusal = self._refusal_of(name)  # another mirror's records may have come first
             if refusal is not None:
                 self._source_topics[name] = {}
+                self._described[name].forget()
+                self._is_known.discard(name)
                 self._copiers[name].copies.reject_all(refusal)
                 return refusal
             problem = await self._take_in(name)
@@ -173,7 +188,7 @@ class MirrorService:
         return refusal_of(name, self._cluster_ids, self._destination.view.cluster_id, self._journal.table)
 
     def _proposals(self, name: str) -> list[Proposal]:
-        """Return a proposal for each partition of a source's selected topics."""
+        """Return a proposal for each partition of a source's selected topics, without partitions in a loop."""
         return [
             Proposal(
                 source=SourcePartition(
@@ -186,37 +201,162 @@ class MirrorService:
             )
             for _, topic in sorted(self._source_topics[name].items())
             for number in sorted(topic.partitions)
+            if self._loop_of(name, TopicPartition(topic.name, number)) is None
         ]
 
+    def _path_of(self, name: str, partition: TopicPartition) -> tuple[str, ...]:
+        described = self._described[name].topics.get(partition.topic)
+        cluster_id = self._cluster_ids[name] or name
+        return (cluster_id,) if described is None else described.path_of(partition.partition, cluster_id)
+
+    def _loop_of(self, name: str, partition: TopicPartition) -> str | None:
+        """Return the reason if the records of a partition come from the destination; None if they do not."""
+        described = self._described[name].topics.get(partition.topic)
+        origin = None if described is None else described.origin_of(partition.partition)
+        if origin is None or self._destination.view.cluster_id not in origin.path:
+            return None
+        path = self._path_of(name, partition)
+        names = {known: other for other, known in self._cluster_ids.items()} | {origin.cluster: origin.source}
+        way = " > ".join(names.get(cluster, cluster) for cluster in path)
+        return f"{partition.topic} of {name} is itself a copy of this cluster's {origin.topic} ({way})"
+
     async def _take_in(self, name: str) -> str | None:
-        """Copy a source's partitions. Return the problems of replicas that cannot be created, if any."""
-        problems: dict[str, str] = {}
+        """Copy a source's partitions. Return the problems of replicas, and of partitions that come in a loop."""
+        problems: dict[str, str] = self._reject_loops(name)
         counts = self._partition_counts()
-        promoted = await promotions_of(self._destination, counts, timeout_s=self._config.produce_timeout_ms / 1000)
+        copies: dict[str, list[tuple[SourcePartition, Assignment]]] = {}
         for proposal in self._proposals(name):
             assignment = self._journal.table.assignment(name, proposal.source.partition)
-            if assignment is not None and assignment.replica.topic not in problems:
-                topic = assignment.replica.topic
-                if topic in promoted:
+            if assignment is not None:
+                copies.setdefault(assignment.replica.topic, []).append((proposal.source, assignment))
+        states = self._copiers[name].copies.states.values()
+        await self._replicas.look_up(copies, {copy.assignment.replica.topic for copy in states if copy.error})
+        promoted = await promotions_of(self._destination, copies, timeout_s=self._config.produce_timeout_ms / 1000)
+        for topic, entries in copies.items():
+            if topic in promoted:
+                for _, assignment in entries:
                     reason = promoted[topic].refusal_of(topic)
                     self._copiers[name].copies.reject(assignment, reason, advice=Advice.LEAVE_PROMOTED)
-                    continue
-                try:
-                    await self._replicas.ensure(topic, counts[topic], self._sources_of(topic))
-                    self._assign(name, proposal.source, assignment)
-                except PipelineError as error:
-                    problems[topic] = f"replica {topic}: {error}"
+                continue
+            try:
+                refusal = self._refused_settings(name, {source.partition.topic for source, _ in entries})
+                if refusal is not None:
+                    problems[topic] = refusal
+                    if topic not in self._replicas.topics:
+                        continue
+                await self._assign(name, topic, counts[topic], entries)
+            except PipelineError as error:
+                problems[topic] = f"replica {topic}: {error}"
         return "; ".join(problems.values()) or None
 
-    def _assign(self, name: str, source: SourcePartition, assignment: Assignment) -> None:
-        if not _is_recreated(source, assignment):
-            self._copiers[name].copies.assign(assignment)
-            return
-        self._copiers[name].copies.reject(
-            assignment,
-            f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
-            "old topic: give the new topic another name",
-        )
+    def _reject_loops(self, name: str) -> dict[str, str]:
+        """Reject partitions that come in a loop and have entries in the table. Return a reason for each topic."""
+        reasons: dict[str, str] = {}
+        for topic in self._source_topics[name].values():
+            for number in topic.partitions:
+                partition = TopicPartition(topic.name, number)
+                reason = self._loop_of(name, partition)
+                if reason is not None:
+                    reasons[topic.name] = reason
+                    assignment = self._journal.table.assignment(name, partition)
+                    if assignment is not None:
+                        self._copiers[name].copies.reject(assignment, reason, advice=Advice.EXCLUDE_LOOP)
+        return reasons
+
+    def _refused_settings(self, name: str, topics: Iterable[str]) -> str | None:
+        """Return the reason why settings of source topics cannot be read, None if they can or need not be."""
+        described = self._described[name].topics
+        refused = [described[topic].refusal for topic in topics if topic in described and described[topic].refusal]
+        if not refused or not self._config.topic_settings:
+            return None
+        return f"{refused[0]}: permit DescribeConfigs at {name}, or set topic.settings = []"
+
+    async def _assign(
+        self, name: str, topic: str, count: int, entries: Sequence[tuple[SourcePartition, Assignment]]
+    ) -> None:
+        """Bring a replica up to date, and copy these partitions into it. Raises as `ReplicaTopics.ensure`."""
+        copies = self._copiers[name].copies
+        origins: dict[int, Origin] = {}
+        for source, assignment in entries:
+            if not _is_recreated(source, assignment):
+                origins[assignment.replica.partition] = self._origin_of(name, assignment)
+                continue
+            reason = f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
+            copies.reject(assignment, f"{reason}old topic: give the new topic another name")
+        try:
+            refused = await self._replicas.ensure(topic, count, self._sources_of(topic), self._wanted(topic), origins)
+        except NotAReplicaError as error:
+            for _, assignment in entries:
+                copies.reject(assignment, str(error), advice=Advice.REPLACE_HUB_TOPIC)
+            raise
+        for _, assignment in entries:
+            number = assignment.replica.partition
+            if number in refused:
+                copies.reject(assignment, refused[number], advice=Advice.RESTORE_TABLE)
+            elif number in origins:
+                copies.assign(assignment, origins[number].token())
+
+    def _origin_of(self, name: str, assignment: Assignment) -> Origin:
+        source = assignment.source
+        path = self._path_of(name, source.partition)
+        topic, number = source.partition
+        return Origin(source=name, path=path, topic=topic, topic_id=source.topic_id, partition=number)
+
+    def _wanted(self, topic: str) -> CombinedSettings | None:
+        """Return the settings that a replica should have.
+
+        The replica's present settings stand for those of sources that were not asked yet, or have deleted the topic.
+        """
+        replica = self._replicas.topics.get(topic)
+        recorded = self._journal.table.sources_of(topic)
+        shares = []
+        for name in self._sources:
+            described = None if self._is_replaced(name, topic) else self._described[name].topics.get(topic)
+            has_topic = name not in self._is_known or (described is not None and topic in self._source_topics[name])
+            if described is not None and (described.values or described.refusal is None):
+                shares.append(TopicShare(source=name, values=described.values, has_topic=has_topic))
+            elif replica is not None and name in recorded:
+                shares.append(TopicShare(source=name, values=replica.values, has_topic=has_topic))
+        return combine_settings(shares, self._config.topic_settings)
+
+    def _is_replaced(self, name: str, topic: str) -> bool:
+        """Return True if the source's topic is a new one of this name, whose settings are not for the old copy."""
+        found = self._source_topics[name].get(topic)
+        if found is None or not found.partitions:
+            return False
+        partition = TopicPartition(topic, min(found.partitions))
+        assignment = self._journal.table.assignment(name, partition)
+        now = SourcePartition(cluster=name, partition=partition, topic_id=found.id)
+        return assignment is not None and _is_recreated(now, assignment)
+
+    async def _changes_of(self, name: str, topics: Iterable[str], timeout_s: float) -> set[str]:
+        """Read the settings of a source's topics, and return the topics with new ones."""
+        described = self._described[name]
+        found = described.changed(await described.read(topics, timeout_s=timeout_s, with_provenance=False))
+        if found:  # of topics that were recreated just now they are not meant
+            now = (await self._sources[name].fetch_all_topics(timeout_s=timeout_s)).topics
+            ids = {topic: known.id for topic, known in self._source_topics[name].items()}
+            found = {topic: new for topic, new in found.items() if topic in now and ids.get(topic) == now[topic].id}
+        described.take(found)
+        return set(found)
+
+    async def _follow_settings(self, name: str) -> None:
+        """Have replicas follow changes of the settings of one source's topics, until cancelled."""
+        changed: set[str] = set()
+        timeout_s = self._config.produce_timeout_ms / 1000
+        while True:
+            await trio.sleep(self._config.topic_settings_interval_ms / 1000)
+            topics = self._source_topics[name].keys() & self._described[name].topics.keys()
+            if not topics or name not in self._is_known:
+                continue
+            try:
+                with unwrapped_errors():
+                    changed |= await self._changes_of(name, topics, timeout_s)
+                    for topic in sorted(changed):
+                        await self._replicas.follow(topic, self._wanted(topic))
+                        changed.discard(topic)
+            except PipelineError as error:
+                logger.warning("settings_not_followed", source=name, waiting=len(changed), error=str(error))
 
     def _reject_gone(self, name: str, view: ClusterMetadata) -> None:
         """Reject the entries of the table whose partition the source no longer has."""
@@ -236,13 +376,12 @@ class MirrorService:
         Entries of other partitions do not count, so a stray record cannot make a topic grow without bound.
         """
         counts: dict[str, int] = {}
-        for name, topics in self._source_topics.items():
-            for topic in topics.values():
-                for number in topic.partitions:
-                    found = self._journal.table.assignment(name, TopicPartition(topic.name, number))
-                    if found is not None:
-                        needed = found.replica.partition + 1
-                        counts[found.replica.topic] = max(counts.get(found.replica.topic, 0), needed)
+        for name in self._sources:
+            for proposal in self._proposals(name):
+                found = self._journal.table.assignment(name, proposal.source.partition)
+                if found is not None:
+                    needed = found.replica.partition + 1
+                    counts[found.replica.topic] = max(counts.get(found.replica.topic, 0), needed)
         return counts
 
     def _sources_of(self, topic: str) -> list[str]:

@@ -96,6 +96,8 @@ class MirrorStatus(Collector):
         self.error: str | None = NOT_REACHED_YET
         """Problem of the destination at the start."""
         self.contacts = {name: SourceContact() for name in sources}
+        self.topics: Callable[[], list[dict[str, Any]]] = list
+        """Returns the replica topics that differ from their sources in settings."""
         self._sources = sources
         self._groups = groups
         self._clock = clock
@@ -115,7 +117,8 @@ class MirrorStatus(Collector):
     def document(self) -> dict[str, Any]:
         """Return the document of `/v1/status`."""
         now, now_ms = trio.current_time(), self._clock()
-        return {"error": self.error, "sources": [self._source_document(name, now, now_ms) for name in self._sources]}
+        sources = [self._source_document(name, now, now_ms) for name in self._sources]
+        return {"error": self.error, "topics": self.topics(), "sources": sources}
 
     def describe(self) -> list[Metric]:
         """Return no names: they would be collected for that, before there is anything."""

@@ -119,6 +119,7 @@ class PartitionTable:
         self._sizes: dict[str, int] = defaultdict(int)
         self._cluster_ids: dict[str, str] = {}
         self._names: set[str] = set()
+        self._sources: dict[str, dict[str, None]] = defaultdict(dict)
 
     def apply(self, proposal: Proposal) -> None:
         """Apply the next journal record. Raises PartitionTableError for a record beyond the table's bounds."""
@@ -131,6 +132,7 @@ class PartitionTable:
             self._sizes[proposal.replica_topic] = number + 1
             self._by_source[key] = Assignment(source=source, replica=TopicPartition(proposal.replica_topic, number))
             self._names.add(source.cluster)
+            self._sources[proposal.replica_topic][source.cluster] = None
         if source.cluster_id is not None:
             self._cluster_ids.setdefault(source.cluster, source.cluster_id)
 
@@ -145,6 +147,10 @@ class PartitionTable:
     def partition_count(self, replica_topic: str) -> int:
         """Return the number of entries of a replica topic."""
         return self._sizes.get(replica_topic, 0)
+
+    def sources_of(self, replica_topic: str) -> list[str]:
+        """Return the names of the sources that have entries of the replica topic, in the order of the journal."""
+        return list(self._sources.get(replica_topic, ()))
 
     def cluster_id(self, cluster: str) -> str | None:
         """Return the cluster id that belongs to a name of a source; None if no record gives one."""

@@ -10,6 +10,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.resource_configs import ConfigResource, describe_configs
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
@@ -21,7 +22,9 @@ from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
 from pipeline.model import HostPort, TopicPartition
+from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
 from pipeline.protocol.messages.list_offsets import LATEST
+from pipeline.provenance import MIRROR_PARTITIONS, Provenance
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.record import iterate_records
@@ -54,27 +57,40 @@ class Site:
     @asynccontextmanager
     async def mirroring(self, **settings: Any) -> AsyncIterator[MirrorService]:
         """A mirror of both, until the block ends as suddenly as a crash."""
-        sources = {"east": self.east, "west": self.west}
-        config = MirrorConfig.from_settings(
-            {
-                "destination.bootstrap.servers": "given:1",
-                "sources": [{"name": name, "bootstrap.servers": "given:1"} for name in sources],
-                "topics": ["clicks.*"],
-                "http.listen": "127.0.0.1:0",
-                "refresh.interval.ms": 100,
-                "retry.backoff.ms": 20,
-                "fetch.max.wait.ms": 50,
-                "produce.timeout.ms": 1000,
-                **{key.replace("_", "."): value for key, value in settings.items()},
-            }
-        )
         self.metrics = CollectorRegistry()
-        metrics = MirrorMetrics(self.metrics)
-        service = MirrorService(config, sources, self.hub, clock=clock, rng=Random(1), metrics=metrics)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(service.run)
+        sources = {"east": self.east, "west": self.west}
+        async with mirroring_of(self.hub, self.metrics, settings, **sources) as service:
             yield service
-            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def mirroring_of(
+    destination: Cluster,
+    registry: CollectorRegistry | None = None,
+    settings: dict[str, Any] | None = None,
+    /,
+    **sources: Cluster,
+) -> AsyncIterator[MirrorService]:
+    """A mirror of these sources, until the block ends as suddenly as a crash."""
+    config = MirrorConfig.from_settings(
+        {
+            "destination.bootstrap.servers": "given:1",
+            "sources": [{"name": name, "bootstrap.servers": "given:1"} for name in sources],
+            "topics": ["clicks.*"],
+            "http.listen": "127.0.0.1:0",
+            "refresh.interval.ms": 100,
+            "retry.backoff.ms": 20,
+            "fetch.max.wait.ms": 50,
+            "produce.timeout.ms": 1000,
+            **{key.replace("_", "."): value for key, value in (settings or {}).items()},
+        }
+    )
+    metrics = MirrorMetrics(registry or CollectorRegistry())
+    service = MirrorService(config, sources, destination, clock=clock, rng=Random(1), metrics=metrics)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        yield service
+        nursery.cancel_scope.cancel()
 
 
 async def make(cluster: Cluster, topic: str = "clicks", partitions: int = 1, **configs: str) -> None:
@@ -99,10 +115,26 @@ def batch_at(offset: int, *values: bytes) -> bytes:
     return bytes(built)
 
 
+async def settings_of(cluster: Cluster, topic: str = "clicks") -> dict[str, str]:
+    """What the topic itself sets."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    entries = (await describe_configs(cluster, [resource], timeout_s=DEADLINE_S))[resource]
+    return {name: entry.value or "" for name, entry in entries.items() if entry.source is ConfigSource.TOPIC}
+
+
+async def token_of(cluster: Cluster, replica: TopicPartition) -> str:
+    """The source partition of a replica partition, as a mirror would name it; empty if nobody says."""
+    text = (await settings_of(cluster, replica.topic)).get(MIRROR_PARTITIONS)
+    origin = None if text is None else Provenance.parse(text).origin_of(replica.partition)
+    return "" if origin is None else origin.token()
+
+
 async def put(cluster: Cluster, data: bytes, replica: TopicPartition = CLICKS) -> None:
     """As another mirror would."""
     await cluster.topic(replica.topic)
-    result = (await raw_produce(cluster, {replica: data}, keep_offsets=True, timeout_s=DEADLINE_S))[replica]
+    sources = {replica: await token_of(cluster, replica)}
+    produced = await raw_produce(cluster, {replica: data}, keep_offsets=True, timeout_s=DEADLINE_S, sources=sources)
+    result = produced[replica]
     assert result.error is None
 
 

@@ -13,6 +13,7 @@ from pipeline.protocol.messages.describe_configs import (
     ConfigSource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     ResourceType,
 )
@@ -67,26 +68,18 @@ async def describe_configs(
         response: DescribeConfigsResponse = await _ask(cluster, resource, request, timeout_s)
         (result,) = response.results
         _check(resource, result.error_code, result.error_message)
-        found[resource] = {
-            entry.name: ConfigEntry(
-                value=entry.value,
-                source=_source(entry.config_source),
-                is_read_only=entry.read_only,
-                documentation=entry.documentation or None,
-            )
-            for entry in result.configs
-        }
+        found[resource] = {entry.name: _entry(entry) for entry in result.configs}
     return found
 
 
-async def describe_topic_settings(
+async def describe_many_topics(
     cluster: Cluster, topics: Sequence[str], names: Sequence[str], *, timeout_s: float
-) -> dict[str, dict[str, str]]:
-    """Return these settings of each topic, without topics that were deleted meanwhile.
+) -> dict[str, dict[str, ConfigEntry] | KafkaError]:
+    """Return these settings of each topic, or the refusal. Documentations are left out. Many topics take few requests.
 
-    Raises KafkaError for the first other refusal.
+    Raises KafkaError, NetworkError.
     """
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, ConfigEntry] | KafkaError] = {}
     for first in range(0, len(topics), _TOPICS_PER_REQUEST):
         asked = tuple(
             DescribeConfigsResource(
@@ -98,10 +91,27 @@ async def describe_topic_settings(
             DescribeConfigsRequest(resources=asked), timeout_s=timeout_s
         )
         for result in response.results:
-            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                continue
-            _check(ConfigResource(ResourceType.TOPIC, result.resource_name), result.error_code, result.error_message)
-            found[result.resource_name] = {entry.name: entry.value or "" for entry in result.configs}
+            if result.error_code != ErrorCode.NONE:
+                reason = f"topic {result.resource_name}: {result.error_message or 'refused'}"
+                found[result.resource_name] = KafkaError(result.error_code, reason)
+            else:
+                found[result.resource_name] = {entry.name: _entry(entry) for entry in result.configs}
+    return found
+
+
+async def describe_topic_settings(
+    cluster: Cluster, topics: Sequence[str], names: Sequence[str], *, timeout_s: float
+) -> dict[str, dict[str, str]]:
+    """Return these settings of each topic, without topics that were deleted meanwhile.
+
+    Raises KafkaError for the first other refusal.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for topic, result in (await describe_many_topics(cluster, topics, names, timeout_s=timeout_s)).items():
+        if not isinstance(result, KafkaError):
+            found[topic] = {name: entry.value or "" for name, entry in result.items()}
+        elif result.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise result
     return found
 
 
@@ -170,6 +180,15 @@ async def _ask(cluster: Cluster, resource: ConfigResource, request: Message, tim
 def _check(resource: ConfigResource, code: int, message: str | None) -> None:
     if code != ErrorCode.NONE:
         raise KafkaError(code, f"{resource}: {message or 'refused'}")
+
+
+def _entry(told: DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        value=told.value,
+        source=_source(told.config_source),
+        is_read_only=told.read_only,
+        documentation=told.documentation or None,
+    )
 
 
 def _source(number: int) -> ConfigSource:

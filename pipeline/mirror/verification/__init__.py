@@ -1,0 +1,1 @@
+"""Compares sources and replicas by sums over offset ranges, and narrows differences to batches."""

@@ -1,0 +1,216 @@
+"""Verification of mirrored partitions: each source partition against its replica, as the partition table pairs them.
+
+Invariants:
+
+- A partition is EQUAL only if all batches of its common range were compared and are equal. The common range begins at
+  the later log start offset and ends at the lower high watermark. What retention deletes meanwhile leaves the range.
+- Nothing is written: neither table nor topics are created.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import trio
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.metadata import ClusterMetadata
+from pipeline.errors import PipelineError
+from pipeline.mirror.gaps import GapLedger
+from pipeline.mirror.table import Assignment, PartitionTable
+from pipeline.mirror.verification.comparison import DELETED, Comparer, Comparison, Difference
+from pipeline.mirror.verification.sides import Side, bounds_of, open_side
+from pipeline.model import TopicPartition
+from pipeline.protocol.schema import ZERO_UUID
+from pipeline.records.batch_sums import BatchSums
+
+PARTITIONS_AT_ONCE = 8
+
+
+class Verdict(StrEnum):
+    """Result for a partition."""
+
+    EQUAL = "equal"
+    EMPTY = "nothing to compare"
+    """The source holds no records."""
+    DIFFERENT = "different"
+    NOT_COMPARED = "not compared"
+    """At least a part of the common range was not compared, and no difference was found in the rest."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionReport:
+    """Result for a partition, and what it rests on. `lag`: offsets that the source has beyond the replica's end."""
+
+    assignment: Assignment
+    from_offset: int | None = None
+    up_to_offset: int | None = None
+    lag: int | None = None
+    comparison: Comparison = field(default_factory=Comparison)
+    reason: str | None = None
+    """Why the partition was not compared, or not to its end."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict."""
+        if self.comparison.is_different:
+            return Verdict.DIFFERENT
+        if self.reason or any(each.reason != DELETED for each in self.comparison.uncompared):
+            return Verdict.NOT_COMPARED
+        return Verdict.EMPTY if self.from_offset == self.up_to_offset else Verdict.EQUAL
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a document."""
+        source, replica, found = self.assignment.source, self.assignment.replica, self.comparison
+        return {
+            "source": source.cluster,
+            "topic": source.partition.topic,
+            "partition": source.partition.partition,
+            "replica_topic": replica.topic,
+            "replica_partition": replica.partition,
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "from_offset": self.from_offset,
+            "up_to_offset": self.up_to_offset,
+            "lag": self.lag,
+            "batches": found.compared.batches,
+            "records": found.compared.records,
+            "bytes": found.compared.size_bytes,
+            "differences": [_difference_to_json(each) for each in found.differences],
+            "more_differences": found.more_differences,
+            "recorded_gaps": found.recorded_gaps,
+            "not_compared": [
+                {"from_offset": each.from_offset, "up_to_offset": each.up_to_offset, "reason": each.reason}
+                for each in found.uncompared
+            ],
+        }
+
+
+def _difference_to_json(found: Difference) -> dict[str, Any]:
+    return {
+        "kind": found.kind.value,
+        "first_offset": found.first_offset,
+        "last_offset": found.last_offset,
+        "source": _sums_to_json(found.source),
+        "replica": _sums_to_json(found.replica),
+        "detail": found.detail,
+    }
+
+
+def _sums_to_json(sums: BatchSums) -> dict[str, int]:
+    return {"batches": sums.batches, "records": sums.records, "bytes": sums.size_bytes}
+
+
+class Verifier:
+    """Verifies the partitions of a partition table."""
+
+    def __init__(
+        self,
+        table: PartitionTable,
+        ledger: GapLedger,
+        sources: Mapping[str, Cluster],
+        destination: Cluster,
+        *,
+        is_deep: bool = False,
+        may_fetch: bool = False,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`advance` is called with numbers of offsets that were compared or passed."""
+        self._table = table
+        self._sources = sources
+        self._destination = destination
+        self._is_deep = is_deep
+        self._may_fetch = may_fetch
+        self._advance = advance
+        self._views: dict[str, ClusterMetadata | PipelineError] = {}
+        self._gaps: dict[tuple[str, object], list[tuple[int, int]]] = defaultdict(list)
+        for gap in ledger:
+            self._gaps[gap.source, gap.partition].append((gap.first, gap.last))
+
+    async def verify(self, topics: Collection[str] = ()) -> list[PartitionReport]:
+        """Verify the partitions of these replica topics, or all, in the order of the table.
+
+        A partition that cannot be compared has its reason in the report.
+        """
+        wanted = [each for each in self._table.assignments() if not topics or each.replica.topic in topics]
+        reports = [PartitionReport(assignment=assignment) for assignment in wanted]
+        limiter = trio.CapacityLimiter(PARTITIONS_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for name in {each.source.cluster for each in wanted}:
+                nursery.start_soon(self._view, name)
+        async with trio.open_nursery() as nursery:
+            for report in reports:
+                nursery.start_soon(self._verify, report, limiter)
+        return reports
+
+    async def _view(self, name: str) -> None:
+        """Ask a source for its topics."""
+        if name in self._sources:
+            try:
+                self._views[name] = await self._sources[name].fetch_all_topics()
+            except PipelineError as error:
+                self._views[name] = error
+
+    async def _verify(self, report: PartitionReport, limiter: trio.CapacityLimiter) -> None:
+        async with limiter:
+            report.reason = self._refusal_of(report.assignment)
+            if report.reason is None:
+                try:
+                    await self._compare(report)
+                except PipelineError as error:
+                    report.reason = str(error)
+
+    def _refusal_of(self, assignment: Assignment) -> str | None:
+        """Return the reason why a source partition must not be compared, None if it may be."""
+        name, partition = assignment.source.cluster, assignment.source.partition
+        view = self._views.get(name)
+        if view is None:
+            return f"the settings have no source {name}"
+        if isinstance(view, PipelineError):
+            return str(view)
+        known = self._table.cluster_id(name)
+        if known is not None and view.cluster_id is not None and known != view.cluster_id:
+            return (
+                f"{name} is cluster {known} in the partition table, but its bootstrap.servers lead to {view.cluster_id}"
+            )
+        topic = view.topics.get(partition.topic)
+        if topic is None or partition.partition not in topic.partitions:
+            return f"{partition} is gone from the source"
+        if topic.id not in (ZERO_UUID, assignment.source.topic_id) and assignment.source.topic_id != ZERO_UUID:
+            return f"topic {partition.topic} was deleted and created again at the source"
+        return None
+
+    def _open(self, cluster: Cluster, topic_partition: TopicPartition, name: str) -> AbstractAsyncContextManager[Side]:
+        return open_side(cluster, topic_partition, name, is_deep=self._is_deep, may_fetch=self._may_fetch)
+
+    async def _compare(self, report: PartitionReport) -> None:
+        assignment = report.assignment
+        name, partition, replica = assignment.source.cluster, assignment.source.partition, assignment.replica
+        source = self._sources[name]
+        async with AsyncExitStack() as stack:
+            source_side = await stack.enter_async_context(self._open(source, partition, name))
+            replica_side = await stack.enter_async_context(self._open(self._destination, replica, "the hub"))
+            # The replica first: then a replica that ends beyond its source is no matter of time.
+            replica_start, replica_end = await bounds_of(self._destination, replica)
+            source_start, source_end = await bounds_of(source, partition)
+            start, end = max(source_start, replica_start), min(source_end, replica_end)
+            report.from_offset, report.up_to_offset = start, max(start, end)
+            report.lag = max(0, source_end - replica_end)
+            comparer = Comparer(source_side, replica_side, self._gaps[name, partition], self._advance)
+            report.comparison = comparer.result
+            if start > end or (start == end and source_start < source_end):
+                report.reason = _nothing_common(replica_start, replica_end, source_start, source_end)
+
+            async def start_now() -> int:
+                return max((await bounds_of(source, partition))[0], (await bounds_of(self._destination, replica))[0])
+
+            await comparer.compare(start, end, start_now)
+            comparer.note_beyond_source(source_end, replica_end)
+
+
+def _nothing_common(replica_start: int, replica_end: int, source_start: int, source_end: int) -> str:
+    ends = f"the source from {source_start} to {source_end}"
+    return f"nothing in common: the replica's offsets go from {replica_start} to {replica_end}, those of {ends}"

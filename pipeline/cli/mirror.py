@@ -10,6 +10,7 @@ import typer
 
 from pipeline.cli.failover import promote
 from pipeline.cli.foreground import Config, http_url, read_json, run_service
+from pipeline.cli.mirror_verify import verify
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
 from pipeline.cli.terminal.settings import Settings
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 Mirror = Annotated[str, typer.Option("--mirror", metavar="URL", parser=http_url, help="HTTP address of the mirror.")]
 
 app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies live clusters into the offline one.")
+
+app.command()(verify)
 
 WELL = frozenset({"caught_up", "copying"})
 """States of partitions without trouble."""

@@ -20,13 +20,15 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_CONFLICT = 3
 EXIT_NOT_EXACT = 4
+EXIT_NOT_COMPARED = 5
 EXIT_INTERRUPTED = 130
 
 NO_VALUE = "-"
 """Cell of a table without a value."""
 
 EXIT_CODES = """Exit codes: 0 done; 1 failed, with the reason on stderr, or the command shows a trouble that it found; 2
-wrong usage or settings; 3 another loader committed first; 4 the audit is not exact; 130 interrupted."""
+wrong usage or settings; 3 another loader committed first; 4 the audit is not exact; 5 a mirror's
+replica could not be compared; 130 interrupted."""
 
 
 def prepare_streams() -> None:
@@ -91,6 +93,11 @@ def translated_write_errors() -> Iterator[None]:
     except OSError as error:
         discard_stdout()
         exit_with(f"cannot write to standard output: {error.strerror}")
+
+
+def note(text: str) -> None:
+    """Print a line for people on stderr."""
+    sys.stderr.write(f"{text}\n")
 
 
 def exit_with(reason: str, exit_code: int = EXIT_FAILED) -> NoReturn:

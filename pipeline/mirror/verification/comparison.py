@@ -12,6 +12,7 @@ Invariants:
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from pipeline.client.admin.range_sums import PartitionSums
 from pipeline.errors import PipelineError
@@ -241,7 +242,9 @@ class Comparer:
                 continue
             may_ask = self._questions_left > 0 and len(self.result.differences) < MAX_LISTED
             if max(left.batches, right.batches) == 1 or not (left.batches and right.batches and may_ask):
-                found.append((start, end, self._describe(left, right)))
+                pairs = _apart(left, right)
+                split = [start, *(max(pair[0].last_offset, pair[1].last_offset) + 1 for pair in pairs[:-1]), end]
+                found += [(*bounds, self._describe(*pair)) for bounds, pair in zip(pairwise(split), pairs, strict=True)]
                 continue
             first = max(start, min(left.first_offset, right.first_offset))
             middle = (first + min(end, max(left.last_offset, right.last_offset) + 1)) // 2
@@ -288,6 +291,16 @@ class Comparer:
             self.result.note_difference(
                 Difference(kind=kind, first_offset=source_end, last_offset=replica_end - 1, detail=detail)
             )
+
+
+def _apart(source: BatchSums, replica: BatchSums) -> list[tuple[BatchSums, BatchSums]]:
+    """Return the sums of both sides; two batches that share no offset are two differences."""
+    if source.batches == replica.batches == 1:
+        if source.last_offset < replica.first_offset:
+            return [(source, NO_BATCHES), (NO_BATCHES, replica)]
+        if replica.last_offset < source.first_offset:
+            return [(NO_BATCHES, replica), (source, NO_BATCHES)]
+    return [(source, replica)]
 
 
 def _check_progress(found: PartitionSums, from_offset: int) -> None:

@@ -30,7 +30,7 @@ from pipeline.records.batch_sums import BatchSums
 PARTITIONS_AT_ONCE = 8
 
 
-class Verdict(StrEnum):
+class CopyVerdict(StrEnum):
     """Result for a partition."""
 
     EQUAL = "equal"
@@ -54,13 +54,13 @@ class PartitionReport:
     """Why the partition was not compared, or not to its end."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CopyVerdict:
         """The verdict."""
         if self.comparison.is_different:
-            return Verdict.DIFFERENT
+            return CopyVerdict.DIFFERENT
         if self.reason or any(each.reason != DELETED for each in self.comparison.uncompared):
-            return Verdict.NOT_COMPARED
-        return Verdict.EMPTY if self.from_offset == self.up_to_offset else Verdict.EQUAL
+            return CopyVerdict.NOT_COMPARED
+        return CopyVerdict.EMPTY if self.from_offset == self.up_to_offset else CopyVerdict.EQUAL
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a document."""
@@ -104,7 +104,7 @@ def _sums_to_json(sums: BatchSums) -> dict[str, int]:
     return {"batches": sums.batches, "records": sums.records, "bytes": sums.size_bytes}
 
 
-class Verifier:
+class ReplicaVerifier:
     """Verifies the partitions of a partition table."""
 
     def __init__(

@@ -15,7 +15,7 @@ from pipeline.mirror.table import PartitionTable, Proposal, SourcePartition
 from pipeline.mirror.table_journal import TableJournal
 from pipeline.mirror.verification import sides
 from pipeline.mirror.verification.comparison import COMPACTED, DifferenceKind
-from pipeline.mirror.verification.verifier import PartitionReport, Verdict, Verifier
+from pipeline.mirror.verification.verifier import CopyVerdict, PartitionReport, ReplicaVerifier
 from pipeline.model import TopicPartition
 from pipeline.records.batch import HEADER_SIZE
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, publish, put, until_copied
@@ -37,7 +37,7 @@ async def verify(
     (assignment,) = table.assignments()
     for first, last in gaps:
         ledger.apply(gap_of(assignment, first, last, GapReason.RETENTION, now_ms=1))
-    verifier = Verifier(table, ledger, {"east": site.east}, site.hub, is_deep=is_deep, may_fetch=may_fetch)
+    verifier = ReplicaVerifier(table, ledger, {"east": site.east}, site.hub, is_deep=is_deep, may_fetch=may_fetch)
     (report,) = await verifier.verify()
     return report
 
@@ -79,7 +79,7 @@ def forget_feature(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
 async def test_equal_logs_are_equal(site: Site, may_fetch: bool) -> None:
     await copied(site, batches_of())
     report = await verify(site, may_fetch=may_fetch)
-    assert (report.verdict, report.from_offset, report.up_to_offset, report.lag) == (Verdict.EQUAL, 0, 100, 0)
+    assert (report.verdict, report.from_offset, report.up_to_offset, report.lag) == (CopyVerdict.EQUAL, 0, 100, 0)
     sums = report.comparison.compared
     assert (sums.batches, sums.records, sums.size_bytes) == (50, 100, sum(map(len, batches_of())))
     assert kinds(report) == []
@@ -93,12 +93,12 @@ async def test_a_mirror_s_copy_is_equal_while_records_arrive(site: Site) -> None
         await until_copied(site.hub, CLICKS, *values)
         journal = TableJournal(site.hub, lambda _: None)
         await journal.read_on()
-        verifier = Verifier(journal.table, GapLedger(), {"east": site.east}, site.hub)
+        verifier = ReplicaVerifier(journal.table, GapLedger(), {"east": site.east}, site.hub)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(publish, site.east, *values))
             for _ in range(5):
                 (report,) = await verifier.verify(["clicks"])
-                assert report.verdict is Verdict.EQUAL
+                assert report.verdict is CopyVerdict.EQUAL
                 assert report.comparison.compared.records >= 30
         assert await verifier.verify(["other"]) == []
 
@@ -115,7 +115,7 @@ async def test_missing_extra_and_other_batches_are_found(site: Site, may_fetch: 
     for batch in replica:
         await put(site.hub, batch)
     report = await verify(site, may_fetch=may_fetch)
-    assert report.verdict is Verdict.DIFFERENT
+    assert report.verdict is CopyVerdict.DIFFERENT
     assert kinds(report) == [
         (DifferenceKind.MISSING, 0, 1),
         (DifferenceKind.MISSING, 14, 19),
@@ -137,9 +137,9 @@ async def test_a_recorded_gap_is_no_difference_but_is_counted(site: Site) -> Non
         if number not in (7, 8, 9):
             await put(site.hub, batch)
     report = await verify(site, gaps=((14, 19),))
-    assert (report.verdict, report.comparison.recorded_gaps) == (Verdict.EQUAL, 1)
+    assert (report.verdict, report.comparison.recorded_gaps) == (CopyVerdict.EQUAL, 1)
     assert kinds(report) == [(DifferenceKind.RECORDED_GAP, 14, 19)]
-    assert (await verify(site, gaps=((14, 18),))).verdict is Verdict.DIFFERENT
+    assert (await verify(site, gaps=((14, 18),))).verdict is CopyVerdict.DIFFERENT
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
@@ -169,21 +169,21 @@ async def test_offsets_that_retention_deleted_are_not_compared(site: Site, may_f
     await copied(site, batches_of())
     await delete_records(site.east, {CLICKS: 21}, timeout_s=DEADLINE_S)
     report = await verify(site, may_fetch=may_fetch)
-    assert (report.verdict, report.from_offset, report.comparison.compared.records) == (Verdict.EQUAL, 21, 80)
+    assert (report.verdict, report.from_offset, report.comparison.compared.records) == (CopyVerdict.EQUAL, 21, 80)
     await delete_records(site.hub, {CLICKS: 90}, timeout_s=DEADLINE_S)
     report = await verify(site, may_fetch=may_fetch)
-    assert (report.verdict, report.from_offset, report.comparison.compared.records) == (Verdict.EQUAL, 90, 10)
+    assert (report.verdict, report.from_offset, report.comparison.compared.records) == (CopyVerdict.EQUAL, 90, 10)
     await delete_records(site.east, {CLICKS: 100}, timeout_s=DEADLINE_S)
-    assert (await verify(site, may_fetch=may_fetch)).verdict is Verdict.EMPTY
+    assert (await verify(site, may_fetch=may_fetch)).verdict is CopyVerdict.EMPTY
 
 
 async def test_an_empty_replica_of_a_source_with_records_is_not_compared(site: Site) -> None:
     await make(site.east, mirror_source="elsewhere")
     await make(site.hub, mirror_source="east")
-    assert (await verify(site)).verdict is Verdict.EMPTY
+    assert (await verify(site)).verdict is CopyVerdict.EMPTY
     await put(site.east, batches_of()[0])
     report = await verify(site)
-    assert (report.verdict, report.lag) == (Verdict.NOT_COMPARED, 2)
+    assert (report.verdict, report.lag) == (CopyVerdict.NOT_COMPARED, 2)
     assert report.reason is not None
     assert "nothing in common" in report.reason
 
@@ -193,14 +193,14 @@ async def test_a_replica_that_ends_beyond_its_source_has_extra_records(site: Sit
     await put(site.hub, batch_at(6, b"more"))
     report = await verify(site)
     assert kinds(report) == [(DifferenceKind.EXTRA, 6, 6)]
-    assert report.verdict is Verdict.DIFFERENT
+    assert report.verdict is CopyVerdict.DIFFERENT
 
 
 async def test_a_source_that_cannot_sum_is_not_fetched_unasked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     await copied(site, batches_of())
     forget_feature(monkeypatch, site)
     report = await verify(site)
-    assert report.verdict is Verdict.NOT_COMPARED
+    assert report.verdict is CopyVerdict.NOT_COMPARED
     assert report.reason is not None
     assert "--fetch" in report.reason
 
@@ -215,11 +215,11 @@ async def test_a_compacted_source_that_says_nothing_of_its_compaction_is_compare
     for batch in batches:
         await put(site.east, batch)
         await put(site.hub, batch)
-    assert (await verify(site, may_fetch=True)).verdict is Verdict.EQUAL
+    assert (await verify(site, may_fetch=True)).verdict is CopyVerdict.EQUAL
     await put(site.east, batch_at(100, b"a"))
     await put(site.hub, batch_at(100, b"b"))
     report = await verify(site, may_fetch=True)
-    assert (report.verdict, kinds(report)) == (Verdict.NOT_COMPARED, [])
+    assert (report.verdict, kinds(report)) == (CopyVerdict.NOT_COMPARED, [])
     assert report.comparison.uncompared[0].reason == COMPACTED
 
 
@@ -227,13 +227,13 @@ async def test_partitions_that_cannot_be_compared_have_their_reason(site: Site) 
     await copied(site, batches_of())
     table = await table_of(site, cluster_id="another")
     for sources, reason in (({}, "no source east"), ({"east": site.east}, "is cluster another in the partition table")):
-        (report,) = await Verifier(table, GapLedger(), sources, site.hub).verify()
-        assert report.verdict is Verdict.NOT_COMPARED
+        (report,) = await ReplicaVerifier(table, GapLedger(), sources, site.hub).verify()
+        assert report.verdict is CopyVerdict.NOT_COMPARED
         assert reason in str(report.reason)
     table = await table_of(site)
     await delete_topics(site.east, ["clicks"])
-    (report,) = await Verifier(table, GapLedger(), {"east": site.east}, site.hub).verify()
+    (report,) = await ReplicaVerifier(table, GapLedger(), {"east": site.east}, site.hub).verify()
     assert "gone from the source" in str(report.reason)
     await make(site.east)
-    (report,) = await Verifier(table, GapLedger(), {"east": site.east}, site.hub).verify()
+    (report,) = await ReplicaVerifier(table, GapLedger(), {"east": site.east}, site.hub).verify()
     assert "deleted and created again" in str(report.reason)

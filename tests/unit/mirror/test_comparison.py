@@ -1,0 +1,202 @@
+"""Comparison of two sides in memory: every difference is found, nothing else, whatever a broker sums at a time."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.client.admin.range_sums import PartitionSums
+from pipeline.errors import PipelineError
+from pipeline.mirror.verification import comparison
+from pipeline.mirror.verification.comparison import COMPACTED, DELETED, Comparer, DifferenceKind
+from pipeline.mirror.verification.sides import RangeGoneError
+from pipeline.records.batch_sums import NO_BATCHES, BatchSums
+
+Batch = tuple[int, int, int]
+"""First and last offset, and what is in the batch."""
+
+
+class MemorySide:
+    """A side whose broker sums at most so many batches at a time."""
+
+    def __init__(self, batches: Sequence[Batch], at_once: int = 3, *, clean_offset: int | None = 0) -> None:
+        self.batches = list(batches)
+        self.at_once = at_once
+        self.clean_offset = clean_offset
+        self.start = 0
+        self.damaged: range = range(0)
+        self.asked = 0
+
+    async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+        self.asked += 1
+        if from_offset < self.start:
+            raise RangeGoneError("gone")
+        sums, at, left = NO_BATCHES, from_offset, self.at_once
+        damage = "damaged" if from_offset in self.damaged else None
+        for first, last, content in self.batches:
+            if damage or not from_offset <= last < up_to_offset:
+                continue
+            if not left:
+                return PartitionSums(sums=sums, next_offset=at, clean_offset=self.clean_offset)
+            if last in self.damaged:
+                damage = "damaged"
+                continue
+            left -= 1
+            at = last + 1
+            sums += BatchSums(
+                batches=1,
+                records=last - first + 1,
+                size_bytes=content,
+                digest=hash((first, last, content)) % 2**63,
+                first_offset=first,
+                last_offset=last,
+            )
+        next_offset = at if damage else up_to_offset
+        return PartitionSums(sums=sums, next_offset=next_offset, clean_offset=self.clean_offset, damage=damage)
+
+    async def damage_at(self, offset: int) -> str | None:
+        return "damaged" if offset in self.damaged else None
+
+
+async def compared(
+    source: MemorySide, replica: MemorySide, end: int, *, gaps: Sequence[tuple[int, int]] = ()
+) -> comparison.Comparison:
+    passed: list[int] = []
+    comparer = Comparer(source, replica, gaps, passed.append)
+
+    async def start_now() -> int:
+        return max(source.start, replica.start)
+
+    await comparer.compare(0, end, start_now)
+    assert sum(passed) == end
+    return comparer.result
+
+
+def log_of(widths: Sequence[tuple[int, int, int]]) -> list[Batch]:
+    """Batches from gaps before them, numbers of records and contents."""
+    batches, at = [], 0
+    for gap, records, content in widths:
+        batches.append((at + gap, at + gap + records - 1, content))
+        at += gap + records
+    return batches
+
+
+logs = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 2)), max_size=30).map(log_of)
+
+
+@given(log=logs, data=st.data())
+async def test_each_difference_is_found_and_nothing_else(log: list[Batch], data: st.DataObject) -> None:
+    lost = data.draw(st.sets(st.sampled_from(log))) if log else set()
+    changed = data.draw(st.sets(st.sampled_from(log))) - lost if log else set()
+    extra = data.draw(st.sets(st.sampled_from(log))) - lost - changed if log else set()
+    end = log[-1][1] + 1 if log else 0
+    source = MemorySide([batch for batch in log if batch not in extra], data.draw(st.integers(1, 8)))
+    replica = MemorySide(
+        [
+            (first, last, content + 10 * ((first, last, content) in changed))
+            for first, last, content in log
+            if (first, last, content) not in lost
+        ],
+        data.draw(st.integers(1, 8)),
+    )
+    found = await compared(source, replica, end)
+    limit = comparison.MAX_LISTED
+    assert found.is_different == bool(lost | changed | extra)
+    if len(found.differences) < limit:
+        by_kind = {DifferenceKind.MISSING: lost, DifferenceKind.EXTRA: extra, DifferenceKind.OTHER: changed}
+        for kind, batches in by_kind.items():
+            covered = [each for each in found.differences if each.kind is kind]
+            listed = {
+                batch
+                for batch in log
+                for each in covered
+                if each.first_offset <= batch[0] <= batch[1] <= each.last_offset
+            }
+            assert listed >= batches
+            assert not listed & ({*log} - lost - changed - extra)
+            counted = [each.source if kind is not DifferenceKind.EXTRA else each.replica for each in covered]
+            assert sum(sums.batches for sums in counted) == len(batches)
+    assert found.compared.batches == len(source.batches)
+    assert found.uncompared == []
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+async def test_very_many_differences_are_counted_and_cost_no_more(at_once: int) -> None:
+    log = [(number, number, 1) for number in range(4000)]
+    other = [(number, number, 1 + number % 2) for number in range(4000)]
+    source, replica = MemorySide(log, at_once), MemorySide(other, at_once)
+    found = await compared(source, replica, 4000)
+    assert len(found.differences) == comparison.MAX_LISTED
+    assert found.more_differences > 0
+    assert source.asked + replica.asked < 2 * (comparison.MAX_QUESTIONS + 3 * 4000 // at_once + 10)
+
+
+async def test_offsets_that_may_have_been_compacted_are_not_compared() -> None:
+    log = [(number, number, 1) for number in range(20)]
+    found = await compared(MemorySide(log, clean_offset=8), MemorySide(log[5:]), 20)
+    (skipped,) = found.uncompared
+    assert (skipped.from_offset, skipped.up_to_offset, skipped.reason) == (0, 8, COMPACTED)
+    assert (found.compared.batches, found.differences) == (12, [])
+
+
+async def test_a_compaction_meanwhile_makes_no_difference() -> None:
+    class Compacted(MemorySide):
+        async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+            if self.asked == 2:
+                self.batches, self.clean_offset = self.batches[10:], 10
+            return await super().sums(from_offset, up_to_offset)
+
+    log = [(number, number, 1) for number in range(20)]
+    found = await compared(MemorySide(log), Compacted(log), 20)
+    assert found.differences == []
+    assert {each.reason for each in found.uncompared} == {COMPACTED}
+    assert found.uncompared[-1].up_to_offset == 10
+
+
+async def test_a_different_range_of_a_log_of_unknown_compaction_is_not_compared() -> None:
+    log = [(number, number, 1) for number in range(9)]
+    found = await compared(MemorySide(log, clean_offset=None), MemorySide([*log[:4], *log[5:]]), 9)
+    (skipped,) = found.uncompared
+    assert (skipped.from_offset, skipped.up_to_offset, found.compared.batches) == (3, 6, 6)
+
+
+async def test_records_that_retention_deletes_meanwhile_are_no_difference() -> None:
+    class Deleting(MemorySide):
+        async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+            if self.asked == 3:
+                self.start = 11
+            return await super().sums(from_offset, up_to_offset)
+
+    log = [(number, number, 1) for number in range(20)]
+    found = await compared(MemorySide(log), Deleting(log), 20)
+    assert found.differences == []
+    assert [(each.up_to_offset, each.reason) for each in found.uncompared] == [(11, DELETED)]
+
+
+@pytest.mark.parametrize("is_at_source", [False, True])
+async def test_damage_is_passed_and_the_rest_is_compared(is_at_source: bool) -> None:
+    log = [(number, number, 1) for number in range(40)]
+    whole, damaged = MemorySide(log), MemorySide([*log[:30], (30, 30, 2), *log[31:]])
+    damaged.damaged = range(10, 15)
+    found = await compared(*((damaged, whole) if is_at_source else (whole, damaged)), 40)
+    kind = DifferenceKind.DAMAGED_SOURCE if is_at_source else DifferenceKind.DAMAGED_REPLICA
+    first, second = found.differences
+    assert (first.kind, first.first_offset, first.detail) == (kind, 10, "damaged")
+    assert 14 <= first.last_offset < 20
+    assert (second.kind, second.first_offset) == (DifferenceKind.OTHER, 30)
+
+
+async def test_a_broker_that_does_not_sum_on_is_an_error() -> None:
+    log = [(number, number, 1) for number in range(20)]
+    with pytest.raises(PipelineError, match="does not sum on from offset 0"):
+        await compared(MemorySide(log, 0), MemorySide(log), 20)
+
+
+async def test_gaps_explain_only_what_lies_within_them() -> None:
+    log = [(number, number, 1) for number in range(20)]
+    found = await compared(MemorySide(log), MemorySide([*log[:5], *log[9:12], *log[13:]]), 20, gaps=[(5, 8)])
+    assert [each.kind for each in found.differences] == [DifferenceKind.RECORDED_GAP, DifferenceKind.MISSING] or [
+        each.kind for each in found.differences
+    ] == [DifferenceKind.RECORDED_GAP] * found.recorded_gaps + [DifferenceKind.MISSING]
+    assert found.is_different

@@ -4,6 +4,7 @@ Invariants:
 
 - A partition is EQUAL only if all batches of its common range were compared and are equal. The common range begins at
   the later log start offset and ends at the lower high watermark. What retention deletes meanwhile leaves the range.
+- Of a promoted replica only the copies are compared: its other records are those of the hub's own producers.
 - Nothing is written: neither table nor topics are created.
 """
 
@@ -16,14 +17,16 @@ from typing import Any
 
 import trio
 
+from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.gaps import GapLedger
 from pipeline.mirror.table import Assignment, PartitionTable
 from pipeline.mirror.verification.comparison import DELETED, Comparer, Comparison, Difference
-from pipeline.mirror.verification.sides import Side, bounds_of, open_side
+from pipeline.mirror.verification.sides import TIMEOUT_S, Side, bounds_of, open_side
 from pipeline.model import TopicPartition
+from pipeline.promotion import MIRROR_PROMOTED, Promotion
 from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch_sums import BatchSums
 
@@ -43,12 +46,16 @@ class CopyVerdict(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class PartitionReport:
-    """Result for a partition, and what it rests on. `lag`: offsets that the source has beyond the replica's end."""
+    """Result for a partition, and what it rests on. `lag`: offsets that the source has beyond the replica's end.
+
+    `promoted_end`: the offset at which the copies of a promoted replica end; None if the topic was not promoted.
+    """
 
     assignment: Assignment
     from_offset: int | None = None
     up_to_offset: int | None = None
     lag: int | None = None
+    promoted_end: int | None = None
     comparison: Comparison = field(default_factory=Comparison)
     reason: str | None = None
     """Why the partition was not compared, or not to its end."""
@@ -76,6 +83,7 @@ class PartitionReport:
             "from_offset": self.from_offset,
             "up_to_offset": self.up_to_offset,
             "lag": self.lag,
+            "promoted_end": self.promoted_end,
             "batches": found.compared.batches,
             "records": found.compared.records,
             "bytes": found.compared.size_bytes,
@@ -126,6 +134,7 @@ class ReplicaVerifier:
         self._may_fetch = may_fetch
         self._advance = advance
         self._views: dict[str, ClusterMetadata | PipelineError] = {}
+        self._promotions: dict[str, Promotion] = {}
         self._gaps: dict[tuple[str, object], list[tuple[int, int]]] = defaultdict(list)
         for gap in ledger:
             self._gaps[gap.source, gap.partition].append((gap.first, gap.last))
@@ -133,10 +142,16 @@ class ReplicaVerifier:
     async def verify(self, topics: Collection[str] = ()) -> list[PartitionReport]:
         """Verify the partitions of these replica topics, or all, in the order of the table.
 
-        A partition that cannot be compared has its reason in the report.
+        A partition that cannot be compared has its reason in the report. Raises PipelineError if the settings of the
+        replica topics cannot be read.
         """
         wanted = [each for each in self._table.assignments() if not topics or each.replica.topic in topics]
         reports = [PartitionReport(assignment=assignment) for assignment in wanted]
+        replicas = sorted({each.replica.topic for each in wanted})
+        settings = await describe_topic_settings(self._destination, replicas, [MIRROR_PROMOTED], timeout_s=TIMEOUT_S)
+        for topic, found in settings.items():
+            if found.get(MIRROR_PROMOTED):
+                self._promotions[topic] = Promotion.parse(found[MIRROR_PROMOTED])
         limiter = trio.CapacityLimiter(PARTITIONS_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for name in {each.source.cluster for each in wanted}:
@@ -183,6 +198,11 @@ class ReplicaVerifier:
             return f"topic {partition.topic} was deleted and created again at the source"
         return None
 
+    def _promoted_end(self, replica: TopicPartition) -> int | None:
+        promotion = self._promotions.get(replica.topic)
+        ends = () if promotion is None or promotion.ends is None else promotion.ends
+        return ends[replica.partition] if replica.partition < len(ends) else None
+
     def _open(self, cluster: Cluster, topic_partition: TopicPartition, name: str) -> AbstractAsyncContextManager[Side]:
         return open_side(cluster, topic_partition, name, is_deep=self._is_deep, may_fetch=self._may_fetch)
 
@@ -195,6 +215,9 @@ class ReplicaVerifier:
             replica_side = await stack.enter_async_context(self._open(self._destination, replica, "the hub"))
             # The replica first: then a replica that ends beyond its source is no matter of time.
             replica_start, replica_end = await bounds_of(self._destination, replica)
+            report.promoted_end = self._promoted_end(replica)
+            if report.promoted_end is not None:
+                replica_end = min(replica_end, report.promoted_end)
             source_start, source_end = await bounds_of(source, partition)
             start, end = max(source_start, replica_start), min(source_end, replica_end)
             report.from_offset, report.up_to_offset = start, max(start, end)

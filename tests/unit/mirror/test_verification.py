@@ -2,14 +2,18 @@
 
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
 
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.range_sums import can_sum_ranges
+from pipeline.client.admin.resource_configs import ConfigResource, alter_configs
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.mirror.gaps import GapLedger, GapReason, gap_of
 from pipeline.mirror.table import PartitionTable, Proposal, SourcePartition
 from pipeline.mirror.table_journal import TableJournal
@@ -17,7 +21,10 @@ from pipeline.mirror.verification import sides
 from pipeline.mirror.verification.comparison import COMPACTED, DifferenceKind
 from pipeline.mirror.verification.verifier import CopyVerdict, PartitionReport, ReplicaVerifier
 from pipeline.model import TopicPartition
+from pipeline.promotion import MIRROR_PROMOTED, Promotion
+from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.records.batch import HEADER_SIZE
+from tests.support.brokers import clock
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, publish, put, until_copied
 
 
@@ -194,6 +201,19 @@ async def test_a_replica_that_ends_beyond_its_source_has_extra_records(site: Sit
     report = await verify(site)
     assert kinds(report) == [(DifferenceKind.EXTRA, 6, 6)]
     assert report.verdict is CopyVerdict.DIFFERENT
+
+
+async def test_of_a_promoted_replica_only_the_copies_are_compared(site: Site) -> None:
+    await copied(site, batches_of(3))
+    topic = ConfigResource(ResourceType.TOPIC, "clicks")
+    for promotion, source in ((Promotion(at_ms=1), "east"), (Promotion(at_ms=1, ends=(6,)), None)):
+        changes = {MIRROR_PROMOTED: promotion.encode(), "mirror.source": source}
+        await alter_configs(site.hub, {topic: changes}, timeout_s=DEADLINE_S)
+    async with open_producer(site.hub, ProducerConfig(linger_ms=0), clock=clock, rng=Random(1)) as producer:
+        await producer.send("clicks", b"of the hub")
+    await put(site.east, batch_at(6, b"of the source"))
+    report = await verify(site)
+    assert (report.verdict, report.up_to_offset, report.lag, report.promoted_end) == (CopyVerdict.EQUAL, 6, 1, 6)
 
 
 async def test_a_source_that_cannot_sum_is_not_fetched_unasked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

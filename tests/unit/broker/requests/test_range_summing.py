@@ -140,6 +140,28 @@ async def test_a_deep_sum_finds_a_flipped_bit_on_the_disk(start: Start, tmp_path
         assert (deep.damaged_batches, deep.damaged_offset, deep.digest) == (1, 18, before.digest)
 
 
+async def test_many_ranges_in_one_request_share_its_time(start: Start) -> None:
+    async with start() as broker:
+        await filled(broker)
+        part = ListOffsetsPartition(range_sums=AskedRange(from_offset=0, up_to_offset=20, is_deep=True))
+        bad = ListOffsetsPartition(range_sums=AskedRange(from_offset=9, up_to_offset=LEAST))
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="clicks", partitions=[part] * 500 + [bad] * 500)])
+        found = (await broker.ask(request)).topics[0].partitions
+        assert len(found) == 1000
+        many = ListOffsetsTopic(name="clicks", partitions=[part] * 500)
+        answers: list[ListOffsetsPartitionResponse] = []
+
+        async def hold(lane: str) -> None:
+            response = await broker.ask(ListOffsetsRequest(topics=[many]), lane=lane)
+            answers.extend(response.topics[0].partitions)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(hold, f"enemy {number}")
+            assert (await broker.produce("clicks", batch(b"meanwhile"))).error_code == 0
+        assert {(each.error_code, each.range_sums.next_offset > 0) for each in answers} == {(ErrorCode.NONE, True)}
+
+
 async def test_a_sum_over_very_many_batches_does_not_hold_the_event_loop(start: Start) -> None:
     async with start() as broker:
         await broker.create("clicks")

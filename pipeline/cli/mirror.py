@@ -80,7 +80,17 @@ def status_troubles(document: Mapping[str, Any]) -> list[str]:
             found.append(f"{output.counted(len(bad), 'partition')} of {name} not copied")
         if unknown:
             found.append(f"{output.counted(len(unknown), 'partition')} of {name} with unknown lag")
-    return found
+    return found + _remarks(document, is_copied=False)
+
+
+def _remarks(document: Mapping[str, Any], *, is_copied: bool) -> list[str]:
+    """Return the flows' remarks on topics, in sentences; those on topics that are copied, or on the others."""
+    return [
+        f"flow {flow['name']}: {each['topic']}: {output.printable(each['remark'])}"
+        for flow in document.get("flows", ())  # older mirrors have none
+        for each in flow["remarks"]
+        if each["is_copied"] == is_copied
+    ]
 
 
 def _choose_topics(document: dict[str, Any], topics: Sequence[str]) -> None:
@@ -90,7 +100,10 @@ def _choose_topics(document: dict[str, Any], topics: Sequence[str]) -> None:
         source["partitions"] = chosen
         source["states"] |= {state: sum(each["state"] == state for each in chosen) for state in source["states"]}
         source["unknown_lags"] = sum(each["lag"] is None for each in chosen)
+    for flow in document.get("flows", ()):
+        flow["remarks"] = [each for each in flow["remarks"] if each["topic"] in topics]
     found = {partition["topic"] for source in document["sources"] for partition in source["partitions"]}
+    found |= {each["topic"] for flow in document.get("flows", ()) for each in flow["remarks"]}
     if missing := sorted(set(topics) - found):
         output.exit_with(f"no partition of topic {output.enumeration(missing, MAX_NAMED)} is mirrored")
 
@@ -108,6 +121,8 @@ def _print_status(document: Mapping[str, Any], *, show_all: bool) -> None:
             output.say(f"{source['name']}: {output.printable(source['error'])}")
         if source.get("groups"):  # older mirrors have none
             _say_groups(source["name"], source["groups"])
+    for remark in _remarks(document, is_copied=True):
+        output.say(remark)
     listed = [
         (source["name"], partition)
         for source in document["sources"]
@@ -117,7 +132,7 @@ def _print_status(document: Mapping[str, Any], *, show_all: bool) -> None:
     if not listed:
         return
     shown = listed if show_all else listed[:MAX_TROUBLES]
-    columns = ["SOURCE", "PARTITION", "REPLICA", "STATE", "POSITION", "LAG", "SECONDS", "BYTES/S", "ERROR"]
+    columns = ["SOURCE", "FLOW", "PARTITION", "REPLICA", "STATE", "POSITION", "LAG", "SECONDS", "BYTES/S", "ERROR"]
     output.say("\n" + output.table(columns, [_row(name, partition) for name, partition in shown]))
     if len(shown) < len(listed):
         output.say(f"... and {len(listed) - len(shown)} more with trouble: --all lists all partitions")
@@ -144,6 +159,7 @@ def _summary(source: Mapping[str, Any]) -> list[object]:
 def _row(source: str, partition: Mapping[str, Any]) -> list[object]:
     return [
         source,
+        partition.get("flow"),  # older mirrors have none
         f"{partition['topic']}-{partition['partition']}",
         f"{partition['replica_topic']}-{partition['replica_partition']}",
         partition["state"],

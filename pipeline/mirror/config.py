@@ -1,14 +1,19 @@
 """Declares the settings of a mirror. Pure."""
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from enum import Enum
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from pipeline.mirror.selection import is_of_its_cluster, is_plain_name, without_escapes
 from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, check_followed
 from pipeline.provenance import MAX_NAME_LENGTH
 from pipeline.settings import Address, Addresses, SettingsModel
+
+_IN_TOPIC_NAMES = re.compile(r"[A-Za-z0-9._-]*")
 
 
 class GapPolicy(Enum):
@@ -34,6 +39,52 @@ class SourceConfig(SettingsModel):
     `group.offsets.enabled`."""
 
 
+class FlowConfig(SettingsModel):
+    """Settings of a flow: topics of a source, and the names of their replicas."""
+
+    service: ClassVar[str] = "mirror's flow"
+
+    name: str = Field(alias="name", min_length=1, max_length=MAX_NAME_LENGTH, pattern=r"^[A-Za-z0-9._-]+$")
+    """Name of the flow in the status, in letters, digits, dots, underscores and hyphens."""
+    source: str = Field(alias="source")
+    """Name of the source, one of `sources`."""
+    topics: tuple[str, ...] = Field(alias="topics", min_length=1)
+    """Regular expressions. A topic is mirrored if one of them matches its whole name. An internal topic (`_...`) is
+    mirrored only if one of them is its name."""
+    exclude: tuple[str, ...] = Field(default=(), alias="topics.exclude")
+    """Regular expressions. A topic is not mirrored if one of them matches its whole name."""
+    replica_topic: str = Field(default="{topic}", alias="replica.topic", min_length=1, max_length=MAX_NAME_LENGTH)
+    """Name of the replicas, in which `{topic}` and `{source}` stand for the names of source topic and source."""
+    gap_policy: GapPolicy | None = Field(default=None, alias="gap.policy")
+    """As `gap.policy` of the mirror, whose value a flow without its own value has."""
+
+    @field_validator("topics")
+    @classmethod
+    def _topics_can_be_mirrored(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
+        _check_can_be_mirrored(topics)
+        return topics
+
+    @field_validator("replica_topic")
+    @classmethod
+    def _replica_topic_is_a_template(cls, template: str) -> str:
+        text = template.replace("{topic}", "").replace("{source}", "")
+        if not _IN_TOPIC_NAMES.fullmatch(text):
+            raise ValueError(
+                "must be {topic}, {source}, letters, digits, dots, underscores and hyphens, such as {source}.{topic}"
+            )
+        return template
+
+    @model_validator(mode="after")
+    def _only_named_topics_become_one(self) -> Self:
+        wide = [pattern for pattern in self.topics if not is_plain_name(pattern)]
+        if "{topic}" not in self.replica_topic and wide:
+            raise ValueError(
+                "replica.topic has no {topic}, so that all topics of the flow become one; for that each pattern must "
+                f"be a plain name, with dots as \\., and {wide[0]} is none"
+            )
+        return self
+
+
 class MirrorConfig(SettingsModel):
     """Settings of one mirror service."""
 
@@ -43,10 +94,13 @@ class MirrorConfig(SettingsModel):
     """Addresses of brokers of the hub, `host:port,...`."""
     sources: tuple[SourceConfig, ...] = Field(alias="sources", min_length=1, max_length=100)
     """Tables `[[sources]]` of the live clusters."""
-    topics: tuple[str, ...] = Field(alias="topics", min_length=1)
-    """Regular expressions. A topic is mirrored if one of them matches its whole name."""
+    topics: tuple[str, ...] = Field(default=(), alias="topics")
+    """Regular expressions. A topic of any source is mirrored if one of them matches its whole name. An internal topic
+    (`_...`) is mirrored only if one of them is its name. Needed without `flows`."""
     exclude: tuple[str, ...] = Field(default=(), alias="topics.exclude")
     """Regular expressions. A topic is not mirrored if one of them matches its whole name."""
+    flows: tuple[FlowConfig, ...] = Field(default=(), alias="flows", max_length=1000)
+    """Tables `[[flows]]`, in place of `topics` and `topics.exclude`."""
     http_listen: Address = Field(alias="http.listen")
     """Address of the HTTP server for `/v1/status`, `/metrics` and `/healthz`."""
     refresh_interval_ms: int = Field(default=5_000, alias="refresh.interval.ms", ge=100, le=3_600_000)
@@ -75,6 +129,34 @@ class MirrorConfig(SettingsModel):
     group_offsets_interval_ms: int = Field(default=2_000, alias="group.offsets.interval.ms", ge=100, le=3_600_000)
     """Pause in ms between two rounds over all groups of a source."""
 
+    @field_validator("topics")
+    @classmethod
+    def _topics_can_be_mirrored(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
+        _check_can_be_mirrored(topics)
+        return topics
+
+    @model_validator(mode="after")
+    def _topics_are_chosen_in_one_way(self) -> Self:
+        if not self.flows and not self.topics:
+            raise ValueError("topics is missing; set it, or declare [[flows]]")
+        for name, value in (("topics", self.topics), ("topics.exclude", self.exclude)):
+            if self.flows and value:
+                raise ValueError(f"{name} is set beside [[flows]]; move it into a table [[flows]]")
+        return self
+
+    @model_validator(mode="after")
+    def _flows_are_distinct_and_have_sources(self) -> Self:
+        for name, count in Counter(flow.name for flow in self.flows).items():
+            if count > 1:
+                raise ValueError(f"flows has {count} tables of the name {name}; give each flow a name of its own")
+        names = [source.name for source in self.sources]
+        for flow in self.flows:
+            if flow.source not in names:
+                raise ValueError(
+                    f"flows has {flow.name} of source {flow.source}, and sources has {', '.join(names)} only"
+                )
+        return self
+
     @model_validator(mode="after")
     def _sources_have_names_of_their_own(self) -> Self:
         name, count = Counter(source.name for source in self.sources).most_common(1)[0]
@@ -86,3 +168,10 @@ class MirrorConfig(SettingsModel):
     def _followed_settings_can_be_followed(self) -> Self:
         check_followed(self.topic_settings)
         return self
+
+
+def _check_can_be_mirrored(patterns: Iterable[str]) -> None:
+    """Raise ValueError if a pattern asks for topics that are never mirrored."""
+    for pattern in patterns:
+        if is_of_its_cluster(without_escapes(pattern)):
+            raise ValueError(f"has {pattern}, but such topics have a meaning in their own cluster alone; remove it")

@@ -35,6 +35,7 @@ from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copies import Advice, PartitionCopy, SourceCopies
 from pipeline.mirror.epoch_journal import EpochJournal
 from pipeline.mirror.epochs import EpochEntries, added_entries, source_epochs
+from pipeline.mirror.flows import SourceFlows
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.gap_policy import GapCrossing
 from pipeline.mirror.high_watermarks import HighWatermarks
@@ -56,22 +57,21 @@ class SourceCopier:
         source: Cluster,
         destination: Cluster,
         config: MirrorConfig,
+        flows: SourceFlows,
         metrics: MirrorMetrics,
         gaps: GapJournal,
         epochs: EpochJournal,
         *,
         clock: Clock,
     ) -> None:
-        self.copies = SourceCopies(name, metrics, retry_backoff_s=config.retry_backoff_ms / 1000)
+        self.copies = SourceCopies(name, flows, metrics, retry_backoff_s=config.retry_backoff_ms / 1000)
         self._source = source
         self._destination = destination
         self._config = config
         self._metrics = metrics
         self._timeout_s = config.produce_timeout_ms / 1000
         self._epochs = epochs
-        self._crossing = GapCrossing(
-            gaps, epochs, source, destination, config.gap_policy, clock=clock, timeout_s=self._timeout_s
-        )
+        self._crossing = GapCrossing(gaps, epochs, source, destination, flows, clock=clock, timeout_s=self._timeout_s)
         recheck_s = max(config.refresh_interval_ms, config.retry_backoff_ms) / 1000
         self._locator = Locator(
             self.copies, self._crossing, destination, timeout_s=self._timeout_s, recheck_s=recheck_s

@@ -7,6 +7,7 @@ import structlog
 import trio
 
 from pipeline.mirror.epochs import EpochEntries
+from pipeline.mirror.flows import SourceFlows
 from pipeline.mirror.gaps import Gap
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.progress import CopyProgress
@@ -125,8 +126,9 @@ class PartitionCopy:
 class SourceCopies:
     """The partitions of one source, by name. `assign` and `reject` may be called while they are copied."""
 
-    def __init__(self, source: str, metrics: MirrorMetrics, *, retry_backoff_s: float) -> None:
+    def __init__(self, source: str, flows: SourceFlows, metrics: MirrorMetrics, *, retry_backoff_s: float) -> None:
         self.source = source
+        self.flows = flows
         self.states: dict[TopicPartition, PartitionCopy] = {}
         self.uncertain = Wakeup()
         """Set when a partition must be located."""

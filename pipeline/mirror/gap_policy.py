@@ -17,6 +17,7 @@ from pipeline.mirror.copies import PartitionCopy
 from pipeline.mirror.divergence import FallenEpochsError, last_batches, shared_end
 from pipeline.mirror.epoch_journal import EpochJournal
 from pipeline.mirror.epochs import added_entries, entries_before, source_epochs
+from pipeline.mirror.flows import SourceFlows
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.gaps import Gap, GapReason, gap_of
 from pipeline.model import Clock, TopicPartition
@@ -55,7 +56,7 @@ class GapCrossing:
         epochs: EpochJournal,
         source: Cluster,
         destination: Cluster,
-        policy: GapPolicy,
+        flows: SourceFlows,
         *,
         clock: Clock,
         timeout_s: float,
@@ -64,7 +65,7 @@ class GapCrossing:
         self._epochs = epochs
         self._source = source
         self._destination = destination
-        self._policy = policy
+        self._flows = flows
         self._clock = clock
         self._timeout_s = timeout_s
 
@@ -141,7 +142,7 @@ class GapCrossing:
         await self._accept(self._gap(copy, first, end - 1, GapReason.TRUNCATED, detail), text + doubt)
 
     async def _accept(self, gap: Gap, text: str) -> None:
-        if self._policy is GapPolicy.HALT:
+        if self._flows.gap_policy_of(gap.partition.topic) is GapPolicy.HALT:
             raise HaltedError(gap, text)
         await self._record(gap)
 
@@ -155,7 +156,7 @@ class GapCrossing:
         while (behind := self._continues_at(copy, end)) < start:
             reason = GapReason.RETENTION if end > 0 else GapReason.START
             gap = self._gap(copy, behind, start - 1, reason, f"the source's log began at offset {start}")
-            if 0 < end == behind and self._policy is GapPolicy.HALT:
+            if 0 < end == behind and self._flows.gap_policy_of(copy.source.topic) is GapPolicy.HALT:
                 text = f"offset {end} is outside of the log, which begins at {start}: the source deleted offsets "
                 raise HaltedError(gap, f"{text}{gap.first} to {gap.last} before they were copied")
             await self._record(gap)

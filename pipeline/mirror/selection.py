@@ -6,6 +6,12 @@ from dataclasses import dataclass
 
 from pipeline.errors import ConfigurationError
 
+UNDERSCORE = "_"
+"""First character of the names of internal topics."""
+_OF_ITS_CLUSTER = ("__", "_mirror_")
+_AUDIT_TOPIC = "_audit"
+_PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_-]|\\[.-])+")
+
 
 @dataclass(frozen=True, slots=True)
 class NameSelection:
@@ -20,17 +26,35 @@ class NameSelection:
 
 
 class TopicSelection(NameSelection):
-    """Topics whose whole name matches one of `include` and none of `exclude`; never internal ones (`_...`).
+    """Topics whose whole name matches one of `include` and none of `exclude`.
 
-    A replica topic bears the name of its source topic, so that topics of equal name in all live clusters become one
-    aggregate topic.
+    An internal topic (`_...`) is selected only by a pattern that is its name, such as `_schemas`, so that `.*` copies
+    no topic that has a meaning in its own cluster alone.
     """
 
     __slots__ = ()
 
     def selects(self, name: str) -> bool:
         """Return True if the topic is mirrored."""
-        return not name.startswith("_") and NameSelection.selects(self, name)
+        if not NameSelection.selects(self, name):
+            return False
+        is_named = any(without_escapes(p.pattern) == name and p.fullmatch(name) for p in self.include)
+        return not name.startswith(UNDERSCORE) or (is_named and not is_of_its_cluster(name))
+
+
+def is_of_its_cluster(topic: str) -> bool:
+    """Return True if the topic is never mirrored: state of brokers (`__...`), of mirrors, or counts of an audit."""
+    return topic.startswith(_OF_ITS_CLUSTER) or topic == _AUDIT_TOPIC
+
+
+def without_escapes(pattern: str) -> str:
+    r"""Return the pattern without backslashes: the name that `page\.views` stands for."""
+    return pattern.replace("\\", "")
+
+
+def is_plain_name(pattern: str) -> bool:
+    """Return True if the pattern can match a single name only."""
+    return _PLAIN_NAME.fullmatch(pattern) is not None
 
 
 def compile_patterns(key: str, patterns: Sequence[str]) -> tuple[re.Pattern[str], ...]:

@@ -9,19 +9,20 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
+from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
 from pipeline.mirror.copies import Advice
 from pipeline.mirror.epoch_journal import EpochJournal
 from pipeline.mirror.failover import promotions_of
+from pipeline.mirror.flows import flows_of
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copiers
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.replica_topics import NotAReplicaError, ReplicaTopics
 from pipeline.mirror.resume import Resumption
-from pipeline.mirror.selection import TopicSelection, compile_patterns
+from pipeline.mirror.selected_topics import SelectedTopics
 from pipeline.mirror.source_identity import refusal_of
 from pipeline.mirror.source_topics import SourceTopics
 from pipeline.mirror.status import MirrorStatus
@@ -57,15 +58,12 @@ class MirrorService:
         self._destination = destination
         self._clock = clock
         self._rng = rng
-        self._selection = TopicSelection(
-            compile_patterns("topics", config.topics), compile_patterns("topics.exclude", config.exclude)
-        )
+        flows = flows_of(config)
         self._journal = TableJournal(destination, metrics.count_skipped_table_records)
         timeout_s = config.produce_timeout_ms / 1000
         self._replicas = ReplicaTopics(destination, self._journal.table, config.topic_settings, timeout_s=timeout_s)
         self._sources = sources
-        self._source_topics: dict[str, dict[str, TopicMetadata]] = {name: {} for name in sources}
-        """Selected topics of each source, as of its last answer."""
+        self._selected = SelectedTopics(flows, self._journal.table)
         self._cluster_ids: dict[str, str | None] = dict.fromkeys(sources)
         """Cluster id of each source, as of its last answer."""
         self._described = {name: SourceTopics(source, config.topic_settings) for name, source in sources.items()}
@@ -78,7 +76,9 @@ class MirrorService:
         self.gaps = GapJournal(destination, clock=clock, rng=rng)
         self._epochs = EpochJournal(destination, clock=clock, rng=rng)
         self._copiers = {
-            name: SourceCopier(name, source, destination, config, metrics, self.gaps, self._epochs, clock=clock)
+            name: SourceCopier(
+                name, source, destination, config, flows[name], metrics, self.gaps, self._epochs, clock=clock
+            )
             for name, source in sources.items()
         }
         self._groups: Mapping[str, GroupOffsetCopier] = group_offset_copiers(
@@ -93,7 +93,7 @@ class MirrorService:
         copies = {name: copier.copies for name, copier in self._copiers.items()}
         groups = {name: copier.status for name, copier in self._groups.items()}
         self.state = MirrorStatus(copies, groups, metrics, clock=clock, fetch_wait_s=config.fetch_max_wait_ms / 1000)
-        self.state.topics = self._replicas.problems
+        self.state.topics, self.state.flows = self._replicas.problems, self._selected.flows
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -126,7 +126,8 @@ class MirrorService:
         """Show the partitions of the table from the start on, also if their source is away."""
         for assignment in self._journal.table.assignments():
             copier = self._copiers.get(assignment.source.cluster)
-            if copier is not None and self._selection.selects(assignment.source.partition.topic):
+            source = assignment.source
+            if copier is not None and self._selected.is_selected(source.cluster, source.partition.topic):
                 copier.copies.expect(assignment)
 
     async def _refresh_regularly(self, name: str) -> None:
@@ -152,12 +153,12 @@ class MirrorService:
             with unwrapped_errors():
                 view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
                 self._cluster_ids[name] = view.cluster_id
-                selected = {topic.name: topic for topic in view.topics.values() if self._selection.selects(topic.name)}
+                selected = self._selected.choose(name, view)
                 if self._refusal_of(name) is None:
                     described = self._described[name]
                     described.take(await described.read(selected, timeout_s=timeout_s))
             contact.end(is_answered=True)
-            self._source_topics[name] = selected
+            self._selected.take(name, selected)
             self._is_known.add(name)
         except PipelineError as error:
             contact.end(is_answered=False)
@@ -173,8 +174,9 @@ class MirrorService:
             if refusal is None:
                 await self._journal.propose(self._proposals(name), clock=self._clock, rng=self._rng)
                 refusal = self._refusal_of(name)  # another mirror's records may have come first
+                self._selected.take(name, selected)
             if refusal is not None:
-                self._source_topics[name] = {}
+                self._selected.take(name, {})
                 self._described[name].forget()
                 self._is_known.discard(name)
                 self._copiers[name].copies.reject_all(refusal)
@@ -197,9 +199,11 @@ class MirrorService:
                     topic_id=topic.id,
                     cluster_id=self._cluster_ids[name],
                 ),
-                replica_topic=topic.name,
+                replica_topic=replica,
             )
-            for _, topic in sorted(self._source_topics[name].items())
+            for _, topic in sorted(self._selected.of(name).items())
+            for replica in [self._selected.replica_of(name, topic.name)]
+            if replica is not None
             for number in sorted(topic.partitions)
             if self._loop_of(name, TopicPartition(topic.name, number)) is None
         ]
@@ -252,7 +256,7 @@ class MirrorService:
     def _reject_loops(self, name: str) -> dict[str, str]:
         """Reject partitions that come in a loop and have entries in the table. Return a reason for each topic."""
         reasons: dict[str, str] = {}
-        for topic in self._source_topics[name].values():
+        for topic in self._selected.of(name).values():
             for number in topic.partitions:
                 partition = TopicPartition(topic.name, number)
                 reason = self._loop_of(name, partition)
@@ -284,7 +288,9 @@ class MirrorService:
             reason = f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
             copies.reject(assignment, f"{reason}old topic: give the new topic another name")
         try:
-            refused = await self._replicas.ensure(topic, count, self._sources_of(topic), self._wanted(topic), origins)
+            refused = await self._replicas.ensure(
+                topic, count, self._selected.sources_of(topic), self._wanted(topic), origins
+            )
         except NotAReplicaError as error:
             for _, assignment in entries:
                 copies.reject(assignment, str(error), advice=Advice.REPLACE_HUB_TOPIC)
@@ -302,26 +308,29 @@ class MirrorService:
         topic, number = source.partition
         return Origin(source=name, path=path, topic=topic, topic_id=source.topic_id, partition=number)
 
-    def _wanted(self, topic: str) -> CombinedSettings | None:
+    def _wanted(self, replica_topic: str) -> CombinedSettings | None:
         """Return the settings that a replica should have.
 
         The replica's present settings stand for those of sources that were not asked yet, or have deleted the topic.
         """
-        replica = self._replicas.topics.get(topic)
-        recorded = self._journal.table.sources_of(topic)
+        replica = self._replicas.topics.get(replica_topic)
+        recorded = self._journal.table.topics_of(replica_topic)
         shares = []
         for name in self._sources:
-            described = None if self._is_replaced(name, topic) else self._described[name].topics.get(topic)
-            has_topic = name not in self._is_known or (described is not None and topic in self._source_topics[name])
-            if described is not None and (described.values or described.refusal is None):
-                shares.append(TopicShare(source=name, values=described.values, has_topic=has_topic))
-            elif replica is not None and name in recorded:
-                shares.append(TopicShare(source=name, values=replica.values, has_topic=has_topic))
+            topics = self._selected.topics_of(name, replica_topic)
+            for topic in topics:
+                described = None if self._is_replaced(name, topic) else self._described[name].topics.get(topic)
+                has_topic = name not in self._is_known or (described is not None and topic in self._selected.of(name))
+                label = name if len(topics) == 1 else f"{name}/{topic}"
+                if described is not None and (described.values or described.refusal is None):
+                    shares.append(TopicShare(source=label, values=described.values, has_topic=has_topic))
+                elif replica is not None and (name, topic) in recorded:
+                    shares.append(TopicShare(source=label, values=replica.values, has_topic=has_topic))
         return combine_settings(shares, self._config.topic_settings)
 
     def _is_replaced(self, name: str, topic: str) -> bool:
         """Return True if the source's topic is a new one of this name, whose settings are not for the old copy."""
-        found = self._source_topics[name].get(topic)
+        found = self._selected.of(name).get(topic)
         if found is None or not found.partitions:
             return False
         partition = TopicPartition(topic, min(found.partitions))
@@ -335,7 +344,7 @@ class MirrorService:
         found = described.changed(await described.read(topics, timeout_s=timeout_s, with_provenance=False))
         if found:  # of topics that were recreated just now they are not meant
             now = (await self._sources[name].fetch_all_topics(timeout_s=timeout_s)).topics
-            ids = {topic: known.id for topic, known in self._source_topics[name].items()}
+            ids = {topic: known.id for topic, known in self._selected.of(name).items()}
             found = {topic: new for topic, new in found.items() if topic in now and ids.get(topic) == now[topic].id}
         described.take(found)
         return set(found)
@@ -346,14 +355,16 @@ class MirrorService:
         timeout_s = self._config.produce_timeout_ms / 1000
         while True:
             await trio.sleep(self._config.topic_settings_interval_ms / 1000)
-            topics = self._source_topics[name].keys() & self._described[name].topics.keys()
+            topics = self._selected.of(name).keys() & self._described[name].topics.keys()
             if not topics or name not in self._is_known:
                 continue
             try:
                 with unwrapped_errors():
                     changed |= await self._changes_of(name, topics, timeout_s)
                     for topic in sorted(changed):
-                        await self._replicas.follow(topic, self._wanted(topic))
+                        replica = self._selected.replica_of(name, topic)
+                        if replica is not None:
+                            await self._replicas.follow(replica, self._wanted(replica))
                         changed.discard(topic)
             except PipelineError as error:
                 logger.warning("settings_not_followed", source=name, waiting=len(changed), error=str(error))
@@ -364,7 +375,7 @@ class MirrorService:
             source = assignment.source
             topic, number = source.partition.topic, source.partition.partition
             # A topic with an error exists, but this answer does not list its partitions.
-            if source.cluster != name or not self._selection.selects(topic) or topic in view.errors:
+            if source.cluster != name or not self._selected.is_selected(name, topic) or topic in view.errors:
                 continue
             if topic not in view.topics or number not in view.topics[topic].partitions:
                 reason = f"no longer exists in {name}; the replica keeps its records"
@@ -383,9 +394,6 @@ class MirrorService:
                     needed = found.replica.partition + 1
                     counts[found.replica.topic] = max(counts.get(found.replica.topic, 0), needed)
         return counts
-
-    def _sources_of(self, topic: str) -> list[str]:
-        return [name for name, topics in self._source_topics.items() if topic in topics]
 
     @property
     def resumption(self) -> Resumption:
@@ -427,8 +435,7 @@ async def run_mirror(
             http=str(address),
             destination=",".join(map(str, config.destination)),
             sources={source.name: ",".join(map(str, source.bootstrap)) for source in config.sources},
-            topics=list(config.topics),
-            topics_exclude=list(config.exclude),
+            flows=[flow["name"] for flow in service.state.flows()],
         )
         task_status.started(address)
         await service.run()

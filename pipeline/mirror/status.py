@@ -98,6 +98,8 @@ class MirrorStatus(Collector):
         self.contacts = {name: SourceContact() for name in sources}
         self.topics: Callable[[], list[dict[str, Any]]] = list
         """Returns the replica topics that differ from their sources in settings."""
+        self.flows: Callable[[], list[dict[str, Any]]] = list
+        """Returns the flows with remarks on topics that are not copied as the settings ask."""
         self._sources = sources
         self._groups = groups
         self._clock = clock
@@ -118,7 +120,7 @@ class MirrorStatus(Collector):
         """Return the document of `/v1/status`."""
         now, now_ms = trio.current_time(), self._clock()
         sources = [self._source_document(name, now, now_ms) for name in self._sources]
-        return {"error": self.error, "topics": self.topics(), "sources": sources}
+        return {"error": self.error, "flows": self.flows(), "topics": self.topics(), "sources": sources}
 
     def describe(self) -> list[Metric]:
         """Return no names: they would be collected for that, before there is anything."""
@@ -194,15 +196,17 @@ class MirrorStatus(Collector):
             "states": {state.value: counts[state] for state in CopyState},
             "unknown_lags": sum(view.lag.offsets is None for view in views),
             "groups": self._groups[name]() if name in self._groups else None,
-            "partitions": [self._partition_document(view, now) for view in views],
+            "partitions": [self._partition_document(view, copies, now) for view in views],
         }
 
-    def _partition_document(self, view: CopyView, now: float) -> dict[str, Any]:
+    def _partition_document(self, view: CopyView, copies: SourceCopies, now: float) -> dict[str, Any]:
         copy, progress = view.copy, view.copy.progress
+        flow = copies.flows.flow_of(copy.source.topic)
         bytes_per_s, offsets_per_s = progress.rates(now)
         is_known = not copy.is_rejected and progress.is_fresh(now, self._bound_s)
         last = copy.last_trouble
         return {
+            "flow": None if flow is None else flow.name,
             "topic": copy.source.topic,
             "partition": copy.source.partition,
             "replica_topic": copy.assignment.replica.topic,

@@ -21,6 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from pipeline.errors import PipelineError
+from pipeline.mirror.selection import is_of_its_cluster
 from pipeline.model import TopicPartition
 from pipeline.provenance import MAX_NAME_LENGTH, MAX_PARTITIONS
 
@@ -119,7 +120,10 @@ class PartitionTable:
         self._sizes: dict[str, int] = defaultdict(int)
         self._cluster_ids: dict[str, str] = {}
         self._names: set[str] = set()
-        self._sources: dict[str, dict[str, None]] = defaultdict(dict)
+        self._feeding: dict[str, dict[tuple[str, str], None]] = defaultdict(dict)
+        """Source and topic of the entries of each replica topic."""
+        self._replicas: dict[tuple[str, str], str] = {}
+        """Replica topic of the first entry of each source and topic."""
 
     def apply(self, proposal: Proposal) -> None:
         """Apply the next journal record. Raises PartitionTableError for a record beyond the table's bounds."""
@@ -132,7 +136,9 @@ class PartitionTable:
             self._sizes[proposal.replica_topic] = number + 1
             self._by_source[key] = Assignment(source=source, replica=TopicPartition(proposal.replica_topic, number))
             self._names.add(source.cluster)
-            self._sources[proposal.replica_topic][source.cluster] = None
+            topic = (source.cluster, source.partition.topic)
+            self._feeding[proposal.replica_topic][topic] = None
+            self._replicas.setdefault(topic, proposal.replica_topic)
         if source.cluster_id is not None:
             self._cluster_ids.setdefault(source.cluster, source.cluster_id)
 
@@ -150,7 +156,15 @@ class PartitionTable:
 
     def sources_of(self, replica_topic: str) -> list[str]:
         """Return the names of the sources that have entries of the replica topic, in the order of the journal."""
-        return list(self._sources.get(replica_topic, ()))
+        return list(dict.fromkeys(source for source, _ in self._feeding.get(replica_topic, ())))
+
+    def topics_of(self, replica_topic: str) -> list[tuple[str, str]]:
+        """Return source and topic of the entries of the replica topic, in the order of the journal."""
+        return list(self._feeding.get(replica_topic, ()))
+
+    def replica_of(self, cluster: str, topic: str) -> str | None:
+        """Return the replica topic of a source topic's first entry; None if the topic has no entries."""
+        return self._replicas.get((cluster, topic))
 
     def cluster_id(self, cluster: str) -> str | None:
         """Return the cluster id that belongs to a name of a source; None if no record gives one."""
@@ -180,6 +194,15 @@ class PartitionTable:
         return found
 
 
+def refusal_of_topic(name: str) -> str | None:
+    """Return the reason why no topic of this name can be a replica or have one; None if there is none."""
+    if len(name) > MAX_NAME_LENGTH:
+        return f"has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed"
+    if not _LEGAL_NAME.fullmatch(name) or name in {".", ".."}:
+        return "is no legal name of a topic"
+    return "is a name of topics that are never mirrored" if is_of_its_cluster(name) else None
+
+
 def _text(document: dict[str, Any], field: str) -> str:
     value = document.get(field)
     if not (isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH and value.isprintable()):
@@ -195,9 +218,10 @@ def _name(document: dict[str, Any], field: str) -> str:
 
 
 def _topic(document: dict[str, Any], field: str) -> str:
-    value = _name(document, field)
-    if value.startswith("_") or value in {".", ".."}:
-        raise PartitionTableError(f"`{field}` is no topic that can be mirrored")
+    value = _text(document, field)
+    refusal = refusal_of_topic(value)
+    if refusal is not None:
+        raise PartitionTableError(f"`{field}` {refusal}")
     return value
 
 

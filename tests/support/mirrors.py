@@ -76,7 +76,7 @@ async def mirroring_of(
         {
             "destination.bootstrap.servers": "given:1",
             "sources": [{"name": name, "bootstrap.servers": "given:1"} for name in sources],
-            "topics": ["clicks.*"],
+            **({} if "flows" in (settings or {}) else {"topics": ["clicks.*"]}),
             "http.listen": "127.0.0.1:0",
             "refresh.interval.ms": 100,
             "retry.backoff.ms": 20,

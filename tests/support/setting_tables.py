@@ -24,7 +24,7 @@ from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
 from pipeline.broker.settings.topic import DefaultOf, TopicSettings
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
 from pipeline.hadoop.load import LoadConfig
-from pipeline.mirror.config import MirrorConfig, SourceConfig
+from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
 from pipeline.model import MAX_INT64
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.settings import MAX_INT32, SettingsModel
@@ -36,6 +36,7 @@ MODELS: Mapping[type[Any], str] = {
     TopicSettings: "broker.md",
     MirrorConfig: "mirror.md",
     SourceConfig: "mirror.md",
+    FlowConfig: "mirror.md",
     AuditConfig: "audit.md",
     ClusterConfig: "audit.md",
     LoadConfig: "load.md",

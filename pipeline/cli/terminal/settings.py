@@ -9,6 +9,14 @@ from pipeline.errors import ConfigurationError
 
 Settings = dict[str, Any]
 
+_LONGER_NAME = '; beside topics = [...], a longer name such as "topics.exclude" needs quotes'
+HINTS = {
+    "Invalid value": "; text needs quotes",
+    "Cannot mutate immutable namespace": _LONGER_NAME,
+    "Cannot overwrite a value": _LONGER_NAME,
+}
+"""Ends of messages, by the words with which the TOML reader refuses a file."""
+
 
 def read_settings(path: Path) -> Settings:
     """Return the settings of a TOML file by dotted name; `[[name]]` arrays of tables become lists of flat settings.
@@ -21,7 +29,7 @@ def read_settings(path: Path) -> Settings:
     except OSError as error:
         raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not even UTF-8, or nested too deeply
-        hint = "; text needs quotes" if "Invalid value" in str(error) else ""
+        hint = next((text for sign, text in HINTS.items() if sign in str(error)), "")
         raise ConfigurationError(str(path), f"is not TOML: {error}{hint}") from error
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error.key}", error.reason) from error

@@ -47,8 +47,10 @@ def source_of(partitions: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     }
 
 
-def run(monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], *options: str, error: str | None = None) -> Result:
-    monkeypatch.setattr(mirror, "read_json", lambda _url: {"error": error, "sources": [source]})
+def run(
+    monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], *options: str, error: str | None = None, **more: Any
+) -> Result:
+    monkeypatch.setattr(mirror, "read_json", lambda _url: {"error": error, "sources": [source], **more})
     return CliRunner().invoke(app, ["mirror", "status", "--mirror", "http://127.0.0.1:8090", *options])
 
 
@@ -78,11 +80,11 @@ def test_a_mirror_without_trouble_has_a_summary_alone(monkeypatch: pytest.Monkey
 
 
 def test_partitions_with_trouble_are_listed_with_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = line(1, "silent", None, error="no answer for 9 s", advice="check the network")
+    silent = line(1, "silent", None, flow="pages", error="no answer for 9 s", advice="check the network")
     result = run(monkeypatch, source_of([line(0), silent]))
     row, advice = result.stdout.splitlines()[-2:]
-    assert row.split(maxsplit=8) == [
-        "east", "clicks-1", "clicks-1", "silent", "7", "unknown", "unknown", "12", "no answer for 9 s",
+    assert row.split(maxsplit=9) == [
+        "east", "pages", "clicks-1", "clicks-1", "silent", "7", "unknown", "unknown", "12", "no answer for 9 s",
     ]  # fmt: skip
     assert advice == "silent: check the network"
     assert "clicks-0" not in result.stdout
@@ -153,3 +155,17 @@ def test_a_source_whose_groups_were_never_compared_says_so(monkeypatch: pytest.M
 @pytest.mark.parametrize("source", [{}, {"groups": None}])
 def test_a_mirror_that_copies_no_groups_says_nothing(monkeypatch: pytest.MonkeyPatch, source: dict[str, Any]) -> None:
     assert "offsets of groups" not in status(monkeypatch, source)
+
+
+def test_remarks_on_flows_are_shown_and_a_topic_that_is_not_copied_is_a_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = {"topic": "clicks", "remark": "its replica is clicks", "is_copied": True}
+    illegal = {"topic": "views", "remark": "not copied: change replica.topic", "is_copied": False}
+    flows = [{"name": "pages", "remarks": [moved, illegal]}]
+    result = run(monkeypatch, source_of([line(0, flow="pages")]), "--all", flows=flows)
+    assert "flow pages: clicks: its replica is clicks\n" in result.stdout
+    assert result.stdout.splitlines()[-1].split()[:3] == ["east", "pages", "clicks-0"]
+    assert (result.exit_code, "flow pages: views: not copied: change replica.topic" in result.stderr) == (1, True)
+    result = run(monkeypatch, source_of([line(0, flow="pages")]), "--topic", "clicks", flows=flows)
+    assert (result.exit_code, "views" in result.output) == (0, False)

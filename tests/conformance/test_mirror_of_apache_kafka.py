@@ -10,6 +10,7 @@ from confluent_kafka import Consumer
 from prometheus_client import CollectorRegistry
 
 from pipeline.client.admin.groups import CommittedOffset, commit_offsets
+from pipeline.client.admin.resource_configs import ConfigResource, alter_configs
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
@@ -19,11 +20,13 @@ from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 from tests.support.brokers import clock, serving_cluster
 from tests.support.clients import wait_for
 from tests.support.copies import read_logs
+from tests.support.mirrors import mirroring_of, settings_of, until
 
 DEADLINE_S = 180
 PARTITIONS = [TopicPartition("mirrored", number) for number in range(2)]
@@ -61,6 +64,26 @@ async def test_a_mirror_copies_batches_of_apache_kafka(apache_kafka: str, tmp_pa
                         await trio.sleep(0.05)
                 nursery.cancel_scope.cancel()
             assert await read_logs(hub, PARTITIONS) == written
+
+
+async def test_a_replica_follows_the_settings_of_a_topic_of_apache_kafka(apache_kafka: str, tmp_path: Path) -> None:
+    own = {"cleanup.policy": "compact", "retention.ms": "-1", "preallocate": "true"}
+    topic = ConfigResource(ResourceType.TOPIC, "configured")
+    async with (
+        open_cluster(ClientConfig(bootstrap=parse_addresses(apache_kafka))) as source,
+        serving_cluster(tmp_path) as hub,
+    ):
+        await create_topics(source, [NewTopic(name=topic.name, partitions=1, replication_factor=1, configs=own)])
+        settings = {"topics": [topic.name], "topic.settings": list(own)}
+        async with mirroring_of(hub, None, settings, kafka=source) as service:
+            await until(lambda: any("preallocate=true" in each["problems"][0] for each in service.status()["topics"]))
+            found = await settings_of(hub, topic.name)
+            assert (found["cleanup.policy"], found["retention.ms"]) == ("compact", "-1")
+            await alter_configs(source, {topic: {"cleanup.policy": None, "retention.ms": "5000"}}, timeout_s=DEADLINE_S)
+            with trio.fail_after(DEADLINE_S):
+                while "cleanup.policy" in (found := await settings_of(hub, topic.name)):
+                    await trio.sleep(0.05)
+            assert found["retention.ms"] == "5000"
 
 
 def read_as_member(bootstrap: str, group: str, count: int, protocol: str = "classic") -> list[bytes | None]:

@@ -7,11 +7,15 @@ partitions of the topic join the others.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import structlog
+
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.mirror.flows import Flow, SourceFlows
 from pipeline.mirror.table import TABLE_TOPIC, PartitionTable
 
 MAX_REMARKS_SHOWN = 100
+
+logger = structlog.get_logger()
 
 
 class SelectedTopics:
@@ -23,6 +27,8 @@ class SelectedTopics:
         self._topics: dict[str, dict[str, TopicMetadata]] = {name: {} for name in flows}
         self._feeding: dict[str, dict[str, list[str]]] = {name: {} for name in flows}
         """Topics of each source by the name of their replica."""
+        self._without: dict[str, set[str]] = {name: set() for name in flows}
+        """Topics of each source that can have no replica."""
 
     def of(self, source: str) -> Mapping[str, TopicMetadata]:
         """Return the selected topics of a source."""
@@ -40,11 +46,17 @@ class SelectedTopics:
         """Keep the selected topics of a source, under the replicas that the table has for them now."""
         self._topics[source] = dict(topics)
         feeding: dict[str, list[str]] = {}
+        without: set[str] = set()
         for topic in sorted(topics):
             replica = self.replica_of(source, topic)
             if replica is not None:
                 feeding.setdefault(replica, []).append(topic)
-        self._feeding[source] = feeding
+            else:
+                without.add(topic)
+        for topic in sorted(without - self._without[source]):
+            flow = self._flows[source].selecting(topic)[0]
+            logger.warning("topic_not_copied", source=source, flow=flow.name, topic=topic, error=flow.refusal_of(topic))
+        self._feeding[source], self._without[source] = feeding, without
 
     def replica_of(self, source: str, topic: str) -> str | None:
         """Return the replica of a topic: that of the table, else that of the settings; None if there can be none."""

@@ -11,14 +11,18 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.client.admin.groups import CommittedOffset, commit_offsets, fetch_offsets
 from pipeline.client.admin.offsets import delete_records
+from pipeline.client.admin.resource_configs import ConfigResource, alter_configs
 from pipeline.client.admin.topics import create_partitions
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.service import MirrorService
 from pipeline.model import HostPort, TopicPartition
+from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.schema_registry.server import run_registry
 from tests.support.brokers import clock
+from tests.support.group_moves import COPYING
 from tests.support.mirrors import (
     DEADLINE_S,
     Site,
@@ -97,6 +101,29 @@ async def test_topics_of_one_source_become_one_replica(site: Site) -> None:
         await site.east.refresh()
         await publish(site.east, b"n1", topic="new", partition=1)
         await until_copied(site.hub, TopicPartition("all", 2), b"n1")
+
+
+async def test_settings_and_offsets_of_groups_follow_to_renamed_replicas(site: Site) -> None:
+    flows = [flow("both", ["a", "b"], "all"), flow("rest", [".*"], "{source}.{topic}")]
+    for topic in ("a", "b", "clicks"):
+        await make(site.east, topic)
+        await publish(site.east, b"0", b"1", b"2", topic=topic)
+    places = [TopicPartition(topic, 0) for topic in ("a", "b", "clicks")]
+    await commit_offsets(site.east, "g", {each: CommittedOffset(offset=n) for n, each in enumerate(places, 1)})
+    async with site.mirroring(flows=flows, topic_settings_interval_ms=100, **COPYING):
+        replicas = [TopicPartition("all", 0), TopicPartition("all", 1), TopicPartition("east.clicks", 0)]
+        expected = {each: CommittedOffset(offset=n) for n, each in enumerate(replicas, 1)}
+        found: object = None
+        with trio.fail_after(DEADLINE_S):
+            while found != expected:
+                await trio.sleep(0.02)
+                found = await fetch_offsets(site.hub, "g")
+        for topic, replica in (("b", "all"), ("clicks", "east.clicks")):
+            resource = ConfigResource(ResourceType.TOPIC, topic)
+            await alter_configs(site.east, {resource: {"retention.ms": "7200000000"}}, timeout_s=DEADLINE_S)
+            with trio.fail_after(DEADLINE_S):
+                while (await settings_of(site.hub, replica)).get("retention.ms") != "7200000000":
+                    await trio.sleep(0.02)
 
 
 async def test_a_topic_of_two_flows_is_copied_once(site: Site) -> None:

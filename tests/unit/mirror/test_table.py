@@ -29,6 +29,15 @@ def table_of(journal: Any) -> PartitionTable:
     return table
 
 
+def test_a_topic_has_the_replica_of_its_first_entry_and_a_replica_knows_its_topics() -> None:
+    table = PartitionTable()
+    for topic, number, replica in (("a", 0, "all"), ("b", 0, "all"), ("a", 1, "other")):
+        table.apply(proposal("east", topic, number, replica))
+    assert (table.replica_of("east", "a"), table.replica_of("west", "a")) == ("all", None)
+    assert table.topics_of("all") == [("east", "a"), ("east", "b")]
+    assert (table.sources_of("all"), table.topics_of("none")) == (["east"], [])
+
+
 def test_two_sources_lie_side_by_side_and_growth_appends() -> None:
     table = table_of([proposal("east", "clicks", 0), proposal("west", "clicks", 0), proposal("east", "clicks", 1)])
     lines = {(a.source.cluster, a.source.partition.partition): a.replica.partition for a in table.assignments()}

@@ -8,7 +8,7 @@ import pytest
 from pipeline.log.config import LogConfig
 from pipeline.log.range_sums import RangeSums, sum_range
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.records.batch import HEADER_SIZE, place_batch
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, place_batch, write_header
 from pipeline.records.batch_sums import NO_BATCHES, BatchSums, RunningSums
 from pipeline.records.compression import PIECE_BYTES
 from tests.unit.log.conftest import Batches, Opener
@@ -107,6 +107,23 @@ def test_a_shallow_scan_stops_after_some_batches(open_log: Opener, batches: Batc
     assert 0 < first.next_offset < 1200
     rest = summed(log, first.next_offset, 1200)
     assert first.sums + rest.sums == summed(log, 0, 1200).sums
+
+
+def test_batches_that_compaction_left_without_records_or_took_out_are_summed(
+    open_log: Opener, batches: Batches
+) -> None:
+    log = open_log()
+    for offset in (0, 8, 15):
+        empty = batches.make(1, base_offset=offset)[:HEADER_SIZE]
+        write_header(
+            empty,
+            batches.header(bytes(batches.make(4, base_offset=offset)))._replace(
+                base_offset=offset, batch_length=HEADER_SIZE - LOG_OVERHEAD, record_count=0
+            ),
+        )
+        batches.append_keeping(log, empty)
+    found = summed(log, 0, 19, is_deep=True)
+    assert (found.damage, found.sums.batches, found.sums.records, found.sums.damaged_batches) == (None, 3, 0, 0)
 
 
 def test_only_a_deep_scan_finds_a_flipped_bit_of_the_records(log: UnifiedLog) -> None:

@@ -42,10 +42,12 @@ def test_the_state_stays_and_old_files_go_after_their_delay(tmp_path: Path) -> N
     size = log.snapshot.size_bytes
     offsets = [record.offset for record in read(log)]
     run = Run()
+    assert log.rewritten_offset == 0
     for report in clean(job_for(log), DiskFiles(), lambda _: None):
         if isinstance(report, GroupCleaned):
             assert directory.replace_segments(log, report.base_offset, report.end_offset, NOW_MS, log.truncations)
             run.groups.append((report.base_offset, report.end_offset))
+            assert log.rewritten_offset == report.end_offset  # before `note_cleaned`, at the end
     after = read(log)
     assert {record.key: record.value for record in after} == before
     assert [record.offset for record in after] == [o for o in offsets if o in {r.offset for r in after}]

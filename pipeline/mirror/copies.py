@@ -200,12 +200,15 @@ class SourceCopies:
         copy.position, copy.retry_at = None, 0.0
         self.uncertain.set()
 
-    def note_answer(self, topic_partition: TopicPartition, high_watermark: int) -> None:
-        """Take note of the source's high watermark. A partition that has caught up has no trouble."""
-        now = self.answered_at = trio.current_time()
+    def note_answer(self, topic_partition: TopicPartition, high_watermark: int, asked_at: float) -> None:
+        """Take note of the source's high watermark, the answer to a request of `asked_at` (of trio's clock).
+
+        A partition that has caught up has no trouble.
+        """
+        self.answered_at = trio.current_time()
         copy = self.states.get(topic_partition)
         if copy is not None and not copy.is_rejected:
-            copy.progress.note_answer(high_watermark, now)
+            copy.progress.note_answer(high_watermark, asked_at)
             if copy.position == high_watermark:
                 copy.trouble = None
 

@@ -61,12 +61,13 @@ class HighWatermarks:
         return due
 
     async def _ask(self, leader: BrokerId, positions: dict[TopicPartition, int]) -> None:
+        asked_at = trio.current_time()
         try:
             found = await list_offsets_at(self._source, leader, positions, timeout_s=SILENCE_S, lane=LANE)
         except PipelineError as error:
             logger.info("high_watermarks_not_known", source=self._copies.source, broker=leader, error=str(error))
         else:
             for topic_partition, listed in found.items():
-                self._copies.note_answer(topic_partition, listed.offset)
+                self._copies.note_answer(topic_partition, listed.offset, asked_at)
         finally:
             self._asked.discard(leader)

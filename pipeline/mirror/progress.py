@@ -1,8 +1,9 @@
 """Progress of one copy: how far the replica is behind its source, and how fast it is copied. Pure: `now` is passed in.
 
 Invariants:
-A. A lag counts only while the source's high watermark is fresh: an answer of the source, not older than the bound that
-   the caller passes, named it. Otherwise the lag is unknown, and never an old value.
+A. A lag counts only while the source's high watermark is fresh: named by the answer to a request that is not older than
+   the bound that the caller passes. The answer itself may have waited for long, in a network or in a stopped process.
+   Otherwise the lag is unknown, and never an old value.
 B. A lag of 0 needs a certain position as well: the replica's log end offset, which the destination reported last.
 C. The seconds never understate the wait that this mirror saw. They begin with the last answer of the source that did
    not have the record yet.
@@ -46,7 +47,7 @@ class CopyProgress:
     high_watermark: int | None = None
     """High watermark of the source's last answer, however old."""
     answered_at: float | None = None
-    """Time of the source's last answer for this partition."""
+    """Time of the latest request for this partition that the source answered."""
     position: int | None = None
     """Replica's log end offset when it was certain last, or the source's log start offset if the replica is empty."""
     newest_timestamp_ms: int | None = None
@@ -58,10 +59,13 @@ class CopyProgress:
     _recent_bytes: int = 0
     _recent_offsets: int = 0
 
-    def note_answer(self, high_watermark: int, now: float) -> None:
-        """Take note of an answer of the source."""
+    def note_answer(self, high_watermark: int, asked_at: float) -> None:
+        """Take note of the source's answer to a request of `asked_at`."""
         last, answered_at = self.high_watermark, self.answered_at
-        self.high_watermark, self.answered_at = high_watermark, now
+        if answered_at is not None and asked_at < answered_at:
+            # The answer to a later request came first. This one may still know more: the source may have held it back.
+            asked_at, high_watermark = answered_at, max(high_watermark, last or 0)
+        self.high_watermark, self.answered_at = high_watermark, asked_at
         if high_watermark == self.position:
             self._samples.clear()
         elif last is None or high_watermark > last:
@@ -99,7 +103,7 @@ class CopyProgress:
         self._recent_offsets += offsets
 
     def is_fresh(self, now: float, bound_s: float) -> bool:
-        """True if the source answered for this partition within the bound (invariant A)."""
+        """True if a request for this partition within the bound was answered (invariant A)."""
         return self.answered_at is not None and now - self.answered_at <= bound_s
 
     def lag(self, *, now: float, now_ms: int, bound_s: float, is_certain: bool) -> Lag:

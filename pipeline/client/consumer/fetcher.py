@@ -49,8 +49,9 @@ FETCH_LANE = "fetch"
 
 Taken = list[tuple[FetchState, FetchedBatches]]
 """Batches taken out of the buffer by one poll, in order."""
-OnAnswer = Callable[[TopicPartition, int], None]
-"""Notified of the partition and its high watermark at each answer without error, also if there are no new records."""
+OnAnswer = Callable[[TopicPartition, int, float], None]
+"""Notified of the partition, its high watermark and the time of the request (of trio's clock) at each answer without
+error, also if there are no new records. An answer may have been on its way for long: its time says nothing."""
 
 
 class Fetcher:
@@ -229,6 +230,7 @@ class Fetcher:
         asked = {state.topic_partition: (state, state.offset, state.leader_epoch) for state in states}
         ids = self._cluster.view.topic_ids(state.topic_partition.topic for state in states)
         timeout_s = (self._config.max_wait_ms + self._cluster.config.request_timeout_ms) / 1000
+        asked_at = trio.current_time()
         response: FetchResponse = await self._cluster.request(
             broker, fetch_request(states, self._cluster.view, self._config), timeout_s=timeout_s, lane=FETCH_LANE
         )
@@ -248,7 +250,7 @@ class Fetcher:
                 if outcome.error is None:
                     state.high_watermark = data.high_watermark
                     if self._on_answer is not None:
-                        self._on_answer(topic_partition, data.high_watermark)
+                        self._on_answer(topic_partition, data.high_watermark, asked_at)
                 self._apply(broker, state, outcome)
 
     def _fail_request(

@@ -123,3 +123,13 @@ def test_no_wait_is_understated(steps: Any) -> None:
         assert len(progress._samples) <= MAX_SAMPLES
         assert lag.seconds is not None
         assert lag.seconds >= (now - named_at[position] if position < end else 0)
+
+
+def test_an_answer_that_a_later_one_overtook_tells_only_of_more_records() -> None:
+    progress = caught_up(10, now=100)
+    progress.note_answer(9, 97)
+    assert progress.high_watermark == 10
+    progress.note_answer(12, 98)
+    assert (progress.high_watermark, progress.answered_at) == (12, 100)
+    assert lag_of(progress, 105).offsets == 2
+    assert lag_of(progress, 105.1) == UNKNOWN_LAG

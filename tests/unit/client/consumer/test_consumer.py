@@ -7,6 +7,8 @@ import pytest
 import trio
 import trio.lowlevel
 
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionFetchError
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, TopicPartition
@@ -274,3 +276,20 @@ async def test_a_consumer_whose_block_has_ended_says_so(
                 await anext(consumer.records())
             with pytest.raises(PipelineError, match="is closed"):
                 await consumer.poll_batches()
+
+
+async def test_an_answer_is_told_of_with_the_time_of_its_request(
+    scripted: ScriptedCluster, connect: OpenCluster
+) -> None:
+    send_told, receive_told = trio.open_memory_channel[tuple[TopicPartition, int, float]](100)
+
+    def note(topic_partition: TopicPartition, high_watermark: int, asked_at: float) -> None:
+        send_told.send_nowait((topic_partition, high_watermark, trio.current_time() - asked_at))
+
+    settings = ConsumerConfig(max_wait_ms=200)
+    async with scripted.broker(1), connect() as cluster, open_consumer(cluster, settings, note) as consumer:
+        consumer.assign({T0: 0})
+        with trio.fail_after(DEADLINE_S):
+            topic_partition, high_watermark, age_s = await receive_told.receive()
+    assert (topic_partition, high_watermark) == (T0, 0)
+    assert age_s >= settings.max_wait_ms / 1000

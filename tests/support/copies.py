@@ -31,12 +31,15 @@ async def log_ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> di
     return {partition: found.offset for partition, found in listed.items()}
 
 
-async def read_logs(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, bytearray]:
-    """All batches as they lie in the logs now; the leader epoch, which every broker sets to its own, made equal."""
+async def read_logs(
+    cluster: Cluster, partitions: Iterable[TopicPartition], starts: Mapping[TopicPartition, int] | None = None
+) -> dict[TopicPartition, bytearray]:
+    """All batches as they lie in the logs now, from `starts` on; the leader epoch, each broker's own, made equal."""
     ends = await log_ends(cluster, partitions)
     logs = {partition: bytearray() for partition in ends}
+    begins = {partition: (starts or {}).get(partition, 0) for partition in ends}
     async with open_consumer(cluster, ConsumerConfig()) as consumer:
-        consumer.assign({partition: 0 for partition, end in ends.items() if end > 0})
+        consumer.assign({partition: begin for partition, begin in begins.items() if ends[partition] > begin})
         with trio.fail_after(DEADLINE_S):
             while any(consumer.position(partition) < ends[partition] for partition in consumer.assignment):
                 for batches in await consumer.poll_batches():

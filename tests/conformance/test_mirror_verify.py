@@ -19,7 +19,7 @@ from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 from tests.support.brokers import clock, serving_cluster
 from tests.support.copies import log_ends
-from tests.support.mirrors import DEADLINE_S, Site, batch_at, put
+from tests.support.mirrors import DEADLINE_S, batch_at, mirroring_of, put
 
 CHECKED = TopicPartition("clicks.verified", 0)
 
@@ -36,8 +36,7 @@ async def test_a_mirror_of_apache_kafka_is_verified(apache_kafka: str, tmp_path:
                 for number in range(300):
                     await producer.send(CHECKED.topic, b"value %d" % number, key=b"%d" % number)
         ends = await log_ends(source, [CHECKED])
-        site = Site(source, source, hub)
-        async with site.mirroring(sources=[{"name": "east", "bootstrap.servers": "given:1"}], topics=[CHECKED.topic]):
+        async with mirroring_of(hub, None, {"topics": [CHECKED.topic]}, east=source):
             with trio.fail_after(DEADLINE_S):
                 while CHECKED.topic not in (await hub.fetch_all_topics()).topics:
                     await trio.sleep(0.05)

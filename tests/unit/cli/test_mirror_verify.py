@@ -13,7 +13,7 @@ from pipeline.cli.mirror_verify import details_of
 from pipeline.cli.terminal.output import EXIT_FAILED, EXIT_NOT_COMPARED, EXIT_USAGE
 from pipeline.client.admin.offsets import delete_records
 from tests.support.brokers import serving_cluster
-from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, publish, put, until_copied
+from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, mirroring_of, publish, put, until_copied
 
 VALUES = [b"value %d" % number for number in range(20)]
 
@@ -25,7 +25,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         site = Site(east, east, hub)
         await make(east)
         await publish(east, *VALUES)
-        async with site.mirroring(sources=[{"name": "east", "bootstrap.servers": "given:1"}]):
+        async with mirroring_of(hub, east=east):
             await until_copied(hub, CLICKS, *VALUES)
         yield site
 

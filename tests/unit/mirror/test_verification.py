@@ -25,7 +25,7 @@ from pipeline.promotion import MIRROR_PROMOTED, Promotion
 from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.records.batch import HEADER_SIZE
 from tests.support.brokers import clock
-from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, publish, put, until_copied
+from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, mirroring_of, publish, put, until_copied
 
 
 async def table_of(site: Site, *, cluster_id: str | None = None) -> PartitionTable:
@@ -94,7 +94,7 @@ async def test_equal_logs_are_equal(site: Site, may_fetch: bool) -> None:
 
 async def test_a_mirror_s_copy_is_equal_while_records_arrive(site: Site) -> None:
     await make(site.east)
-    async with site.mirroring(sources=[{"name": "east", "bootstrap.servers": "given:1"}]):
+    async with mirroring_of(site.hub, east=site.east):
         values = [b"v%d" % number for number in range(30)]
         await publish(site.east, *values)
         await until_copied(site.hub, CLICKS, *values)

@@ -1,4 +1,4 @@
-"""`pipeline mirror promote`: make replicas of the hub writable when their sources are gone."""
+"""`pipeline mirror promote` and `reverse`: replicas that take producers, and failed clusters that follow them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -10,7 +10,7 @@ import trio
 import typer
 
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, addresses, connected, wall_clock
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, addresses, connected, randomness, wall_clock
 from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import HostPort, TopicPartition
@@ -260,3 +260,111 @@ def _print_rows(rows: Sequence[Row], *, dry_run: bool) -> None:
     reasons = [each["missing"]["reason"] for row in rows for each in row["partitions"]]
     for reason in dict.fromkeys(reason for reason in reasons if reason is not None):
         output.say(f"{UNKNOWN}: {output.printable(reason)}")
+
+
+def reverse(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Promoted topics of the hub.")],
+    source_bootstrap: Annotated[
+        str, typer.Option("--source-bootstrap", metavar="NAME=HOST:PORT,...", help="Brokers of the failed cluster.")
+    ],
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="DIR", help="Directory for the records that only the cluster has.")
+    ],
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    hub_name: Annotated[
+        str, typer.Option("--hub-name", metavar="NAME", help="Name of the hub in the settings of the new mirror.")
+    ] = "hub",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be saved, and change nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Have topics of a failed cluster follow the promoted topics of the hub.
+
+    Records that only the failed cluster has are saved to files. Then its topic is DELETED and created again as a
+    replica, which a mirror fills from the hub. May be repeated, and continues after an interruption. --bootstrap and
+    --zookeeper name the hub.
+    """
+    name, listed = _name_and_addresses(source_bootstrap)
+    old = addresses(listed)
+    rows, failures = trio.run(_reverse, topics, bootstrap, zookeeper, name, old, hub_name, directory, dry_run)
+    if json:
+        output.print_json({"dry_run": dry_run, "topics": rows, "failures": failures})
+    else:
+        _print_reversed(rows)
+        if rows and not (failures or dry_run):
+            named = ", ".join(f'"{topic}"' for topic in dict.fromkeys(topics))
+            output.say(_MIRROR_SETTINGS.format(old=listed, hub_name=hub_name, topics=named))
+    if failures:
+        output.exit_with("; ".join(failures))
+
+
+_MIRROR_SETTINGS = """
+Start a mirror beside {old} with these settings, and the addresses of the hub's brokers in the last one:
+
+destination.bootstrap.servers = "{old}"
+topics = [{topics}]
+http.listen = "127.0.0.1:8090"
+
+[[sources]]
+name = "{hub_name}"
+bootstrap.servers = "HUB:9092\""""
+
+
+async def _reverse(
+    topics: Sequence[str],
+    bootstrap: str | None,
+    zookeeper: str | None,
+    name: str,
+    old_addresses: Sequence[HostPort],
+    hub_name: str,
+    directory: Path,
+    dry_run: bool,
+) -> tuple[list[Row], list[str]]:
+    from pipeline.client.admin.topics import list_topics
+    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.config import ClientConfig
+    from pipeline.log.files import DiskFiles
+    from pipeline.mirror.failback import Reverser
+    from pipeline.mirror.gap_journal import GapJournal
+    from pipeline.mirror.gaps import GAPS_TOPIC
+
+    rows: list[Row] = []
+    failures: list[str] = []
+    settings = ClientConfig(bootstrap=tuple(old_addresses), client_id=CLIENT_ID)
+    async with connected(bootstrap, zookeeper, CLIENT_ID) as hub, open_cluster(settings) as old:
+        origins = await read_table(hub, topics)
+        gaps = GapJournal(hub, clock=wall_clock, rng=randomness())
+        if GAPS_TOPIC in await list_topics(hub):
+            await gaps.read_on()
+        reverser = Reverser(hub, old, name, hub_name, directory, DiskFiles(), clock=wall_clock, timeout_s=TIMEOUT_S)
+        for topic in dict.fromkeys(topics):
+            try:
+                done = await reverser.reverse(topic, origins, list(gaps.ledger), dry_run=dry_run)
+            except PipelineError as error:
+                failures.append(f"{topic}: {error}")
+            else:
+                rows.append(asdict(done))
+    return rows, failures
+
+
+def _print_reversed(rows: Sequence[Row]) -> None:
+    headings = ["PARTITION", "FIRST", "LAST", "BYTES", "REASON", "FILE"]
+    lines = [
+        [
+            f"{row['topic']}-{each['partition']}",
+            each["first"],
+            each["end"] - 1,
+            each["bytes"] if row["is_done"] else None,
+            each["reason"],
+            each["file"],
+        ]
+        for row in rows
+        for each in row["ranges"]
+    ]
+    if lines:
+        output.say(output.table(headings, lines))
+    for row in rows:
+        count = output.counted(len(row["ranges"]), "range")
+        done = "is a replica of the hub now" if row["is_done"] else "would be deleted and created again"
+        saved = "saved" if row["is_done"] else "to save"
+        output.say(f"{row['topic']} {done}; {count} of offsets {saved}")

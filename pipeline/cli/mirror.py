@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
-from pipeline.cli.failover import promote
+from pipeline.cli.failover import promote, reverse
 from pipeline.cli.foreground import Config, http_url, read_json, run_service
 from pipeline.cli.mirror_verify import verify
 from pipeline.cli.terminal import output
@@ -33,6 +33,7 @@ UNKNOWN = "unknown"
 
 
 app.command()(promote)
+app.command()(reverse)
 
 
 @app.command()

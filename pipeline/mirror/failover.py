@@ -93,7 +93,7 @@ class Promoter:
                 await self._check_room(topic)
                 changes = {MIRROR_PROMOTED: Promotion(at_ms=self._clock()).encode()}
             else:
-                ends = await self._ends_of_copies(topic, deadline)
+                ends = await self.final_ends(topic, deadline)
                 complete = Promotion(at_ms=promotion.at_ms, ends=ends)
                 changes = {MIRROR_PROMOTED: complete.encode(), MIRROR_SOURCE_CONFIG: None}
             refusal = await self._change(topic, changes)
@@ -133,7 +133,7 @@ class Promoter:
             return error
         return None
 
-    async def _ends_of_copies(self, topic: str, deadline: float) -> tuple[int, ...]:
+    async def final_ends(self, topic: str, deadline: float) -> tuple[int, ...]:
         """Return the final log end offsets, once nobody can append (invariant A). Raises DeadlineExceededError."""
         await self._wait_for_settings(topic, lambda settings: bool(settings.get(MIRROR_PROMOTED)), deadline)
 

@@ -10,6 +10,7 @@ from pipeline.client.admin.resource_configs import ConfigEntry, describe_many_to
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.topic_settings import SettingValue
+from pipeline.promotion import MIRROR_PROMOTED
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.describe_configs import ConfigSource
 from pipeline.provenance import MIRROR_PARTITIONS, Origin, Provenance
@@ -48,7 +49,7 @@ class SourceTopics:
 
         Raises KafkaError, NetworkError; a refusal of single topics is in `SourceTopic.refusal`.
         """
-        names = (*self._names, MIRROR_PARTITIONS) if with_provenance else self._names
+        names = (*self._names, MIRROR_PARTITIONS, MIRROR_PROMOTED) if with_provenance else self._names
         results = await describe_many_topics(self._cluster, sorted(topics), names, timeout_s=timeout_s)
         found = {name: _topic_of(result, self.topics.get(name), with_provenance) for name, result in results.items()}
         return {name: topic for name, topic in found.items() if topic is not None}
@@ -85,7 +86,9 @@ def _topic_of(
         known = known or SourceTopic(values={})
         return replace(known, refusal=str(result))
     values = own_values(result)
-    told = values.pop(MIRROR_PARTITIONS, None)
+    told, promoted = values.pop(MIRROR_PARTITIONS, None), values.pop(MIRROR_PROMOTED, None)
+    if promoted is not None:  # no copy of another topic any more: its path begins here
+        told = None
     provenance = _provenance(told) if with_provenance or known is None else known.provenance
     return SourceTopic(values=values, provenance=provenance)
 

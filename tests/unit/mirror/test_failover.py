@@ -1,6 +1,5 @@
 """Promotion of replicas: copies end, producers begin, and what the source has beyond is counted or unknown."""
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from pipeline.cli.failover import ask_sources, read_table
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics
-from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import DeadlineExceededError
 from pipeline.mirror.failover import PromotedTopic, Promoter, PromotionError
@@ -35,6 +34,7 @@ from tests.support.mirrors import (
     until_copied,
     until_said,
 )
+from tests.support.request_deaths import dies_at
 
 OTHER = TopicPartition("clicks", 1)
 
@@ -128,31 +128,6 @@ async def test_two_promotions_at_once_agree(site: Site) -> None:
         for _ in range(4):
             nursery.start_soon(promote)
     assert {(one.at_ms, one.ends) for one in found} == {(found[0].at_ms, (2, 0))}
-
-
-async def dies_at(number: int, hub: Cluster, command: Callable[[Cluster], Awaitable[Any]], *, is_sent: bool) -> bool:
-    """Run a command that dies at this request, before it is sent or after it was answered; True if it came so far."""
-    requests = 0
-    scope = trio.CancelScope()
-    async with open_cluster(hub.config) as cluster:
-        pool: Any = cluster._pool
-        send = pool.request
-
-        async def request(*args: Any, **kwargs: Any) -> Any:
-            nonlocal requests
-            requests += 1
-            if requests == number and is_sent:
-                with trio.CancelScope(shield=True):
-                    await send(*args, **kwargs)
-            if requests >= number:
-                scope.cancel()
-                await trio.sleep_forever()
-            return await send(*args, **kwargs)
-
-        pool.request = request
-        with scope:
-            await command(cluster)
-    return scope.cancelled_caught
 
 
 @pytest.mark.parametrize("is_sent", [False, True])

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from pipeline.client.admin.leader_epochs import NO_EPOCH_END, EpochEnd
-from pipeline.mirror.divergence import shared_end
+from pipeline.mirror.divergence import FallenEpochsError, shared_end
 from pipeline.mirror.epochs import (
     MAX_ENTRIES,
     EpochRecordError,
@@ -101,13 +101,27 @@ def test_epochs_are_added_where_they_change() -> None:
         ({5: (0, 7), 0: (0, 7)}, 7),
         ({5: (2, 18), 0: (0, 12)}, 10),
         ({5: (3, 33)}, 30),
-        ({5: (-1, -1)}, 30),
         ({5: (4, 25), 3: (-1, -1)}, None),
     ],
 )
 async def test_the_shared_end_is_found_through_older_epochs(
     ends: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answer_with(monkeypatch, ends)
+    cluster: Any = None
+    assert await shared_end(cluster, CLICKS, ENTRIES, 30, timeout_s=1) == expected
+
+
+async def test_no_shared_end_is_told_if_the_source_knows_no_epoch_as_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_with(monkeypatch, {5: (-1, -1)})
+    cluster: Any = None
+    with pytest.raises(FallenEpochsError, match="no leader epoch as high as 5"):
+        await shared_end(cluster, CLICKS, ENTRIES, 30, timeout_s=1)
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, ends: Any) -> None:
+    """Have the source answer with these epochs and end offsets, by the epoch that is asked about."""
+
     async def answer(
         _cluster: Any, epochs: Mapping[TopicPartition, int], *, timeout_s: float
     ) -> dict[TopicPartition, EpochEnd]:
@@ -116,5 +130,3 @@ async def test_the_shared_end_is_found_through_older_epochs(
         return {CLICKS: NO_EPOCH_END if epoch < 0 else EpochEnd(leader_epoch=epoch, end_offset=end)}
 
     monkeypatch.setattr("pipeline.mirror.divergence.ends_of_epochs", answer)
-    cluster: Any = None
-    assert await shared_end(cluster, CLICKS, ENTRIES, 30, timeout_s=1) == expected

@@ -168,6 +168,12 @@ class Reverser:
             if dry_run:
                 ends = await self._offsets(self._old, topic, len(present.partitions), LATEST)
                 return ReversedTopic(topic=topic, ranges=await self._plan(topic, promotion, ends, gaps), is_done=False)
+            behind = [
+                number for number, each in sorted(present.partitions.items()) if set(each.isr) != {*each.replicas}
+            ]
+            if behind:  # a replica that is away may have records that a new leader lost
+                reason = f"replicas of {TopicPartition(topic, behind[0])} of {self._source} are not in sync"
+                raise ReversalError(f"{reason}: start all brokers there, and wait until they are")
             await self._fence(topic)
             ends = await self._promoter.final_ends(topic, trio.current_time() + self._timeout_s)
             if manifest is None:

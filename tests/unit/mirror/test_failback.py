@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ import trio
 from pipeline.cli.failover import read_table
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.resource_configs import describe_topic_settings_at
+from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.errors import PipelineError
 from pipeline.log.files import DiskFiles
 from pipeline.mirror.failback import ReversalError, ReversedTopic, Reverser, ranges_to_save
 from pipeline.mirror.failover import Promoter
-from pipeline.model import TopicPartition
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.records.record import iterate_records
 from tests.support.brokers import clock
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, mirroring_of, publish, read, until_copied
@@ -164,6 +167,24 @@ async def test_nothing_is_deleted_unless_all_is_known(site: Site, tmp_path: Path
     with pytest.raises(ReversalError, match="the addresses lead to cluster"):
         await reverse(site, tmp_path, old=site.west)
     assert await read(site.east, CLICKS) == [(0, b"a")]
+
+
+async def test_a_replica_that_is_not_in_sync_stops_the_deletion(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fail_over(site, "clicks")
+
+    async def list_with_a_lost_broker(cluster: Cluster, **settings: float) -> dict[str, TopicMetadata]:
+        found = (await list_topics(cluster, **settings))["clicks"]
+        lost = {
+            number: replace(each, replicas=(*each.replicas, BrokerId(7))) for number, each in found.partitions.items()
+        }
+        return {"clicks": replace(found, partitions=lost)}
+
+    monkeypatch.setattr("pipeline.mirror.failback.list_topics", list_with_a_lost_broker)
+    with pytest.raises(ReversalError, match="replicas of clicks-0 of east are not in sync: start all brokers there"):
+        await reverse(site, tmp_path)
+    await publish(site.east, b"not fenced")
 
 
 async def test_a_file_that_lost_bytes_stops_the_deletion(

@@ -15,7 +15,6 @@ from pipeline.client.cluster.cluster import UNREACHABLE, Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.cluster.discovery import from_zookeeper
 from pipeline.client.cluster.metadata import TopicMetadata
-from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import ConfigurationError, NetworkError, NoNodeError
 from pipeline.model import HostPort, TopicPartition
 from pipeline.settings import parse_addresses
@@ -67,6 +66,8 @@ async def connected(bootstrap: str | None, zookeeper: str | None, client_id: str
     if bootstrap is not None and zookeeper is not None:
         raise ConfigurationError("--bootstrap", "give either --bootstrap or --zookeeper, not both")
     if zookeeper is not None:
+        from pipeline.coordination.zookeeper import open_zookeeper  # services would take the time and memory, too
+
         async with open_zookeeper(zookeeper, connect_timeout_ms=ZOOKEEPER_CONNECT_MS) as client:
             discover = from_zookeeper(client)
             brokers: Sequence[HostPort] = ()

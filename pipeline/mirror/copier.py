@@ -16,7 +16,8 @@ F. A partition that cannot be copied rests with its reason in the status, which 
    others go on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 
 import trio
 
@@ -108,22 +109,27 @@ class SourceCopier:
         except PartitionFetchError as error:
             self._rest(consumer, self.copies.states[error.topic_partition], str(error), advice_on(error))
             return
-        for fetched in requests_of(polled, self._config.fetch_max_bytes):
-            found = [(self.copies.states[partition], batches) for partition, batches in fetched.items()]
-            await self._record_epochs(consumer, found)
-            due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
-            replicas = {copy.assignment.replica: batches.data for copy, batches in due}
-            ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
-            sources = {copy.assignment.replica: copy.token for copy, _ in due}
-            results = await raw_produce(
-                self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s, ends=ends, sources=sources
-            )
-            for copy, batches in due:
-                self._conclude(consumer, copy, batches, results[copy.assignment.replica])
+        requests = deque(requests_of(polled, self._config.fetch_max_bytes))
+        polled.clear()  # the batches of a request are freed when it was appended
+        while requests:
+            await self._append(consumer, requests.popleft())
         while self.copies.withdrawn:
             partition = self.copies.withdrawn.pop()
             if self.copies.states[partition].is_rejected:
                 consumer.remove(partition)
+
+    async def _append(self, consumer: Consumer, fetched: Mapping[TopicPartition, FetchedBatches]) -> None:
+        found = [(self.copies.states[partition], batches) for partition, batches in fetched.items()]
+        await self._record_epochs(consumer, found)
+        due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
+        replicas = {copy.assignment.replica: batches.data for copy, batches in due}
+        ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
+        sources = {copy.assignment.replica: copy.token for copy, _ in due}
+        results = await raw_produce(
+            self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s, ends=ends, sources=sources
+        )
+        for copy, batches in due:
+            self._conclude(consumer, copy, batches, results[copy.assignment.replica])
 
     async def _record_epochs(self, consumer: Consumer, found: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> None:
         """Record leader epochs of the source that the replicas get with these batches. Partitions that fail rest."""

@@ -189,7 +189,7 @@ class ClientConnection:
         if len(raw) > _MAX_CLIENT_ID_BYTES:
             raise ProtocolError("the client id is too long")
         self._client_id = struct.pack(">h", len(raw)) + raw
-        self._frames = FrameBuffer(max_response_bytes)
+        self._frames = FrameBuffer(max_response_bytes, maps_large=True)
         self._expected: deque[tuple[int, type[Message], int]] = deque()
         self._correlation_id = 0
 

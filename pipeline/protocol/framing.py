@@ -12,9 +12,15 @@ Invariants
   C. Memory follows bytes received, not the length that the peer claims: once 4 KiB of a large frame have come, it gets
      its own buffer of 16 times that, at most 1 MiB, which doubles when it is full. `growth` says beforehand by how much
      the next `get_buffer` lets it grow, so that a caller can wait until there is memory for it.
+  D. A machine with `maps_large` maps a frame of 2 MiB or more, and asks for huge pages; no buffer grows. Its
+     memory follows bytes received, too, in steps of a huge page. Nothing is cleared or copied while it comes in, and
+     its memory returns to the system when it is freed. This is for clients, which asked for the frame, and not for
+     servers: a step is too much for each of many connections.
 """
 
+import mmap
 import struct
+from contextlib import suppress
 
 from pipeline.errors import ProtocolError
 
@@ -23,6 +29,9 @@ FIRST_BYTES = 1024 * 1024
 FIRST_FACTOR = 16
 LEAST_ARRIVED_BYTES = 4 * 1024
 """Received bytes from which on a large frame has its own buffer."""
+
+MAPPED_BYTES = 2 * 1024 * 1024
+"""Size of the smallest frame that is mapped: a huge page."""
 
 _LENGTH = struct.Struct(">i")
 LARGEST_SHARED_BYTES = SHARED_BYTES - _LENGTH.size
@@ -42,7 +51,9 @@ class FrameBuffer:
         "_end",
         "_large",
         "_large_filled",
+        "_large_granted",
         "_large_size",
+        "_maps_large",
         "_max_frame_bytes",
         "_shared",
         "_start",
@@ -50,13 +61,15 @@ class FrameBuffer:
         "received_bytes",
     )
 
-    def __init__(self, max_frame_bytes: int, shared: memoryview | None = None) -> None:
+    def __init__(self, max_frame_bytes: int, shared: memoryview | None = None, *, maps_large: bool = False) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._maps_large = maps_large
         self._shared = receive_buffer() if shared is None else shared
         self._buffer = self._shared
         self._start = 0
         self._end = 0
-        self._large: bytearray | None = None
+        self._large: bytearray | mmap.mmap | None = None
+        self._large_granted = 0
         self._large_size = 0
         self._large_filled = 0
         self._target: memoryview | None = None
@@ -69,9 +82,9 @@ class FrameBuffer:
             return 0
         if self._large is None:
             return min(self._large_size, FIRST_BYTES, FIRST_FACTOR * (self._end - self._start))
-        if self._large_filled < len(self._large):
+        if self._large_filled < self._large_granted:
             return 0
-        return min(self._large_size - len(self._large), len(self._large))
+        return min(self._large_size - self._large_granted, self._large_granted)
 
     @property
     def large_start(self) -> memoryview | None:
@@ -88,7 +101,7 @@ class FrameBuffer:
     def get_buffer(self) -> memoryview:
         """Return the buffer to receive into, never empty once all complete frames were taken."""
         if self._large_size:
-            self._target = memoryview(self._grown())[self._large_filled :]
+            self._target = memoryview(self._grown())[self._large_filled : self._large_granted]
             return self._target
         if self._start == self._end:
             self._start = self._end = 0
@@ -141,15 +154,27 @@ class FrameBuffer:
         target[: len(waiting)] = waiting
         self._buffer, self._start, self._end = target, 0, len(waiting)
 
-    def _grown(self) -> bytearray:
+    def _grown(self) -> bytearray | mmap.mmap:
         growth = self.growth
         if self._large is None:
-            self._large = bytearray(growth)
+            self._large_granted = growth
+            is_mapped = self._maps_large and self._large_size >= MAPPED_BYTES
+            self._large = _mapped(self._large_size) if is_mapped else bytearray(growth)
             self._large_filled = self._end - self._start
             self._large[: self._large_filled] = self._buffer[self._start : self._end]
             self._buffer, self._start, self._end = self._shared, 0, 0
         elif growth:
-            if self._target is not None:
-                self._target.release()
-            self._large += bytes(growth)
+            self._large_granted += growth
+            if isinstance(self._large, bytearray):
+                if self._target is not None:
+                    self._target.release()
+                self._large += bytes(growth)
         return self._large
+
+
+def _mapped(size: int) -> mmap.mmap:
+    mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return mapped

@@ -1,5 +1,7 @@
+import os
 import random
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from pipeline.protocol.framing import (
     FIRST_FACTOR,
     LARGEST_SHARED_BYTES,
     LEAST_ARRIVED_BYTES,
+    MAPPED_BYTES,
     SHARED_BYTES,
     FrameBuffer,
     receive_buffer,
@@ -170,3 +173,31 @@ def test_a_frame_of_impossible_size_is_refused(size: int) -> None:
     buffer.bytes_received(4)
     with pytest.raises(ProtocolError):
         buffer.next_frame()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_memory_of_a_mapped_frame_follows_what_came_and_returns_when_it_is_freed() -> None:
+    buffer = FrameBuffer(2**30, maps_large=True)
+    before = resident_bytes()
+    buffer.get_buffer()[:4] = struct.pack(">i", 2**30)
+    buffer.bytes_received(4)
+    received = 0
+    while received < 64 * FIRST_BYTES:
+        assert buffer.next_frame() is None
+        target = buffer.get_buffer()
+        target[:] = bytes(len(target))
+        buffer.bytes_received(len(target))
+        received += len(target)
+        assert resident_bytes() - before < 2 * received + 2 * MAPPED_BYTES
+    assert resident_bytes() - before > received // 2
+    del target, buffer
+    assert resident_bytes() - before < 8 * FIRST_BYTES
+
+
+def test_mapped_frames_come_out_as_they_went_in() -> None:
+    payloads = [random.Random(size).randbytes(size) for size in (MAPPED_BYTES - 1, MAPPED_BYTES, 5, MAX)]
+    buffer = FrameBuffer(MAX, maps_large=True)
+    assert feed(buffer, b"".join(map(frame, payloads)), [300, 70_000, 1 << 20]) == payloads

@@ -195,15 +195,19 @@ def gaps(
     json: Json = False,
 ) -> None:
     """List the offsets that replicas lack, from the hub's gap ledger; the options name the hub."""
-    ledger, unreadable = trio.run(_read_ledger, bootstrap, zookeeper)
+    ledger, unreadable, begin = trio.run(_read_ledger, bootstrap, zookeeper)
     found = [gap for gap in ledger if source in (None, gap.source) and topic in (None, gap.partition.topic)]
     if json:
         listed = [{**gap.to_json(), "missing_at_most": gap.missing_at_most} for gap in found]
-        output.print_json({"gaps": listed, "unreadable_records": unreadable})
+        output.print_json({"gaps": listed, "unreadable_records": unreadable, "ledger_begins_at": begin})
         return
     output.say(_table_of_gaps([gap.to_json() for gap in found]))
     if unreadable:
         output.say(f"{output.counted(unreadable, 'record')} of the ledger could not be read and left out.")
+    if begin is None:
+        output.say("The hub has no ledger: no mirror that keeps one has run, or its topic was deleted.")
+    elif begin > 0:
+        output.say(f"The ledger is not complete: its records before offset {begin} were deleted.")
 
 
 @app.command()
@@ -247,17 +251,18 @@ def _table_of_gaps(found: list[dict[str, Any]]) -> str:
     return output.table(headings, rows)
 
 
-async def _read_ledger(bootstrap: str | None, zookeeper: str | None) -> tuple[list["Gap"], int]:
-    """Return all gaps, and the number of records that are no gaps."""
+async def _read_ledger(bootstrap: str | None, zookeeper: str | None) -> tuple[list["Gap"], int, int | None]:
+    """Return all gaps, the number of records that are no gaps, and the first offset; None if there is no ledger."""
     from pipeline.client.admin.topics import list_topics
     from pipeline.mirror.gap_journal import GapJournal
     from pipeline.mirror.gaps import GAPS_TOPIC
 
     async with connected(bootstrap, zookeeper, "pipeline-mirror") as hub:
         journal = GapJournal(hub, clock=wall_clock, rng=randomness())
-        if GAPS_TOPIC in await list_topics(hub):
-            await journal.read_on()
-        return list(journal.ledger), journal.skipped
+        if GAPS_TOPIC not in await list_topics(hub):
+            return [], 0, None
+        await journal.read_on()
+        return list(journal.ledger), journal.skipped, journal.begin
 
 
 async def _run(settings: Settings) -> None:

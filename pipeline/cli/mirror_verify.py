@@ -105,6 +105,9 @@ async def _read_journals(hub: "Cluster") -> tuple["PartitionTable", "GapLedger"]
         raise PipelineError(f"the hub has no topic {TABLE_TOPIC}: no mirror has written to it yet")
     journal = TableJournal(hub, lambda _: None)
     await journal.read_on()
+    if journal.begin > 0 or not journal.table.assignments():
+        reason = f"records before offset {journal.begin} were deleted" if journal.begin > 0 else "it has no entries"
+        raise PipelineError(f"{TABLE_TOPIC} does not name all replicas: {reason}. Restore it")
     gaps = GapJournal(hub, clock=wall_clock, rng=randomness())
     if GAPS_TOPIC in names:
         await gaps.read_on()

@@ -28,6 +28,11 @@ class GapJournal:
         """Number of records of the topic that are no gaps."""
         return self._topic.skipped
 
+    @property
+    def begin(self) -> int:
+        """Offset of the topic's first record when reading began. Beyond 0, gaps before it were deleted."""
+        return self._topic.begin
+
     async def open(self) -> None:
         """Create the topic unless it exists, and read it. Raises as `JournalTopic.open`."""
         await self._topic.open()

@@ -41,8 +41,6 @@ class GapReason(StrEnum):
     """The source deleted the records before they were copied."""
     TRUNCATED = "truncated"
     """The source lost records that the replica has, and wrote others at their offsets."""
-    RECREATED = "recreated"
-    """The topic was deleted and created again at the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +183,7 @@ class GapLedger:
             if gap.reason is GapReason.TRUNCATED:
                 self._truncated[begin] = max(behind, self._truncated.get(begin, 0))
                 self._truncated_ends.add((gap.source, gap.partition, behind))
-            elif gap.reason is not GapReason.RECREATED:
+            else:
                 self._skips[begin] = behind
 
     def __iter__(self) -> Iterator[Gap]:

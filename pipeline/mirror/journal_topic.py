@@ -55,6 +55,8 @@ class JournalTopic:
     ) -> None:
         self.skipped = 0
         """Number of records that were skipped."""
+        self.begin = 0
+        """Offset of the first record when reading began. Beyond 0, records before it were deleted."""
         self._destination = destination
         self._name = name
         self._configs = configs
@@ -78,7 +80,9 @@ class JournalTopic:
         """
         async with self._turn:
             if self._position is None:
-                self._position = await self._bound(EARLIEST)
+                self._position = self.begin = await self._bound(EARLIEST)
+                if self.begin > 0:
+                    logger.warning("journal_lacks_records", topic=self._name, begins_at=self.begin)
             end = await self._bound(LATEST)
             if self._position > end:
                 reason = f"{self._name} was read up to offset {self._position}, but ends at {end}: it was deleted or "

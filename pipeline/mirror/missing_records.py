@@ -93,7 +93,13 @@ async def _ask_leader(
             found[each] = MissingRecords(reason=f"broker {leader} of the source refuses to list offsets")
             continue
         start, high_watermark = listed[EARLIEST][each].offset, listed[LATEST][each].offset
-        missing = max(0, high_watermark - end)
+        if high_watermark < end:
+            reason = f"{each} of the source ends at offset {high_watermark}: the source lost records that are copied"
+            found[each] = MissingRecords(
+                high_watermark=high_watermark, reason=f"{reason}, and may have others at their offsets"
+            )
+            continue
+        missing = high_watermark - end
         has_size = each in sizes and high_watermark > start
         size = sizes[each] * min(missing, high_watermark - start) // (high_watermark - start) if has_size else None
         found[each] = MissingRecords(

@@ -64,20 +64,20 @@ class Resumption:
         return skipped
 
     def _halted(self, request: ResumeRequest) -> list[tuple[SourceCopies, PartitionCopy]]:
-        found = []
+        found: dict[int, tuple[SourceCopies, PartitionCopy]] = {}
+        by_name: dict[str, list[tuple[SourceCopies, PartitionCopy]]] = {}
+        for copies in self._sources:
+            if request.source in (None, copies.source):
+                for copy in copies.states.values():
+                    for each in (copy.source.topic, str(copy.source)):
+                        by_name.setdefault(each, []).append((copies, copy))
         for name in dict.fromkeys(request.names):
-            named = [
-                (copies, copy)
-                for copies in self._sources
-                if request.source in (None, copies.source)
-                for copy in copies.states.values()
-                if name in (copy.source.topic, str(copy.source))
-            ]
+            named = by_name.get(name, [])
             halted = [(copies, copy) for copies, copy in named if copy.halt is not None]
             if not halted:
                 raise NotHaltedError(_refusal(name, request.source, [copy for _, copy in named]))
-            found += [entry for entry in halted if entry not in found]
-        return found
+            found |= {id(copy): (copies, copy) for copies, copy in halted}
+        return list(found.values())
 
     async def _serve(self, request: Request) -> JSONResponse:
         # A page of another origin can post a form or text without asking, JSON only with this server's consent.

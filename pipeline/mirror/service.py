@@ -170,9 +170,9 @@ class MirrorService:
         await self._all_asked.wait()
         async with self._journal_turn:
             await self._journal.read_on()
-            refusal = self._refusal_of(name)
+            refusal, unlisted = self._refusal_of(name), None
             if refusal is None:
-                await self._journal.propose(self._proposals(name), clock=self._clock, rng=self._rng)
+                unlisted = await self._journal.propose(self._proposals(name), clock=self._clock, rng=self._rng)
                 refusal = self._refusal_of(name)  # another mirror's records may have come first
                 self._selected.take(name, selected)
             if refusal is not None:
@@ -181,7 +181,7 @@ class MirrorService:
                 self._is_known.discard(name)
                 self._copiers[name].copies.reject_all(refusal)
                 return refusal
-            problem = await self._take_in(name)
+            problem = "; ".join(filter(None, (unlisted, await self._take_in(name)))) or None
             self._reject_gone(name, view)
             await self.gaps.read_on()  # another mirror may have recorded the gap of a halted partition
         return problem

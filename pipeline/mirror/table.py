@@ -130,9 +130,8 @@ class PartitionTable:
         source = proposal.source
         key = (source.cluster, source.partition)
         if key not in self._by_source:
+            self.require_room(proposal.replica_topic)
             number = self._sizes.get(proposal.replica_topic, 0)
-            if number >= MAX_PARTITIONS or len(self._by_source) >= MAX_ENTRIES:
-                raise PartitionTableError(f"asks for one partition of {proposal.replica_topic} too many")
             self._sizes[proposal.replica_topic] = number + 1
             self._by_source[key] = Assignment(source=source, replica=TopicPartition(proposal.replica_topic, number))
             self._names.add(source.cluster)
@@ -141,6 +140,11 @@ class PartitionTable:
             self._replicas.setdefault(topic, proposal.replica_topic)
         if source.cluster_id is not None:
             self._cluster_ids.setdefault(source.cluster, source.cluster_id)
+
+    def require_room(self, replica_topic: str) -> None:
+        """Raise PartitionTableError if the table cannot have another entry of this replica topic."""
+        if self._sizes.get(replica_topic, 0) >= MAX_PARTITIONS or len(self._by_source) >= MAX_ENTRIES:
+            raise PartitionTableError(f"asks for one partition of {replica_topic} too many")
 
     def assignment(self, cluster: str, partition: TopicPartition) -> Assignment | None:
         """Return the entry of a source partition; None if it has none."""

@@ -46,6 +46,8 @@ class TableJournal:
         self._destination = destination
         self._count_skipped = count_skipped
         self._position: int | None = None
+        self.begin = 0
+        """Offset of the first record when reading began. Beyond 0, entries before it were deleted."""
 
     async def open(self) -> None:
         """Create the journal unless it exists, and read it. Raises KafkaError, NetworkError and as `read_on`."""
@@ -62,7 +64,9 @@ class TableJournal:
         """
         if self._position is None:
             first = await list_offsets(self._destination, {JOURNAL: EARLIEST}, timeout_s=TIMEOUT_S)
-            self._position = first[JOURNAL].offset
+            self._position = self.begin = first[JOURNAL].offset
+            if self.begin > 0:
+                logger.warning("journal_lacks_records", topic=TABLE_TOPIC, begins_at=self.begin)
         last = await list_offsets(self._destination, {JOURNAL: LATEST}, timeout_s=TIMEOUT_S)
         end = last[JOURNAL].offset
         if self._position > end:
@@ -107,15 +111,33 @@ class TableJournal:
         logger.warning("table_record_skipped", topic=TABLE_TOPIC, offset=offset, records=records, error=reason)
         self._count_skipped(records)
 
-    async def propose(self, proposals: Sequence[Proposal], *, clock: Clock, rng: Random) -> None:
-        """Append the proposals that the table lacks, and read on. Raises DeliveryError and as `read_on`."""
-        missing = self.table.missing(proposals)
-        if not missing:
-            return
+    async def propose(self, proposals: Sequence[Proposal], *, clock: Clock, rng: Random) -> str | None:
+        """Append the proposals that the table lacks, and read on. Raises DeliveryError and as `read_on`.
+
+        Proposals that all readers would skip are left out. Return the reason against them, None if there are none.
+        """
+        missing: list[tuple[bytes, bytes]] = []
+        refused: list[str] = []
+        for proposal in self.table.missing(proposals):
+            key, value = proposal.encode()
+            try:
+                self.table.require_room(decode_proposal(value).replica_topic)
+            except PartitionTableError as error:
+                refused.append(f"{proposal.source.partition}: {error}")
+            else:
+                missing.append((key, value))
+        if missing:
+            await self._append(missing, clock=clock, rng=rng)
+        if not refused:
+            return None
+        return (
+            f"the partition table cannot hold the entries of {len(refused)} source partitions, the first {refused[0]}"
+        )
+
+    async def _append(self, records: Sequence[tuple[bytes, bytes]], *, clock: Clock, rng: Random) -> None:
         config = ProducerConfig(linger_ms=0, delivery_timeout_ms=int(TIMEOUT_S * 1000))
         async with open_producer(self._destination, config, clock=clock, rng=rng) as producer:
-            for proposal in missing:
-                key, value = proposal.encode()
+            for key, value in records:
                 await producer.send(TABLE_TOPIC, value, key=key, partition=0)
             await producer.flush()
         await self.read_on()

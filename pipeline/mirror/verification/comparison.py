@@ -117,11 +117,15 @@ Gaps = Sequence[tuple[int, int]]
 class Comparer:
     """Compares one source partition with its replica."""
 
-    def __init__(self, source: Side, replica: Side, gaps: Gaps, advance: Callable[[int], None]) -> None:
+    def __init__(
+        self, source: Side, replica: Side, gaps: Gaps, advance: Callable[[int], None], replaced: Gaps = ()
+    ) -> None:
+        """`gaps` explain batches that the replica lacks; `replaced` all differences, as the source has lost its end."""
         self.result = Comparison()
         self._source = source
         self._replica = replica
         self._gaps = gaps
+        self._replaced = replaced
         self._advance = advance
         self._clean_offset = 0
         self._is_compaction_unknown = False
@@ -280,7 +284,8 @@ class Comparer:
         )
 
     def _explained(self, kind: DifferenceKind, first: int, last: int) -> DifferenceKind:
-        is_recorded = any(begin <= first and last <= end for begin, end in self._gaps)
+        gaps = (*self._gaps, *self._replaced) if kind is DifferenceKind.MISSING else self._replaced
+        is_recorded = any(begin <= first and last <= end for begin, end in gaps)
         return DifferenceKind.RECORDED_GAP if is_recorded else kind
 
     def note_beyond_source(self, source_end: int, replica_end: int) -> None:

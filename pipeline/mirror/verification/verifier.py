@@ -21,7 +21,7 @@ from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
-from pipeline.mirror.gaps import GapLedger
+from pipeline.mirror.gaps import GapLedger, GapReason
 from pipeline.mirror.table import Assignment, PartitionTable
 from pipeline.mirror.verification.comparison import DELETED, Comparer, Comparison, Difference
 from pipeline.mirror.verification.sides import TIMEOUT_S, Side, bounds_of, open_side
@@ -136,8 +136,10 @@ class ReplicaVerifier:
         self._views: dict[str, ClusterMetadata | PipelineError] = {}
         self._promotions: dict[str, Promotion] = {}
         self._gaps: dict[tuple[str, object], list[tuple[int, int]]] = defaultdict(list)
+        self._replaced: dict[tuple[str, object], list[tuple[int, int]]] = defaultdict(list)
         for gap in ledger:
-            self._gaps[gap.source, gap.partition].append((gap.first, gap.last))
+            explained = self._replaced if gap.reason is GapReason.TRUNCATED else self._gaps
+            explained[gap.source, gap.partition].append((gap.first, gap.last))
 
     async def verify(self, topics: Collection[str] = ()) -> list[PartitionReport]:
         """Verify the partitions of these replica topics, or all, in the order of the table.
@@ -222,7 +224,8 @@ class ReplicaVerifier:
             start, end = max(source_start, replica_start), min(source_end, replica_end)
             report.from_offset, report.up_to_offset = start, max(start, end)
             report.lag = max(0, source_end - replica_end)
-            comparer = Comparer(source_side, replica_side, self._gaps[name, partition], self._advance)
+            gaps, replaced = self._gaps[name, partition], self._replaced[name, partition]
+            comparer = Comparer(source_side, replica_side, gaps, self._advance, replaced)
             report.comparison = comparer.result
             if start > end or (start == end and source_start < source_end):
                 report.reason = _nothing_common(replica_start, replica_end, source_start, source_end)

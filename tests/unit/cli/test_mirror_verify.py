@@ -12,6 +12,7 @@ import trio
 from pipeline.cli.mirror_verify import details_of
 from pipeline.cli.terminal.output import EXIT_FAILED, EXIT_NOT_COMPARED, EXIT_USAGE
 from pipeline.client.admin.offsets import delete_records
+from pipeline.mirror.table_journal import JOURNAL
 from tests.support.brokers import serving_cluster
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, mirroring_of, publish, put, until_copied
 
@@ -87,6 +88,13 @@ async def test_a_source_without_records_leaves_nothing_to_compare(site: Site, co
     code, out, _ = await run(config)
     assert code == 0
     assert out.splitlines()[1].endswith("nothing to compare")
+
+
+async def test_a_table_without_its_records_ends_with_5(site: Site, config: Path) -> None:
+    await delete_records(site.hub, {JOURNAL: 1}, timeout_s=DEADLINE_S)
+    code, out, err = await run(config)
+    assert (code, out) == (EXIT_NOT_COMPARED, "")
+    assert "_mirror_partitions does not name all replicas: records before offset 1 were deleted" in err
 
 
 def test_each_difference_and_each_reason_has_a_line() -> None:

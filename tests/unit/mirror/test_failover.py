@@ -14,7 +14,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import DeadlineExceededError
 from pipeline.mirror.failover import PromotedTopic, Promoter, PromotionError
-from pipeline.mirror.missing_records import MissingRecords
+from pipeline.mirror.missing_records import MissingRecords, find_missing
 from pipeline.model import TopicPartition
 from pipeline.promotion import Promotion
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -185,6 +185,14 @@ async def test_a_source_that_is_ahead_is_counted_exactly_and_one_that_is_away_is
         away = (await ask_sources(sources, [promoted], origins, timeout_s=0.5))[CLICKS]
         assert (away.high_watermark, away.offsets, away.bytes, away.seconds) == (None, None, None, None)
         assert reason in (away.reason or "")
+
+
+async def test_a_source_that_lost_copied_records_leaves_the_missing_ones_unknown(site: Site) -> None:
+    await make(site.east)
+    await publish(site.east, b"a", b"b")
+    missing = (await find_missing(site.east, {CLICKS: 3}, timeout_s=DEADLINE_S))[CLICKS]
+    assert (missing.high_watermark, missing.offsets, missing.bytes, missing.seconds) == (2, None, None, None)
+    assert "the source lost records that are copied" in (missing.reason or "")
 
 
 async def test_a_leader_that_has_not_seen_the_promotion_holds_it_up(

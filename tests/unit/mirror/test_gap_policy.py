@@ -140,6 +140,18 @@ async def test_a_recorded_gap_is_permission_and_what_was_deleted_since_is_record
     assert ranges(await ledger_of(site.hub)) == [("clicks-0", "retention", 1, 2), ("clicks-0", "retention", 3, 3)]
 
 
+async def test_a_record_of_an_unknown_reason_at_the_replica_s_end_stops_nothing(site: Site) -> None:
+    await fall_behind(site)
+    async with site.mirroring() as service:
+        await until_said(service, "offsets 1 to 2")
+        halted = service.status()["sources"][0]["partitions"][0]["halt"]
+    stray = {"version": 1, **halted, "reason": "recreated"}
+    await publish(site.hub, json.dumps(stray).encode(), topic=GAPS_TOPIC)
+    async with site.mirroring(gap_policy="skip") as service:
+        await until_at(site.hub, [0, 3, 4])
+        assert service.gaps.skipped == 1
+
+
 async def test_two_mirrors_record_a_gap_once(site: Site) -> None:
     await fall_behind(site)
     async with site.mirroring(gap_policy="skip"), site.mirroring(gap_policy="skip"):

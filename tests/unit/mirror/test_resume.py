@@ -3,18 +3,27 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
+from uuid import UUID
 
 import httpx
 import trio
+from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.mirror.resume import MAX_BODY_BYTES
-from pipeline.model import HostPort
+from pipeline.mirror.copies import SourceCopies
+from pipeline.mirror.gap_journal import GapJournal
+from pipeline.mirror.gaps import GAPS_TOPIC, GapReason, gap_of
+from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.resume import MAX_BODY_BYTES, ResumeRequest, Resumption
+from pipeline.mirror.table import Assignment, SourcePartition
+from pipeline.model import HostPort, TopicPartition
 from pipeline.net.http import http_application, serve_http
+from tests.support.brokers import clock
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, publish, until_copied, until_said
 
 
@@ -62,11 +71,40 @@ async def test_a_gap_is_shown_skipped_and_listed(site: Site) -> None:
         (skipped,) = json_in(text)["gaps"]
         assert (skipped["first"], skipped["last"]) == (1, 1)
         code, text = await run("mirror", "gaps", "-b", hub, "--json", "--topic", "clicks", "--source", "east")
-        assert json_in(text) == {"gaps": [{**skipped, "missing_at_most": 1}], "unreadable_records": 0}
+        assert json_in(text) == {
+            "gaps": [{**skipped, "missing_at_most": 1}],
+            "unreadable_records": 0,
+            "ledger_begins_at": 0,
+        }
         code, text = await run("mirror", "gaps", "-b", hub)
         assert (code, "MISSING-AT-MOST" in text, "clicks-0" in text) == (0, True, True)
         assert "clicks-0" not in (await run("mirror", "gaps", "-b", hub, "--topic", "views"))[1]
         assert "clicks-0" not in (await run("mirror", "gaps", "-b", hub, "--source", "west"))[1]
+
+
+async def test_a_ledger_without_its_first_records_is_not_shown_as_complete(site: Site) -> None:
+    await site.hub.refresh()
+    hub = bootstrap(site.hub)
+    assert "The hub has no ledger" in (await run("mirror", "gaps", "-b", hub))[1]
+    async with halted(site) as url:
+        assert (await run("mirror", "resume", "--mirror", url, "--skip", "clicks"))[0] == 0
+        await delete_records(site.hub, {TopicPartition(GAPS_TOPIC, 0): 1}, timeout_s=DEADLINE_S)
+        assert "its records before offset 1 were deleted" in (await run("mirror", "gaps", "-b", hub))[1]
+
+
+async def test_thousands_of_halted_partitions_are_found_at_once(site: Site) -> None:
+    copies = SourceCopies("east", MirrorMetrics(CollectorRegistry()), retry_backoff_s=1)
+    names = [TopicPartition(topic, number) for topic in ("clicks", "views") for number in range(4000)]
+    for each in names:
+        source = SourcePartition(cluster="east", partition=each, topic_id=UUID(int=1))
+        assignment = Assignment(source=source, replica=each)
+        copies.assign(assignment)
+        copies.states[each].halt = gap_of(assignment, 1, 2, GapReason.RETENTION, now_ms=1)
+    resumption = Resumption([copies], GapJournal(site.hub, clock=clock, rng=Random(1)), clock=clock)
+    began = trio.current_time()
+    gaps = await resumption.resume(ResumeRequest(names=["clicks", "views", *map(str, names)]))
+    assert [(gap["topic"], gap["partition"]) for gap in gaps] == names
+    assert trio.current_time() - began < 5
 
 
 async def test_a_name_that_is_not_halted_is_refused_and_nothing_is_skipped(site: Site) -> None:

@@ -1,16 +1,21 @@
 """Sources that must not be copied: two names of one cluster, the hub itself, another cluster than before."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.audit.config import AuditConfig
+from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.service import MirrorService
 from pipeline.mirror.table import TABLE_TOPIC
+from pipeline.mirror.table_journal import JOURNAL
 from pipeline.model import TopicPartition
-from tests.support.mirrors import CLICKS, Site, make, publish, read, until, until_copied, until_said
+from pipeline.protocol.messages.list_offsets import LATEST
+from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, publish, read, until, until_copied, until_said
 
 CLUSTERS = [{"name": "east", "bootstrap.servers": "one:1"}, {"name": "east", "bootstrap.servers": "two:1"}]
 
@@ -87,3 +92,20 @@ async def test_a_source_that_becomes_another_cluster_under_a_running_mirror_is_s
             await until_said(service, "correct bootstrap.servers")
         await publish(site.east, b"e2")
         await until_copied(site.hub, CLICKS, b"e", b"e2")
+
+
+async def test_a_cluster_id_that_the_table_cannot_hold_is_a_problem_of_the_source(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(site.east)
+    fetch = site.east.fetch_all_topics
+
+    async def fetch_strange(**settings: Any) -> ClusterMetadata:
+        return replace(await fetch(**settings), cluster_id="two\nlines")
+
+    monkeypatch.setattr(site.east, "fetch_all_topics", fetch_strange)
+    async with site.mirroring() as service:
+        await until(lambda: "cannot hold the entries of 1 source partitions" in error_of(service, "east"))
+        assert "clicks-0: `cluster_id` is not printable text" in error_of(service, "east")
+    listed = await list_offsets(site.hub, {JOURNAL: LATEST}, timeout_s=DEADLINE_S)
+    assert listed[JOURNAL].offset == 0

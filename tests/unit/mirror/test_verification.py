@@ -38,12 +38,17 @@ async def table_of(site: Site, *, cluster_id: str | None = None) -> PartitionTab
 
 
 async def verify(
-    site: Site, *, is_deep: bool = False, may_fetch: bool = False, gaps: tuple[tuple[int, int], ...] = ()
+    site: Site,
+    *,
+    is_deep: bool = False,
+    may_fetch: bool = False,
+    gaps: tuple[tuple[int, int], ...] = (),
+    reason: GapReason = GapReason.RETENTION,
 ) -> PartitionReport:
     table, ledger = await table_of(site), GapLedger()
     (assignment,) = table.assignments()
     for first, last in gaps:
-        ledger.apply(gap_of(assignment, first, last, GapReason.RETENTION, now_ms=1))
+        ledger.apply(gap_of(assignment, first, last, reason, now_ms=1))
     verifier = ReplicaVerifier(table, ledger, {"east": site.east}, site.hub, is_deep=is_deep, may_fetch=may_fetch)
     (report,) = await verifier.verify()
     return report
@@ -147,6 +152,19 @@ async def test_a_recorded_gap_is_no_difference_but_is_counted(site: Site) -> Non
     assert (report.verdict, report.comparison.recorded_gaps) == (CopyVerdict.EQUAL, 1)
     assert kinds(report) == [(DifferenceKind.RECORDED_GAP, 14, 19)]
     assert (await verify(site, gaps=((14, 18),))).verdict is CopyVerdict.DIFFERENT
+
+
+async def test_a_gap_of_deleted_records_explains_no_other_content(site: Site) -> None:
+    batches = batches_of()
+    await make(site.east, mirror_source="elsewhere")
+    await make(site.hub, mirror_source="east")
+    for number, batch in enumerate(batches):
+        await put(site.east, batch)
+        await put(site.hub, batch_at(14, b"other", b"content") if number == 7 else batch)
+    report = await verify(site, gaps=((14, 15),))
+    assert (report.verdict, kinds(report)) == (CopyVerdict.DIFFERENT, [(DifferenceKind.OTHER, 14, 15)])
+    report = await verify(site, gaps=((14, 15),), reason=GapReason.TRUNCATED)
+    assert (report.verdict, kinds(report)) == (CopyVerdict.EQUAL, [(DifferenceKind.RECORDED_GAP, 14, 15)])
 
 
 @pytest.mark.parametrize("is_deep", [False, True])

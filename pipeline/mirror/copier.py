@@ -42,6 +42,7 @@ from pipeline.mirror.gap_policy import GapCrossing
 from pipeline.mirror.high_watermarks import HighWatermarks
 from pipeline.mirror.locator import Locator
 from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.replica_ends import ReplicaEnds
 from pipeline.model import Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import read_header
@@ -78,6 +79,7 @@ class SourceCopier:
             self.copies, self._crossing, destination, timeout_s=self._timeout_s, recheck_s=recheck_s
         )
         self._watermarks = HighWatermarks(self.copies, source, fetch_wait_s=config.fetch_max_wait_ms / 1000)
+        self._replica_ends = ReplicaEnds(self.copies, destination, timeout_s=self._timeout_s)
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -92,6 +94,7 @@ class SourceCopier:
         ):
             nursery.start_soon(self._locator.run, consumer)
             nursery.start_soon(self._watermarks.run)
+            nursery.start_soon(self._replica_ends.run)
             while True:
                 await self._copy_once(consumer)
 

@@ -13,6 +13,7 @@ import trio
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import NetworkError
+from pipeline.mirror import replica_ends
 from pipeline.mirror.service import MirrorService
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchRequest
@@ -240,6 +241,37 @@ async def test_the_lag_grows_while_the_hub_hangs(site: Site, monkeypatch: pytest
             await until(lambda: line_of(service)["lag_seconds"] > first + 7)
             await publish(site.east, b"c")
             await until(lambda: line_of(service)["lag"] == 2)
+
+
+async def test_a_replica_that_is_deleted_while_its_source_is_idle_is_copied_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_ends, "ROUND_S", 0.1)
+    await make(site.east)
+    await publish(site.east, b"a", b"b")
+    async with site.mirroring() as service:
+        await until_copied(site.hub, CLICKS, b"a", b"b")
+        await until(lambda: is_caught_up(site, service))
+        await delete_topics(site.hub, ["clicks"])
+        await until(lambda: is_unknown(site, service) or is_behind(site, service, 2))
+        await until_copied(site.hub, CLICKS, b"a", b"b")
+        await until(lambda: is_caught_up(site, service))
+
+
+async def test_a_replica_that_has_caught_up_has_unknown_lag_while_the_hub_is_down(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_ends, "ROUND_S", 0.1)
+    async with replicated_cluster(tmp_path / "hub-that-dies", brokers=1) as hub:
+        site.hub = hub.cluster
+        await make(site.east)
+        await publish(site.east, b"a")
+        async with site.mirroring() as service:
+            await until(lambda: is_caught_up(site, service))
+            await hub.stop(1)
+            await until(lambda: is_unknown(site, service))
+            await hub.start(1)
+            await until(lambda: is_caught_up(site, service))
 
 
 async def test_a_partition_that_is_gone_or_not_yet_located_has_unknown_lag(site: Site) -> None:

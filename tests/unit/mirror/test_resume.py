@@ -16,6 +16,7 @@ from pipeline.cli.main import app
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.copies import SourceCopies
+from pipeline.mirror.flows import SourceFlows
 from pipeline.mirror.gap_journal import GapJournal
 from pipeline.mirror.gaps import GAPS_TOPIC, GapReason, gap_of
 from pipeline.mirror.metrics import MirrorMetrics
@@ -93,7 +94,7 @@ async def test_a_ledger_without_its_first_records_is_not_shown_as_complete(site:
 
 
 async def test_thousands_of_halted_partitions_are_found_at_once(site: Site) -> None:
-    copies = SourceCopies("east", MirrorMetrics(CollectorRegistry()), retry_backoff_s=1)
+    copies = SourceCopies("east", SourceFlows(()), MirrorMetrics(CollectorRegistry()), retry_backoff_s=1)
     names = [TopicPartition(topic, number) for topic in ("clicks", "views") for number in range(4000)]
     for each in names:
         source = SourcePartition(cluster="east", partition=each, topic_id=UUID(int=1))

@@ -67,7 +67,9 @@ class PartitionReport:
             return CopyVerdict.DIFFERENT
         if self.reason or any(each.reason != DELETED for each in self.comparison.uncompared):
             return CopyVerdict.NOT_COMPARED
-        return CopyVerdict.EMPTY if self.from_offset == self.up_to_offset else CopyVerdict.EQUAL
+        deleted = sum(each.up_to_offset - each.from_offset for each in self.comparison.uncompared)
+        left = (self.up_to_offset or 0) - (self.from_offset or 0) - deleted
+        return CopyVerdict.EQUAL if left > 0 else CopyVerdict.EMPTY
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a document."""

@@ -18,7 +18,7 @@ from pipeline.mirror.gaps import GapLedger, GapReason, gap_of
 from pipeline.mirror.table import PartitionTable, Proposal, SourcePartition
 from pipeline.mirror.table_journal import TableJournal
 from pipeline.mirror.verification import sides
-from pipeline.mirror.verification.comparison import COMPACTED, DifferenceKind
+from pipeline.mirror.verification.comparison import COMPACTED, DELETED, DifferenceKind
 from pipeline.mirror.verification.verifier import CopyVerdict, PartitionReport, ReplicaVerifier
 from pipeline.model import TopicPartition
 from pipeline.promotion import MIRROR_PROMOTED, Promotion
@@ -200,6 +200,17 @@ async def test_offsets_that_retention_deleted_are_not_compared(site: Site, may_f
     assert (report.verdict, report.from_offset, report.comparison.compared.records) == (CopyVerdict.EQUAL, 90, 10)
     await delete_records(site.east, {CLICKS: 100}, timeout_s=DEADLINE_S)
     assert (await verify(site, may_fetch=may_fetch)).verdict is CopyVerdict.EMPTY
+
+
+async def test_a_range_that_was_deleted_meanwhile_as_a_whole_is_not_equal(site: Site) -> None:
+    await copied(site, batches_of())
+    (assignment,) = (await table_of(site)).assignments()
+    report = PartitionReport(assignment=assignment, from_offset=10, up_to_offset=20)
+    assert report.verdict is CopyVerdict.EQUAL
+    report.comparison.note_uncompared(10, 15, DELETED)
+    assert report.verdict is CopyVerdict.EQUAL
+    report.comparison.note_uncompared(15, 20, DELETED)
+    assert report.verdict is CopyVerdict.EMPTY
 
 
 async def test_an_empty_replica_of_a_source_with_records_is_not_compared(site: Site) -> None:

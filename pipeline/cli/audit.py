@@ -119,9 +119,9 @@ def _mirror_routes(replica: "Cluster | None", metrics: "CollectorRegistry") -> "
     """Return a reader of the mirror's partition table; the table is empty until a topic is mirrored."""
     from pipeline.audit.reconcile import Route
     from pipeline.client.admin.topics import list_topics
+    from pipeline.mirror.journals.table import TABLE_TOPIC
+    from pipeline.mirror.journals.table_journal import TableJournal
     from pipeline.mirror.metrics import table_records_skipped
-    from pipeline.mirror.table import TABLE_TOPIC
-    from pipeline.mirror.table_journal import TableJournal
 
     journal = TableJournal(replica, table_records_skipped(metrics).inc) if replica is not None else None
 

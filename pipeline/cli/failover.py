@@ -18,9 +18,9 @@ from pipeline.promotion import Promotion
 
 if TYPE_CHECKING:
     from pipeline.client.cluster.cluster import Cluster
-    from pipeline.mirror.failover import PromotedTopic
-    from pipeline.mirror.missing_records import MissingRecords
-    from pipeline.mirror.table import Assignment
+    from pipeline.mirror.failover.missing_records import MissingRecords
+    from pipeline.mirror.failover.promotion import PromotedTopic
+    from pipeline.mirror.journals.table import Assignment
 
 CLIENT_ID = "pipeline-mirror"
 TIMEOUT_S = 60.0
@@ -101,7 +101,7 @@ async def _promote(
     dry_run: bool,
 ) -> tuple[list[Row], list[str]]:
     """Promote all topics, and return a row for each that is promoted, and the failures of the others."""
-    from pipeline.mirror.failover import Promoter
+    from pipeline.mirror.failover.promotion import Promoter
 
     rows: dict[str, PromotedTopic] = {}
     failures: dict[str, str] = {}
@@ -132,8 +132,8 @@ async def _promote(
 async def read_table(hub: "Cluster", topics: Iterable[str]) -> dict[TopicPartition, "Assignment"]:
     """Return the entries of the partition table of these replica topics, by replica partition."""
     from pipeline.client.admin.topics import list_topics
-    from pipeline.mirror.table import TABLE_TOPIC
-    from pipeline.mirror.table_journal import TableJournal
+    from pipeline.mirror.journals.table import TABLE_TOPIC
+    from pipeline.mirror.journals.table_journal import TableJournal
 
     journal = TableJournal(hub, lambda _skipped: None)
     if TABLE_TOPIC in await list_topics(hub):
@@ -152,7 +152,7 @@ async def ask_sources(
     """Return for each replica partition with a known source the records that it lacks."""
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
-    from pipeline.mirror.missing_records import MissingRecords, find_missing
+    from pipeline.mirror.failover.missing_records import MissingRecords, find_missing
 
     ends: dict[str, dict[TopicPartition, int]] = {}
     for topic in promoted:
@@ -206,7 +206,7 @@ def _row_of(
     origins: Mapping[TopicPartition, "Assignment"],
     missing: Mapping[TopicPartition, "MissingRecords"],
 ) -> Row:
-    from pipeline.mirror.missing_records import MissingRecords
+    from pipeline.mirror.failover.missing_records import MissingRecords
 
     partitions = []
     for number, end in enumerate(topic.ends):
@@ -324,9 +324,9 @@ async def _reverse(
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
     from pipeline.log.files import DiskFiles
-    from pipeline.mirror.failback import Reverser
-    from pipeline.mirror.gap_journal import GapJournal
-    from pipeline.mirror.gaps import GAPS_TOPIC
+    from pipeline.mirror.failover.failback import Reverser
+    from pipeline.mirror.journals.gap_journal import GapJournal
+    from pipeline.mirror.journals.gaps import GAPS_TOPIC
 
     rows: list[Row] = []
     failures: list[str] = []

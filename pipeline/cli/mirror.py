@@ -16,7 +16,7 @@ from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected,
 from pipeline.cli.terminal.settings import Settings
 
 if TYPE_CHECKING:
-    from pipeline.mirror.gaps import Gap
+    from pipeline.mirror.journals.gaps import Gap
 
 Mirror = Annotated[str, typer.Option("--mirror", metavar="URL", parser=http_url, help="HTTP address of the mirror.")]
 
@@ -254,8 +254,8 @@ def _table_of_gaps(found: list[dict[str, Any]]) -> str:
 async def _read_ledger(bootstrap: str | None, zookeeper: str | None) -> tuple[list["Gap"], int, int | None]:
     """Return all gaps, the number of records that are no gaps, and the first offset; None if there is no ledger."""
     from pipeline.client.admin.topics import list_topics
-    from pipeline.mirror.gap_journal import GapJournal
-    from pipeline.mirror.gaps import GAPS_TOPIC
+    from pipeline.mirror.journals.gap_journal import GapJournal
+    from pipeline.mirror.journals.gaps import GAPS_TOPIC
 
     async with connected(bootstrap, zookeeper, "pipeline-mirror") as hub:
         journal = GapJournal(hub, clock=wall_clock, rng=randomness())

@@ -18,8 +18,8 @@ from pipeline.net.nurseries import unwrapped_errors
 
 if TYPE_CHECKING:
     from pipeline.client.cluster.cluster import Cluster
-    from pipeline.mirror.gaps import GapLedger
-    from pipeline.mirror.table import PartitionTable
+    from pipeline.mirror.journals.gaps import GapLedger
+    from pipeline.mirror.journals.table import PartitionTable
     from pipeline.mirror.verification.verifier import PartitionReport
 
 MAX_DETAILS = 100
@@ -95,10 +95,10 @@ async def _verify(config: MirrorConfig, topics: Collection[str], deep: bool, fet
 async def _read_journals(hub: "Cluster") -> tuple["PartitionTable", "GapLedger"]:
     """Read the table and the gaps, without creating their topics. Raises PipelineError."""
     from pipeline.client.admin.topics import list_topics
-    from pipeline.mirror.gap_journal import GapJournal
-    from pipeline.mirror.gaps import GAPS_TOPIC
-    from pipeline.mirror.table import TABLE_TOPIC
-    from pipeline.mirror.table_journal import TableJournal
+    from pipeline.mirror.journals.gap_journal import GapJournal
+    from pipeline.mirror.journals.gaps import GAPS_TOPIC
+    from pipeline.mirror.journals.table import TABLE_TOPIC
+    from pipeline.mirror.journals.table_journal import TableJournal
 
     names = await list_topics(hub)
     if TABLE_TOPIC not in names:

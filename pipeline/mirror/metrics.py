@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from pipeline.mirror.table import SourcePartition
+from pipeline.mirror.journals.table import SourcePartition
 from pipeline.net.exposition import with_samples
 
 LABELS = ("source", "topic", "partition")

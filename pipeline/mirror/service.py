@@ -12,23 +12,23 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
-from pipeline.mirror.copier import SourceCopier
-from pipeline.mirror.copies import Advice
-from pipeline.mirror.epoch_journal import EpochJournal
-from pipeline.mirror.failover import promotions_of
-from pipeline.mirror.flows import flows_of
-from pipeline.mirror.gap_journal import GapJournal
-from pipeline.mirror.group_offsets import GroupOffsetCopier, group_offset_copiers
+from pipeline.mirror.copying.copier import SourceCopier
+from pipeline.mirror.copying.copies import Advice
+from pipeline.mirror.copying.resume import Resumption
+from pipeline.mirror.failover.promotion import promotions_of
+from pipeline.mirror.groups.group_offsets import GroupOffsetCopier, group_offset_copiers
+from pipeline.mirror.journals.epoch_journal import EpochJournal
+from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.table import Assignment, Proposal, SourcePartition
+from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.metrics import MirrorMetrics
-from pipeline.mirror.replica_topics import NotAReplicaError, ReplicaTopics
-from pipeline.mirror.resume import Resumption
-from pipeline.mirror.selected_topics import SelectedTopics
-from pipeline.mirror.source_identity import refusal_of
-from pipeline.mirror.source_topics import SourceTopics
 from pipeline.mirror.status import MirrorStatus
-from pipeline.mirror.table import Assignment, Proposal, SourcePartition
-from pipeline.mirror.table_journal import TableJournal
 from pipeline.mirror.topic_settings import CombinedSettings, TopicShare, combine_settings
+from pipeline.mirror.topics.flows import flows_of
+from pipeline.mirror.topics.replica_topics import NotAReplicaError, ReplicaTopics
+from pipeline.mirror.topics.selected_topics import SelectedTopics
+from pipeline.mirror.topics.source_identity import refusal_of
+from pipeline.mirror.topics.source_topics import SourceTopics
 from pipeline.model import Clock, HostPort, TopicPartition
 from pipeline.net.http import http_application, serve_http
 from pipeline.net.nurseries import unwrapped_errors

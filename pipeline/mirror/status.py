@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from pipeline.mirror.copies import SILENCE_S, Advice, CopyState, PartitionCopy, SourceCopies
+from pipeline.mirror.copying.copies import SILENCE_S, Advice, CopyState, PartitionCopy, SourceCopies
+from pipeline.mirror.copying.progress import Lag
 from pipeline.mirror.metrics import LABELS, MirrorMetrics, by_partition, labels_of
-from pipeline.mirror.progress import Lag
 from pipeline.model import Clock
 from pipeline.net.http import operations_routes
 

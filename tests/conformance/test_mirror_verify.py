@@ -10,8 +10,8 @@ from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer
-from pipeline.mirror.gaps import GapLedger
-from pipeline.mirror.table_journal import TableJournal
+from pipeline.mirror.journals.gaps import GapLedger
+from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.verification.comparison import DifferenceKind
 from pipeline.mirror.verification.verifier import CopyVerdict, ReplicaVerifier
 from pipeline.model import TopicPartition

@@ -16,8 +16,8 @@ from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.raw_produce import raw_produce
-from pipeline.mirror.table import Proposal, SourcePartition
-from pipeline.mirror.table_journal import TableJournal
+from pipeline.mirror.journals.table import Proposal, SourcePartition
+from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.model import TopicPartition
 from pipeline.records.batch import iterate_headers
 from tests.support.copies import read_logs, read_report

@@ -12,9 +12,9 @@ import trio
 
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics, list_topics
 from pipeline.client.producer.raw_produce import raw_produce
-from pipeline.mirror.epochs import EPOCHS_TOPIC
-from pipeline.mirror.gap_journal import GapJournal
-from pipeline.mirror.resume import ResumeRequest
+from pipeline.mirror.copying.resume import ResumeRequest
+from pipeline.mirror.journals.epochs import EPOCHS_TOPIC
+from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.service import MirrorService
 from tests.support.brokers import Brokers, clock, replicated_cluster, serving_cluster
 from tests.support.mirrors import CLICKS, Site, batch_at, read, until_said

@@ -13,7 +13,7 @@ from pipeline.client.admin.groups import EMPTY
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import NetworkError
-from pipeline.mirror import group_offset_writer, group_offsets
+from pipeline.mirror.groups import group_offset_writer, group_offsets
 from tests.support.brokers import serving_cluster
 from tests.support.clients import wait_for
 from tests.support.group_moves import (

@@ -12,9 +12,9 @@ from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.journals.table import TABLE_TOPIC
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
-from pipeline.mirror.table import TABLE_TOPIC
 from pipeline.model import TopicPartition
 from pipeline.records.record import iterate_records
 from tests.support.brokers import Brokers, clock, replicated_cluster

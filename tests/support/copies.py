@@ -14,8 +14,8 @@ from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
-from pipeline.mirror.table import Assignment
-from pipeline.mirror.table_journal import TableJournal
+from pipeline.mirror.journals.table import Assignment
+from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.records.batch import iterate_headers, place_batch

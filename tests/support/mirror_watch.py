@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import trio
 
-from pipeline.mirror.copies import SILENCE_S
+from pipeline.mirror.copying.copies import SILENCE_S
 from tests.support.foreign_producer import ForeignProducer
 from tests.support.mirror_site import FETCH_MAX_WAIT_S
 

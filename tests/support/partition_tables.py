@@ -4,7 +4,7 @@ import json
 from typing import Any
 from uuid import UUID
 
-from pipeline.mirror.table import MAX_RECORD_BYTES, Proposal, SourcePartition
+from pipeline.mirror.journals.table import MAX_RECORD_BYTES, Proposal, SourcePartition
 from pipeline.model import TopicPartition
 
 

@@ -7,7 +7,7 @@ import trio
 
 from pipeline.cli.terminal.connect import connected, randomness, wall_clock
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.mirror.gap_journal import GapJournal
+from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.model import TopicPartition
 from pipeline.records.batch import iterate_headers
 from pipeline.records.record import iterate_records

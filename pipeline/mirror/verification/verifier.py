@@ -21,8 +21,8 @@ from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
-from pipeline.mirror.gaps import GapLedger, GapReason
-from pipeline.mirror.table import Assignment, PartitionTable
+from pipeline.mirror.journals.gaps import GapLedger, GapReason
+from pipeline.mirror.journals.table import Assignment, PartitionTable
 from pipeline.mirror.verification.comparison import DELETED, Comparer, Comparison, Difference
 from pipeline.mirror.verification.sides import TIMEOUT_S, Side, bounds_of, open_side
 from pipeline.model import TopicPartition

@@ -6,9 +6,9 @@ import trio
 
 from pipeline.audit.message import AUDIT_TOPIC
 from pipeline.broker.requests.handlers.metadata import AUTO_CREATE_TIMEOUT_S
-from pipeline.mirror.epochs import EPOCHS_TOPIC
-from pipeline.mirror.gaps import GAPS_TOPIC
-from pipeline.mirror.table import TABLE_TOPIC
+from pipeline.mirror.journals.epochs import EPOCHS_TOPIC
+from pipeline.mirror.journals.gaps import GAPS_TOPIC
+from pipeline.mirror.journals.table import TABLE_TOPIC
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.schema_registry.config import RegistryConfig

@@ -1,0 +1,1 @@
+"""Copies partitions: where each continues, what it appends, how far it is."""

@@ -1,0 +1,229 @@
+"""Copies one live cluster: fetches whole batches, and appends them to the destination at the same offsets.
+
+Invariants:
+A. The position of a partition is the replica's log end offset and nothing else. The mirror asks the destination for it
+   whenever it is not certain (start, failure, overlap), and keeps it nowhere. So a mirror killed at any moment goes on
+   with nothing lost and nothing doubled.
+B. The destination appends a batch only at the batch's own offsets, and only to a log that ends where the mirror last
+   saw it end. So two mirrors of one partition, or a retry of an append whose answer was lost, cannot double anything. A
+   replica that lost its end, or was recreated, gets no gap: the mirror asks for its new end.
+C. Only batches that were fetched at a partition's present position are appended. After a failure, batches fetched
+   before it are dropped, so no gap can arise.
+D. Offsets that the replica lacks are in the gap ledger before the first batch behind them is appended (`gaps.py`).
+E. A leader epoch of the source is recorded before the first batch of the epoch is appended (`epochs.py`). So a replica
+   can be compared with a source that lost its end, whenever that happened.
+F. A partition that cannot be copied rests with its reason in the status, which stays until copying works again; the
+   others go on.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+import trio
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.consumer.errors import (
+    PartitionFetchError,
+    PartitionOffsetOutOfRangeError,
+    PartitionTruncatedError,
+)
+from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.producer.raw_produce import RawProduced, raw_produce
+from pipeline.errors import PipelineError
+from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
+from pipeline.mirror.copying.gap_policy import GapCrossing
+from pipeline.mirror.copying.high_watermarks import HighWatermarks
+from pipeline.mirror.copying.locator import Locator
+from pipeline.mirror.copying.replica_ends import ReplicaEnds
+from pipeline.mirror.journals.epoch_journal import EpochJournal
+from pipeline.mirror.journals.epochs import EpochEntries, added_entries, source_epochs
+from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.topics.flows import SourceFlows
+from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.records.batch import read_header
+
+POLL_TIMEOUT_S = 1.0
+
+
+class SourceCopier:
+    """Copies the assigned partitions of one cluster, `copies`, while `run` runs."""
+
+    def __init__(
+        self,
+        name: str,
+        source: Cluster,
+        destination: Cluster,
+        config: MirrorConfig,
+        flows: SourceFlows,
+        metrics: MirrorMetrics,
+        gaps: GapJournal,
+        epochs: EpochJournal,
+        *,
+        clock: Clock,
+    ) -> None:
+        self.copies = SourceCopies(name, flows, metrics, retry_backoff_s=config.retry_backoff_ms / 1000)
+        self._source = source
+        self._destination = destination
+        self._config = config
+        self._metrics = metrics
+        self._timeout_s = config.produce_timeout_ms / 1000
+        self._epochs = epochs
+        self._crossing = GapCrossing(gaps, epochs, source, destination, flows, clock=clock, timeout_s=self._timeout_s)
+        recheck_s = max(config.refresh_interval_ms, config.retry_backoff_ms) / 1000
+        self._locator = Locator(
+            self.copies, self._crossing, destination, timeout_s=self._timeout_s, recheck_s=recheck_s
+        )
+        self._watermarks = HighWatermarks(self.copies, source, fetch_wait_s=config.fetch_max_wait_ms / 1000)
+        self._replica_ends = ReplicaEnds(self.copies, destination, timeout_s=self._timeout_s)
+
+    async def run(self) -> None:
+        """Copy until cancelled."""
+        settings = ConsumerConfig(
+            max_bytes=self._config.fetch_max_bytes,
+            max_partition_bytes=min(self._config.fetch_max_bytes, 4 * 1024 * 1024),
+            max_wait_ms=self._config.fetch_max_wait_ms,
+        )
+        async with (
+            open_consumer(self._source, settings, self.copies.note_answer) as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(self._locator.run, consumer)
+            nursery.start_soon(self._watermarks.run)
+            nursery.start_soon(self._replica_ends.run)
+            while True:
+                await self._copy_once(consumer)
+
+    async def _copy_once(self, consumer: Consumer) -> None:
+        """Append the batches of one poll. A partition that fails rests, and is located again."""
+        try:
+            polled = await consumer.poll_batches(POLL_TIMEOUT_S)
+        except (PartitionOffsetOutOfRangeError, PartitionTruncatedError) as error:
+            copy = self.copies.states[error.topic_partition]
+            consumer.remove(copy.source)
+            copy.is_out_of_range |= isinstance(error, PartitionOffsetOutOfRangeError)
+            copy.is_truncated |= isinstance(error, PartitionTruncatedError)
+            self.copies.locate_again(copy)
+            return
+        except PartitionFetchError as error:
+            self._rest(consumer, self.copies.states[error.topic_partition], str(error), advice_on(error))
+            return
+        requests = deque(requests_of(polled, self._config.fetch_max_bytes))
+        polled.clear()  # the batches of a request are freed when it was appended
+        while requests:
+            await self._append(consumer, requests.popleft())
+        while self.copies.withdrawn:
+            partition = self.copies.withdrawn.pop()
+            if self.copies.states[partition].is_rejected:
+                consumer.remove(partition)
+
+    async def _append(self, consumer: Consumer, fetched: Mapping[TopicPartition, FetchedBatches]) -> None:
+        found = [(self.copies.states[partition], batches) for partition, batches in fetched.items()]
+        await self._record_epochs(consumer, found)
+        due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
+        replicas = {copy.assignment.replica: batches.data for copy, batches in due}
+        ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
+        sources = {copy.assignment.replica: copy.token for copy, _ in due}
+        results = await raw_produce(
+            self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s, ends=ends, sources=sources
+        )
+        for copy, batches in due:
+            self._conclude(consumer, copy, batches, results[copy.assignment.replica])
+
+    async def _record_epochs(self, consumer: Consumer, found: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> None:
+        """Record leader epochs of the source that the replicas get with these batches. Partitions that fail rest."""
+        changed: dict[TopicPartition, tuple[PartitionCopy, EpochEntries]] = {}
+        for copy, batches in found:
+            if copy.position == batches.position:
+                added = added_entries(copy.epochs, batches.leader_epochs, batches.position)
+                if added:
+                    changed[copy.source] = copy, copy.epochs + added
+        if not changed:
+            return
+        try:
+            await self._epochs.record(
+                source_epochs(copy.assignment.source, entries) for copy, entries in changed.values()
+            )
+        except PipelineError as error:
+            for copy, _ in changed.values():
+                self._rest(consumer, copy, str(error), Advice.LOOK_AT_BOTH)
+        else:
+            for copy, entries in changed.values():
+                copy.epochs = entries
+
+    def _conclude(self, consumer: Consumer, copy: PartitionCopy, batches: FetchedBatches, result: RawProduced) -> None:
+        if copy.is_rejected:
+            return
+        if result.error is None:
+            offsets = batches.next_offset - batches.position
+            self._metrics.count_copied(copy.assignment.source, len(batches.data), offsets)
+            copy.position = copy.replica_end = batches.next_offset
+            copy.trouble = None
+            # The oldest of these batches, since headers after it would have to be searched: no lag is understated.
+            timestamp_ms = read_header(batches.data, 0).max_timestamp
+            copy.progress.note_copied(
+                batches.next_offset,
+                size=len(batches.data),
+                offsets=offsets,
+                timestamp_ms=timestamp_ms,
+                now=trio.current_time(),
+            )
+        elif not result.is_overlap:
+            self._rest(consumer, copy, str(result.error), advice_on(result.error))
+        elif result.log_end_offset == copy.replica_end and self._crossing.is_accepted(copy, copy.replica_end):
+            consumer.remove(copy.source)
+            copy.straddling_end = read_header(batches.data).next_offset
+            self.copies.locate_again(copy)
+        elif result.log_end_offset == copy.replica_end:
+            reason = (
+                f"a batch of the source begins before the end of the replica, {copy.replica_end}: they are not copies"
+            )
+            self._rest(consumer, copy, reason, Advice.REPLACE_HUB_TOPIC)
+        else:
+            # Appended before (a lost answer, another mirror), or lost by the replica: ask for its end (invariant B).
+            consumer.remove(copy.source)
+            self.copies.locate_again(copy)
+
+    def _rest(self, consumer: Consumer, copy: PartitionCopy, reason: str, advice: Advice) -> None:
+        consumer.remove(copy.source)
+        self.copies.rest(copy, reason, advice)
+
+
+def advice_on(error: Exception) -> Advice:
+    """Return the action that ends the trouble of a failed fetch or append."""
+    cause = error.cause if isinstance(error, PartitionFetchError) else error
+    code = cause.code if isinstance(cause, KafkaError) else None
+    if code is ErrorCode.POLICY_VIOLATION:
+        return Advice.REPLACE_HUB_TOPIC
+    if code is ErrorCode.PRODUCER_FENCED:
+        return Advice.LEAVE_PROMOTED
+    if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and cause is not error:
+        return Advice.ALLOW_AT_SOURCE
+    if code is ErrorCode.INCONSISTENT_TOPIC_ID:
+        return Advice.RENAME_AT_SOURCE
+    return Advice.LOOK_AT_BOTH
+
+
+def requests_of(polled: Iterable[FetchedBatches], max_bytes: int) -> list[dict[TopicPartition, FetchedBatches]]:
+    """Put fetched pieces into requests: at most one piece of a partition each, in order, and at most `max_bytes`.
+
+    A larger piece is a request of its own.
+    """
+    requests: list[dict[TopicPartition, FetchedBatches]] = []
+    sizes: list[int] = []
+    next_place: dict[TopicPartition, int] = {}
+    for batches in polled:
+        place, size = next_place.get(batches.topic_partition, 0), len(batches.data)
+        while place < len(requests) and sizes[place] + size > max_bytes:
+            place += 1
+        if place == len(requests):
+            requests.append({})
+            sizes.append(0)
+        requests[place][batches.topic_partition] = batches
+        sizes[place] += size
+        next_place[batches.topic_partition] = place + 1
+    return requests

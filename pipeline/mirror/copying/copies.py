@@ -1,0 +1,220 @@
+"""The state of a source's partitions: where each stands, why it rests, and when it is tried again."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import structlog
+import trio
+
+from pipeline.mirror.copying.progress import CopyProgress
+from pipeline.mirror.journals.epochs import EpochEntries
+from pipeline.mirror.journals.gaps import Gap
+from pipeline.mirror.journals.table import Assignment
+from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.topics.flows import SourceFlows
+from pipeline.model import TopicPartition
+from pipeline.net.signals import Wakeup
+
+SILENCE_S = 5.0
+"""Time beyond `fetch.max.wait.ms` after which an answer of the source is outdated. A source without new records answers
+after that time; 5 s more are longer than a slow network needs, and short for a person that looks at the lag."""
+
+logger = structlog.get_logger()
+
+
+class CopyState(Enum):
+    """State of a partition, as the status and the metrics show it."""
+
+    LOCATING = "locating"
+    """Source or hub have not been asked yet, or have not answered yet."""
+    COPYING = "copying"
+    CAUGHT_UP = "caught_up"
+    SILENT = "silent"
+    """The source has not answered for this partition for a while: it may hold any number of new records."""
+    WAITING = "waiting"
+    """Copying failed, and is tried again after `retry.backoff.ms`."""
+    HALTED = "halted"
+    """Copying fails again and again until somebody acts on the advice."""
+    REJECTED = "rejected"
+    """Must not be copied."""
+    GONE = "gone"
+    """The source no longer has the partition."""
+
+
+class Advice(Enum):
+    """Actions that end a trouble, as the status shows them."""
+
+    LOOK_AT_SOURCE = (
+        "check the network and the source's brokers; `pipeline cluster describe` names partitions without leader"
+    )
+    LOOK_AT_BOTH = "the mirror tries again; if this stays, check the brokers of the source and of the hub"
+    LOOK_FOR_LOSS = (
+        "a new leader of the source catches up within seconds; if this stays, the source lost records that the replica "
+        "has, or the replica is no copy of this topic"
+    )
+    ALLOW_AT_SOURCE = "let the source's administrator allow this mirror to read the topic"
+    SKIP_GAP = (
+        "look at the gap with `pipeline mirror resume TOPIC-PARTITION`; with `--skip` it is recorded, and copying "
+        "continues behind it"
+    )
+    REPLACE_HUB_TOPIC = "rename or delete the topic of the hub that stands in the way, or exclude it (topics.exclude)"
+    LEAVE_PROMOTED = "nothing more to do here: the topic belongs to its producers; exclude it (topics.exclude)"
+    CHECK_SOURCE = "correct the source's bootstrap.servers, or give the other cluster a name of its own"
+    EXCLUDE_LOOP = "exclude the topic at this mirror (topics.exclude), or at the mirror that copies it to the source"
+    RESTORE_TABLE = (
+        "restore the topic _mirror_partitions, or delete the replica to have it copied again from what the sources hold"
+    )
+    RENAME_AT_SOURCE = "recreate the topic at the source under another name"
+    EXCLUDE = (
+        "if the topic was deleted on purpose, exclude it (topics.exclude) and restart the mirror; else check that the "
+        "source lets this mirror describe it"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Reason why a partition is not copied, as a failure or a rejection left it."""
+
+    reason: str
+    advice: Advice
+    state: CopyState
+    at: float
+    """Time of trio's clock."""
+
+
+@dataclass(slots=True)
+class PartitionCopy:
+    """State of one partition. `position` is None while the replica's log end offset is not certain (invariant A)."""
+
+    assignment: Assignment
+    position: int | None = None
+    replica_end: int = 0
+    """Log end offset of the replica when last seen: `position`, or 0 for an empty replica of a later start."""
+    trouble: Trouble | None = None
+    """Present trouble: None once copying works again."""
+    last_trouble: Trouble | None = None
+    """The latest trouble, also after copying worked again."""
+    retry_at: float = 0.0
+    is_rejected: bool = False
+    """True if the partition must not be copied (reason: `trouble`). Never reset: a new state replaces this one."""
+    is_being_located: bool = False
+    is_out_of_range: bool = False
+    """True if the source refused the position as outside of its log, until the partition is located."""
+    is_truncated: bool = False
+    """True if the source lost records before the position, until the partition is located."""
+    straddling_end: int | None = None
+    """Offset after a batch of the source that begins before the replica's end, so that it cannot be appended."""
+    epochs: EpochEntries = ()
+    """The source's leader epochs of the replica's records."""
+    halt: Gap | None = None
+    """Gap that a user must skip before the partition continues."""
+    progress: CopyProgress = field(default_factory=CopyProgress)
+    token: str = ""
+    """Name of the source partition in Produce requests (`Origin.token`); empty if the hub does not check sources."""
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return self.assignment.source.partition
+
+    @property
+    def error(self) -> str | None:
+        """Reason of the present trouble, if any."""
+        return None if self.trouble is None else self.trouble.reason
+
+
+class SourceCopies:
+    """The partitions of one source, by name. `assign` and `reject` may be called while they are copied."""
+
+    def __init__(self, source: str, flows: SourceFlows, metrics: MirrorMetrics, *, retry_backoff_s: float) -> None:
+        self.source = source
+        self.flows = flows
+        self.states: dict[TopicPartition, PartitionCopy] = {}
+        self.uncertain = Wakeup()
+        """Set when a partition must be located."""
+        self.withdrawn: set[TopicPartition] = set()
+        """Partitions that were rejected, for the copier to stop fetching."""
+        self.answered_at: float | None = None
+        """Time of the source's last answer about any partition."""
+        self._metrics = metrics
+        self._retry_backoff_s = retry_backoff_s
+
+    def expect(self, assignment: Assignment) -> None:
+        """Show a partition of the table that the source has not named yet; it is copied once it is assigned."""
+        self.states.setdefault(assignment.source.partition, PartitionCopy(assignment, is_rejected=True))
+
+    def assign(self, assignment: Assignment, token: str = "") -> None:
+        """Copy a partition, also one that was rejected before. `token` as in PartitionCopy."""
+        partition = assignment.source.partition
+        copy = self.states.get(partition)
+        if copy is None or copy.is_rejected:
+            # A new state: requests under way for the rejected one must not change it.
+            self.states[partition] = PartitionCopy(assignment, token=token)
+            self.uncertain.set()
+        else:
+            copy.token = token
+
+    def reject(self, assignment: Assignment, reason: str, *, advice: Advice = Advice.RENAME_AT_SOURCE) -> None:
+        """Stop copying a partition until it is assigned again; the status shows `reason` and `advice`."""
+        copy = self.states.setdefault(assignment.source.partition, PartitionCopy(assignment))
+        if not (copy.is_rejected and copy.error == reason):
+            logger.warning("copy_rejected", source=self.source, partition=str(copy.source), error=reason)
+            state = CopyState.GONE if advice is Advice.EXCLUDE else CopyState.REJECTED
+            _note_trouble(copy, Trouble(reason=reason, advice=advice, state=state, at=trio.current_time()))
+            self.withdrawn.add(copy.source)
+        copy.is_rejected, copy.position = True, None
+
+    def reject_all(self, reason: str) -> None:
+        """Stop copying all partitions until they are assigned again."""
+        for copy in list(self.states.values()):
+            self.reject(copy.assignment, reason, advice=Advice.CHECK_SOURCE)
+
+    def rest(self, copy: PartitionCopy, reason: str, advice: Advice = Advice.LOOK_AT_BOTH) -> None:
+        """Show the reason in the status, and have the partition located again after the back-off."""
+        self._metrics.count_failure(copy.assignment.source)
+        logger.warning("copy_failed", source=self.source, partition=str(copy.source), error=reason)
+        if not copy.is_rejected:
+            now = trio.current_time()
+            state = CopyState.WAITING if advice is Advice.LOOK_AT_BOTH else CopyState.HALTED
+            _note_trouble(copy, Trouble(reason=reason, advice=advice, state=state, at=now))
+            copy.position = None
+            copy.retry_at = now + self._retry_backoff_s
+            self.uncertain.set()
+
+    def halt(self, copy: PartitionCopy, gap: Gap, reason: str, *, recheck_s: float) -> None:
+        """Stop copying a partition until the gap is skipped; located again in `recheck_s`, as the gap may change."""
+        self._metrics.count_failure(copy.assignment.source)
+        if not copy.is_rejected:
+            if copy.error != reason:
+                logger.warning("copy_halted", source=self.source, partition=str(copy.source), error=reason)
+            now = trio.current_time()
+            _note_trouble(copy, Trouble(reason=reason, advice=Advice.SKIP_GAP, state=CopyState.HALTED, at=now))
+            if copy.progress.position is None:
+                copy.progress.note_position(gap.first)  # so that the lag shows what waits at the source
+            copy.position, copy.halt = None, gap
+            copy.retry_at = now + recheck_s
+            self.uncertain.set()
+
+    def locate_again(self, copy: PartitionCopy) -> None:
+        """Have the partition located at once."""
+        copy.position, copy.retry_at = None, 0.0
+        self.uncertain.set()
+
+    def note_answer(self, topic_partition: TopicPartition, high_watermark: int, asked_at: float) -> None:
+        """Take note of the source's high watermark, the answer to a request of `asked_at` (of trio's clock).
+
+        A partition that has caught up has no trouble.
+        """
+        self.answered_at = trio.current_time()
+        copy = self.states.get(topic_partition)
+        if copy is not None and not copy.is_rejected:
+            copy.progress.note_answer(high_watermark, asked_at)
+            if copy.position == high_watermark:
+                copy.trouble = None
+
+
+def _note_trouble(copy: PartitionCopy, trouble: Trouble) -> None:
+    """Show a trouble. The time of a trouble that repeats is its first one's."""
+    if copy.trouble is not None and copy.trouble.reason == trouble.reason:
+        return
+    copy.trouble = copy.last_trouble = trouble

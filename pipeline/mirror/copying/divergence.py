@@ -1,0 +1,117 @@
+"""Comparison of a replica with its source: how far back both logs are the same (KIP-320)."""
+
+from dataclasses import dataclass
+
+import trio
+
+from pipeline.client.admin.leader_epochs import ends_of_epochs
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
+from pipeline.errors import DeadlineExceededError, PipelineError
+from pipeline.mirror.journals.epochs import EpochEntries, end_of_entry, newest_up_to
+from pipeline.model import TopicPartition
+from pipeline.records.batch import BatchHeader, read_header
+
+POLL_S = 0.2
+
+
+class FallenEpochsError(PipelineError):
+    """The source knows no leader epoch as high as those in the replica, so epochs cannot tell what both share."""
+
+
+async def shared_end(
+    source: Cluster, partition: TopicPartition, entries: EpochEntries, end: int, *, timeout_s: float
+) -> int | None:
+    """Return the offset up to which a replica that ends at `end` has what its source has.
+
+    `entries` are the source's epochs in the replica. The source is asked for the end of the newest epoch, then of older
+    ones, until it has the epoch. None if it knows none of them. Raises FallenEpochsError, KafkaError, NetworkError,
+    DeadlineExceededError.
+    """
+    index = len(entries) - 1 if entries else None
+    shared = end
+    while index is not None:
+        epoch = entries[index][0]
+        found = (await ends_of_epochs(source, {partition: epoch}, timeout_s=timeout_s))[partition]
+        if found.end_offset < 0:
+            if index < len(entries) - 1:
+                return None  # the leader changed between two answers
+            raise FallenEpochsError(f"the source knows no leader epoch as high as {epoch}")
+        shared = min(shared, found.end_offset)
+        if found.leader_epoch == epoch or shared == end:
+            return min(shared, end_of_entry(entries, index, end))
+        older = newest_up_to(entries, found.leader_epoch)
+        if older is None or older >= index:
+            return None
+        shared = min(shared, end_of_entry(entries, older, end))
+        index = older
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatches:
+    """The batches of replica and source that cover the replica's last offset; None where no batch does."""
+
+    replica: BatchHeader | None
+    source: BatchHeader | None
+
+    @property
+    def are_equal(self) -> bool:
+        """True if both logs hold the same batch. The checksum covers neither base offset nor leader epoch."""
+        return (
+            self.replica is not None and self.source is not None and _identity(self.replica) == _identity(self.source)
+        )
+
+    @property
+    def differ(self) -> bool:
+        """True if the logs hold different batches. Compaction removes records from a batch, and proves nothing."""
+        if self.replica is None or self.source is None or self.are_equal:
+            return False
+        is_compacted = self.replica.record_count != self.source.record_count and (
+            self.replica.base_offset == self.source.base_offset and self.replica.last_offset == self.source.last_offset
+        )
+        return not is_compacted
+
+
+def _identity(header: BatchHeader) -> tuple[int, int, int]:
+    return header.base_offset, header.last_offset, header.crc
+
+
+async def last_batches(
+    source: Cluster,
+    partition: TopicPartition,
+    destination: Cluster,
+    replica: TopicPartition,
+    end: int,
+    *,
+    timeout_s: float,
+) -> LastBatches:
+    """Fetch the batches that cover the last offset of a replica that ends at `end`.
+
+    Raises PartitionFetchError, KafkaError, NetworkError and DeadlineExceededError.
+    """
+    return LastBatches(
+        replica=await _batch_at(destination, replica, end - 1, timeout_s),
+        source=await _batch_at(source, partition, end - 1, timeout_s),
+    )
+
+
+async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int, timeout_s: float) -> BatchHeader | None:
+    config = ConsumerConfig(max_bytes=1024, max_partition_bytes=1024, max_wait_ms=int(POLL_S * 1000))
+    await cluster.topic(partition.topic, timeout_s=timeout_s)
+    with trio.move_on_after(timeout_s):
+        async with open_consumer(cluster, config) as consumer:
+            consumer.add(partition, offset)
+            while True:
+                try:
+                    polled = await consumer.poll_batches(POLL_S)
+                except PartitionOffsetOutOfRangeError:
+                    return None
+                if polled:
+                    header = read_header(polled[0].data)
+                    return header if header.base_offset <= offset else None
+                if consumer.high_watermark(partition) is not None:  # answered, and there is nothing
+                    return None
+    raise DeadlineExceededError(f"{partition}: the batch at offset {offset} was not fetched within {timeout_s:.0f} s")

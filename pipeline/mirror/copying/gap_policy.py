@@ -1,0 +1,191 @@
+"""Offsets at which replicas continue: at their ends, or behind gaps if their sources lack or replaced records.
+
+Invariants: those of `gaps.py` and `epochs.py`. A gap is recorded before its partition is fetched behind the gap. A gap
+at the end of a replica that holds records is recorded only if `gap.policy` is `skip`, if a user resumed the partition,
+or if the ledger has a gap at that place already.
+"""
+
+from dataclasses import dataclass
+
+import structlog
+
+from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.errors import PipelineError
+from pipeline.mirror.config import GapPolicy
+from pipeline.mirror.copying.copies import PartitionCopy
+from pipeline.mirror.copying.divergence import FallenEpochsError, last_batches, shared_end
+from pipeline.mirror.journals.epoch_journal import EpochJournal
+from pipeline.mirror.journals.epochs import added_entries, entries_before, source_epochs
+from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.gaps import Gap, GapReason, gap_of
+from pipeline.mirror.topics.flows import SourceFlows
+from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+
+logger = structlog.get_logger()
+
+
+class HaltedError(PipelineError):
+    """A partition must not continue until a user skips `gap`."""
+
+    def __init__(self, gap: Gap, reason: str) -> None:
+        names = f"--source {gap.source} {gap.partition}"
+        super().__init__(f"{reason}. To go on without them: pipeline mirror resume --mirror URL --skip {names}")
+        self.gap = gap
+
+
+class WaitingError(PipelineError):
+    """A partition continues as soon as its source has reached the replica's end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """The offset to fetch, and the source's epoch of the record before; None if the replica lacks that record."""
+
+    offset: int
+    leader_epoch: int | None = None
+
+
+class GapCrossing:
+    """Finds for the partitions of one source the offset to fetch, across gaps."""
+
+    def __init__(
+        self,
+        journal: GapJournal,
+        epochs: EpochJournal,
+        source: Cluster,
+        destination: Cluster,
+        flows: SourceFlows,
+        *,
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
+        self._journal = journal
+        self._epochs = epochs
+        self._source = source
+        self._destination = destination
+        self._flows = flows
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    def is_accepted(self, copy: PartitionCopy, end: int) -> bool:
+        """Return True if the records before the replica's end are known to differ from those of the source."""
+        return self._journal.ledger.is_truncation_accepted(*_place(copy), end)
+
+    async def continue_at(self, copy: PartitionCopy, end: int) -> Continuation:
+        """Return where a replica that ends at `end` continues, once the ledger has all gaps before that place.
+
+        Raises HaltedError, WaitingError, and PipelineError if source, destination or ledger cannot be reached.
+        """
+        copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
+        if end > 0 and (copy.is_truncated or not copy.epochs):
+            await self._epochs.read_on()  # another mirror may have recorded epochs
+            copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
+        if end > 0 and self._continues_at(copy, end) == end and not self.is_accepted(copy, end):
+            if copy.epochs and (copy.is_truncated or copy.is_out_of_range):
+                await self._compare(copy, end)
+            elif not copy.epochs and not copy.is_out_of_range:
+                await self._adopt_epoch(copy, end)
+        offset = await self._offset_after(copy, end)
+        is_known = bool(copy.epochs) and offset == end and not self.is_accepted(copy, end)
+        return Continuation(offset=offset, leader_epoch=copy.epochs[-1][0] if is_known else None)
+
+    async def _offset_after(self, copy: PartitionCopy, end: int) -> int:
+        behind = self._continues_at(copy, end)
+        if copy.straddling_end is not None and self.is_accepted(copy, end) and behind < copy.straddling_end:
+            detail = f"a batch of the source begins before offset {behind}, where the replica ends"
+            await self._record(self._gap(copy, behind, copy.straddling_end - 1, GapReason.TRUNCATED, detail))
+            behind = self._continues_at(copy, end)
+        if 0 < end == behind and not (copy.is_out_of_range or self.is_accepted(copy, end)):
+            return end
+        start = await self._bound(copy, EARLIEST)
+        if behind < start:
+            return await self._cross(copy, end, start)
+        if copy.is_out_of_range or self.is_accepted(copy, end):
+            await self._require_reached(copy, end, behind, await self._bound(copy, LATEST))
+        return behind
+
+    async def _adopt_epoch(self, copy: PartitionCopy, end: int) -> None:
+        """Take the epoch of the replica's last batch from the source, which must hold the same batch."""
+        copy.epochs = ()
+        source, replica = copy.source, copy.assignment.replica
+        timeout_s = self._timeout_s
+        found = await last_batches(self._source, source, self._destination, replica, end, timeout_s=timeout_s)
+        if found.differ:
+            first = await self._bound(copy, EARLIEST)
+            text = f"the source and the replica hold different batches at offset {end - 1}; how far back is not known"
+            await self._accept(self._gap(copy, min(first, end - 1), end - 1, GapReason.TRUNCATED, text), text)
+        elif found.source is not None and found.are_equal:
+            copy.epochs = added_entries((), [(found.source.partition_leader_epoch, found.source.base_offset)], 0)
+            if copy.epochs:
+                await self._epochs.record([source_epochs(copy.assignment.source, copy.epochs)])
+        else:
+            names = {"partition": str(source), "replica": str(replica)}
+            logger.warning("replica_not_compared", source=copy.assignment.source.cluster, **names, offset=end - 1)
+
+    async def _compare(self, copy: PartitionCopy, end: int) -> None:
+        """Halt, or record the gap, if the source lost records that the replica has."""
+        try:
+            shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._timeout_s)
+        except FallenEpochsError as error:
+            names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
+            logger.warning("source_epochs_fell", source=copy.assignment.source.cluster, **names, error=str(error))
+            await self._adopt_epoch(copy, end)
+            return
+        if shared == end:
+            return
+        first = shared if shared is not None else min(await self._bound(copy, EARLIEST), end - 1)
+        doubt = "" if shared is not None else "; how far back is not known"
+        detail = f"the source lost its log from offset {first} on{doubt}"
+        text = f"the source lost offsets {first} to {end - 1}, which the replica has, and may hold other records there"
+        await self._accept(self._gap(copy, first, end - 1, GapReason.TRUNCATED, detail), text + doubt)
+
+    async def _accept(self, gap: Gap, text: str) -> None:
+        if self._flows.gap_policy_of(gap.partition.topic) is GapPolicy.HALT:
+            raise HaltedError(gap, text)
+        await self._record(gap)
+
+    async def _record(self, gap: Gap) -> None:
+        await self._journal.record(gap)
+        names = {"partition": str(gap.partition), "reason": gap.reason.value}
+        logger.warning("gap_recorded", source=gap.source, **names, first=gap.first, last=gap.last)
+
+    async def _cross(self, copy: PartitionCopy, end: int, start: int) -> int:
+        """Record the offsets up to the source's log start offset, and return the offset behind them."""
+        while (behind := self._continues_at(copy, end)) < start:
+            reason = GapReason.RETENTION if end > 0 else GapReason.START
+            gap = self._gap(copy, behind, start - 1, reason, f"the source's log began at offset {start}")
+            if 0 < end == behind and self._flows.gap_policy_of(copy.source.topic) is GapPolicy.HALT:
+                text = f"offset {end} is outside of the log, which begins at {start}: the source deleted offsets "
+                raise HaltedError(gap, f"{text}{gap.first} to {gap.last} before they were copied")
+            await self._record(gap)
+        return behind
+
+    async def _require_reached(self, copy: PartitionCopy, end: int, behind: int, last: int) -> None:
+        """Raise WaitingError if the source ends before the offset to fetch; HaltedError if that is not accepted yet."""
+        if last >= behind:
+            return
+        if behind == end and not self.is_accepted(copy, end):
+            text = (
+                f"offset {end} is outside of the log, which ends at {last}: the source lost offsets {last} to {end - 1}"
+            )
+            gap = self._gap(copy, last, end - 1, GapReason.TRUNCATED, f"the source's log ended at offset {last}")
+            await self._accept(gap, f"{text}, which the replica has")
+        raise WaitingError(f"waits until the source, which lost its end, has reached offset {behind}; it is at {last}")
+
+    def _continues_at(self, copy: PartitionCopy, end: int) -> int:
+        return self._journal.ledger.continues_at(*_place(copy), end)
+
+    def _gap(self, copy: PartitionCopy, first: int, last: int, reason: GapReason, detail: str) -> Gap:
+        cluster_id = self._source.view.cluster_id
+        now_ms = self._clock()
+        return gap_of(copy.assignment, first, last, reason, now_ms=now_ms, cluster_id=cluster_id, detail=detail)
+
+    async def _bound(self, copy: PartitionCopy, position: int) -> int:
+        listed = await list_offsets(self._source, {copy.source: position}, timeout_s=self._timeout_s)
+        return listed[copy.source].offset
+
+
+def _place(copy: PartitionCopy) -> tuple[str, TopicPartition]:
+    return copy.assignment.source.cluster, copy.source

@@ -1,0 +1,95 @@
+"""Locates partitions: asks the destination where each replica ends, and has it fetched from there."""
+
+import structlog
+import trio
+
+from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.consumer.consumer import Consumer
+from pipeline.client.producer.raw_produce import can_keep_offsets
+from pipeline.errors import PipelineError
+from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.copying.gap_policy import GapCrossing, HaltedError
+from pipeline.model import BrokerId
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.protocol.messages.list_offsets import LATEST
+
+MAX_LOCATING = 20
+
+logger = structlog.get_logger()
+
+
+class ReplicaError(PipelineError):
+    """A replica cannot be the copy of its source."""
+
+
+class Locator:
+    """Finds the position of each partition of one source that is not certain."""
+
+    def __init__(
+        self, copies: SourceCopies, crossing: GapCrossing, destination: Cluster, *, timeout_s: float, recheck_s: float
+    ) -> None:
+        """`recheck_s` is the interval in seconds between looks at a halted partition."""
+        self._copies = copies
+        self._crossing = crossing
+        self._destination = destination
+        self._timeout_s = timeout_s
+        self._recheck_s = recheck_s
+        self._locating: dict[BrokerId | None, trio.CapacityLimiter] = {}
+        """Limiters by destination leader, so that a leader that is away does not delay partitions of the others."""
+
+    async def run(self, consumer: Consumer) -> None:
+        """Locate every partition whose position is not certain, each in a task of its own, until cancelled."""
+        uncertain = self._copies.uncertain
+        async with trio.open_nursery() as nursery:
+            while True:
+                uncertain.clear()
+                waiting = [
+                    copy
+                    for copy in self._copies.states.values()
+                    if copy.position is None and not (copy.is_rejected or copy.is_being_located)
+                ]
+                for copy in waiting:
+                    if copy.retry_at <= trio.current_time():
+                        copy.is_being_located = True
+                        nursery.start_soon(self._locate, consumer, copy)
+                retries = [copy.retry_at for copy in waiting if not copy.is_being_located]
+                with trio.move_on_at(min(retries, default=float("inf"))):
+                    await uncertain.wait()
+
+    async def _locate(self, consumer: Consumer, copy: PartitionCopy) -> None:
+        """Ask for the replica's log end offset and fetch from there."""
+        try:
+            leader = self._destination.view.leader_of(copy.assignment.replica)
+            with unwrapped_errors():
+                async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
+                    end = await self._end_of_replica(copy)
+                    place = await self._crossing.continue_at(copy, end)
+        except HaltedError as halted:
+            consumer.remove(copy.source)
+            self._copies.halt(copy, halted.gap, str(halted), recheck_s=self._recheck_s)
+        except PipelineError as error:
+            consumer.remove(copy.source)
+            self._copies.rest(copy, str(error))
+        else:
+            if not copy.is_rejected:
+                copy.replica_end, copy.position = end, place.offset
+                copy.is_out_of_range, copy.is_truncated, copy.straddling_end, copy.halt = False, False, None, None
+                copy.progress.note_position(place.offset)
+                topic_id = copy.assignment.source.topic_id
+                consumer.add(copy.source, place.offset, topic_id, leader_epoch=place.leader_epoch)
+                if copy.trouble is not None or copy.progress.answered_at is None:
+                    names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
+                    logger.info("copying", source=self._copies.source, **names, offset=place.offset)
+        finally:
+            copy.is_being_located = False
+            self._copies.uncertain.set()
+
+    async def _end_of_replica(self, copy: PartitionCopy) -> int:
+        """Return the replica's log end offset. Raises ReplicaError if its broker cannot append at given offsets."""
+        replica = copy.assignment.replica
+        end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
+        leader = self._destination.view.leader_of(replica)
+        if leader is not None and not await can_keep_offsets(self._destination, leader):
+            raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
+        return end

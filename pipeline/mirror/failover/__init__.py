@@ -1,0 +1,1 @@
+"""Failover: promotion of replicas, and the return of a failed cluster."""

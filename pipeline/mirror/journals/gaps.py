@@ -1,0 +1,213 @@
+"""The gap ledger: offsets of source partitions that their replicas lack. Pure: a fold over a journal.
+
+The journal is a topic of the destination; this module defines what its records mean.
+
+Invariants:
+A. A gap is in the ledger before the first batch after the gap is appended to the replica.
+B. A gap is in the ledger once, however often it is written: its key counts, and the first record of a key.
+C. A gap that begins at the end of a replica is the permission to continue after the gap. So a mirror that is killed
+   after it recorded a gap continues at the right offset, and nothing else has to be kept.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pipeline.errors import PipelineError
+from pipeline.mirror.journals.table import Assignment
+from pipeline.model import MAX_INT64, TopicPartition
+
+GAPS_TOPIC = "_mirror_gaps"
+RECORD_VERSION = 1
+MAX_RECORD_BYTES = 16 * 1024
+MAX_TEXT = 1024
+MAX_PARTITION = 2**31 - 1
+MAX_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999."""
+
+
+class GapRecordError(PipelineError):
+    """A record of the journal is not a gap."""
+
+
+class GapReason(StrEnum):
+    """Cause of a gap."""
+
+    START = "start"
+    """The source had deleted the records before the replica was begun."""
+    RETENTION = "retention"
+    """The source deleted the records before they were copied."""
+    TRUNCATED = "truncated"
+    """The source lost records that the replica has, and wrote others at their offsets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Offsets `first` to `last`, inclusive, of a source partition that its replica lacks."""
+
+    source: str
+    partition: TopicPartition
+    replica: TopicPartition
+    first: int
+    last: int
+    reason: GapReason
+    time_ms: int
+    cluster_id: str | None = None
+    detail: str = ""
+
+    @property
+    def missing_at_most(self) -> int:
+        """Number of offsets in the gap. Compaction and transactions leave offsets without records."""
+        return self.last - self.first + 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Identity in the ledger (invariant B). The end of a truncated range belongs to the identity.
+
+        A source can lose its end twice at one offset, at two lengths of the replica. All other gaps begin at the end
+        of the replica, which passes each offset once.
+        """
+        if self.reason is GapReason.TRUNCATED:
+            return self.source, self.partition, self.first, self.last
+        return self.source, self.partition, self.first
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """Return key and value of the journal record."""
+        key = f"{self.source}/{self.partition.topic}/{self.partition.partition}".encode()
+        return key, json.dumps({"version": RECORD_VERSION, **self.to_json()}, separators=(",", ":")).encode()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the record."""
+        return {
+            "source": self.source,
+            "cluster_id": self.cluster_id,
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "replica_topic": self.replica.topic,
+            "replica_partition": self.replica.partition,
+            "first": self.first,
+            "last": self.last,
+            "time_ms": self.time_ms,
+            "reason": self.reason.value,
+            "detail": self.detail,
+        }
+
+
+def gap_of(
+    assignment: Assignment,
+    first: int,
+    last: int,
+    reason: GapReason,
+    *,
+    now_ms: int,
+    cluster_id: str | None = None,
+    detail: str = "",
+) -> Gap:
+    """Return the gap of a replica."""
+    return Gap(
+        source=assignment.source.cluster,
+        partition=assignment.source.partition,
+        replica=assignment.replica,
+        first=first,
+        last=last,
+        reason=reason,
+        time_ms=now_ms,
+        cluster_id=cluster_id,
+        detail=detail[:MAX_TEXT],
+    )
+
+
+def decode_gap(value: bytes | None) -> Gap:
+    """Return the gap in a journal record's value. Unknown fields are ignored. Raises GapRecordError."""
+    if value is None or len(value) > MAX_RECORD_BYTES:
+        raise GapRecordError("the value is missing" if value is None else f"the value has {len(value)} bytes")
+    try:
+        document = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise GapRecordError("the value is not JSON") from error
+    if not isinstance(document, dict):
+        raise GapRecordError("the value is not a JSON object")
+    if document.get("version") != RECORD_VERSION:
+        raise GapRecordError(f"version {document.get('version')!r} is not {RECORD_VERSION}")
+    first, last = (_number(document, field, MAX_INT64 - 1) for field in ("first", "last"))
+    if last < first:
+        raise GapRecordError(f"`last`, {last}, is less than `first`, {first}")
+    try:
+        reason = GapReason(_text(document, "reason"))
+    except ValueError as error:
+        raise GapRecordError(f"`reason` is not one of {', '.join(GapReason)}") from error
+    return Gap(
+        source=_text(document, "source"),
+        partition=TopicPartition(_text(document, "topic"), _number(document, "partition", MAX_PARTITION)),
+        replica=TopicPartition(_text(document, "replica_topic"), _number(document, "replica_partition", MAX_PARTITION)),
+        first=first,
+        last=last,
+        reason=reason,
+        time_ms=_number(document, "time_ms", MAX_TIME_MS),
+        cluster_id=None if document.get("cluster_id") is None else _text(document, "cluster_id"),
+        detail="" if document.get("detail") in (None, "") else _text(document, "detail"),
+    )
+
+
+def _text(document: dict[str, Any], field: str) -> str:
+    value = document.get(field)
+    if not (isinstance(value, str) and 0 < len(value) <= MAX_TEXT and value.isprintable()):
+        raise GapRecordError(f"`{field}` is not printable text of 1 to {MAX_TEXT} characters")
+    return value
+
+
+def _number(document: dict[str, Any], field: str, bound: int) -> int:
+    value = document.get(field)
+    if type(value) is not int or not 0 <= value <= bound:
+        raise GapRecordError(f"`{field}` is not an integer from 0 to {bound}")
+    return value
+
+
+class GapLedger:
+    """The ledger, as far as the journal was read."""
+
+    def __init__(self) -> None:
+        self._gaps: dict[tuple[object, ...], Gap] = {}
+        self._skips: dict[tuple[str, TopicPartition, int], int] = {}
+        """Offset after each gap, by the offset at which the gap begins."""
+        self._truncated: dict[tuple[str, TopicPartition, int], int] = {}
+        """Offset after each truncated range, by the offset at which the range begins; the longest of equal ones."""
+        self._truncated_ends: set[tuple[str, TopicPartition, int]] = set()
+
+    def apply(self, gap: Gap) -> None:
+        """Apply the next journal record."""
+        if self._gaps.setdefault(gap.key, gap) is gap:
+            begin, behind = (gap.source, gap.partition, gap.first), gap.last + 1
+            if gap.reason is GapReason.TRUNCATED:
+                self._truncated[begin] = max(behind, self._truncated.get(begin, 0))
+                self._truncated_ends.add((gap.source, gap.partition, behind))
+            else:
+                self._skips[begin] = behind
+
+    def __iter__(self) -> Iterator[Gap]:
+        """Iterate over all gaps, in the order of the journal."""
+        return iter(self._gaps.values())
+
+    def __contains__(self, gap: Gap) -> bool:
+        """Return True if the ledger has a gap of this key."""
+        return gap.key in self._gaps
+
+    def continues_at(self, source: str, partition: TopicPartition, replica_end: int) -> int:
+        """Return the offset after the gaps at the replica's end; the end itself if no gap begins there.
+
+        A truncated range that begins there counts only after another one: the first of them lies below the end.
+        """
+        while True:
+            place = (source, partition, replica_end)
+            behind = self._skips.get(place)
+            if behind is None and place in self._truncated_ends:
+                behind = self._truncated.get(place)
+            if behind is None:
+                return replica_end
+            replica_end = behind
+
+    def is_truncation_accepted(self, source: str, partition: TopicPartition, replica_end: int) -> bool:
+        """Return True if the ledger has a truncated range that ends at the replica's end."""
+        return (source, partition, replica_end) in self._truncated_ends

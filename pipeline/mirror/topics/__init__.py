@@ -1,0 +1,1 @@
+"""Topics: which are copied into which replicas, and their settings."""

@@ -1,0 +1,101 @@
+"""Flows: which topics of a source are copied, and into which replica topics. Pure.
+
+Invariants:
+A. A topic belongs to the first flow of the settings that selects it, so a source partition has one replica.
+B. The name of a replica begins with `_` if, and only if, that of its source topic does. Audits do not count such
+   topics.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.mirror.config import GapPolicy, MirrorConfig
+from pipeline.mirror.journals.table import refusal_of_topic
+from pipeline.mirror.selection import UNDERSCORE, TopicSelection, compile_patterns
+
+MAX_REMEMBERED = 200_000
+"""Names of topics whose flows a source's selection remembers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """A declared flow. `template` is `replica.topic` of the settings."""
+
+    name: str
+    source: str
+    selection: TopicSelection
+    template: str
+    gap_policy: GapPolicy
+
+    def replica_of(self, topic: str) -> str:
+        """Return the name that the settings give to the replica of a topic."""
+        return self.template.replace("{source}", self.source).replace("{topic}", topic)
+
+    def refusal_of(self, topic: str) -> str | None:
+        """Return the reason why no replica of the topic can be created; None if it can."""
+        replica = self.replica_of(topic)
+        refusal = refusal_of_topic(replica)
+        if refusal is not None:
+            return f"the name of its replica, {replica}, {refusal}: change replica.topic"
+        if topic.startswith(UNDERSCORE) != replica.startswith(UNDERSCORE):  # invariant B
+            return (
+                f"the name of its replica would be {replica}, but the names of a topic and its replica must both begin "
+                "with `_`, or neither: change replica.topic"
+            )
+        return None
+
+
+class SourceFlows:
+    """The flows of one source, in the order of the settings."""
+
+    def __init__(self, flows: Sequence[Flow]) -> None:
+        self.flows = tuple(flows)
+        self._selecting: dict[str, tuple[Flow, ...]] = {}
+
+    def selecting(self, topic: str) -> tuple[Flow, ...]:
+        """Return the flows that select a topic; the first one copies the topic (invariant A)."""
+        found = self._selecting.get(topic)
+        if found is None:
+            if len(self._selecting) >= MAX_REMEMBERED:
+                self._selecting.clear()
+            found = self._selecting[topic] = tuple(flow for flow in self.flows if flow.selection.selects(topic))
+        return found
+
+    def flow_of(self, topic: str) -> Flow | None:
+        """Return the flow that copies a topic; None if none selects it."""
+        return next(iter(self.selecting(topic)), None)
+
+    def gap_policy_of(self, topic: str) -> GapPolicy:
+        """Return the treatment of gaps of a topic; that which skips nothing if no flow selects the topic."""
+        flow = self.flow_of(topic)
+        return GapPolicy.HALT if flow is None else flow.gap_policy
+
+
+def flows_of(config: MirrorConfig) -> Mapping[str, SourceFlows]:
+    """Return the flows of each source by its name. Raises ConfigurationError for a bad pattern.
+
+    Without `[[flows]]` each source has a flow of its own name, with the topics of the mirror.
+    """
+    declared: dict[str, list[Flow]] = {source.name: [] for source in config.sources}
+    for number, flow in enumerate(config.flows):
+        declared[flow.source].append(
+            Flow(
+                name=flow.name,
+                source=flow.source,
+                selection=TopicSelection(
+                    compile_patterns(f"flows.{number}.topics", flow.topics),
+                    compile_patterns(f"flows.{number}.topics.exclude", flow.exclude),
+                ),
+                template=flow.replica_topic,
+                gap_policy=flow.gap_policy or config.gap_policy,
+            )
+        )
+    if not config.flows:
+        include, exclude = compile_patterns("topics", config.topics), compile_patterns("topics.exclude", config.exclude)
+        for name, flows in declared.items():
+            selection = TopicSelection(include, exclude)
+            flow_of_source = Flow(
+                name=name, source=name, selection=selection, template="{topic}", gap_policy=config.gap_policy
+            )
+            flows.append(flow_of_source)
+    return {name: SourceFlows(flows) for name, flows in declared.items()}

@@ -1,0 +1,295 @@
+"""The replica topics: created with settings and provenance, grown with the table, and altered when sources change.
+
+Invariants:
+A. A partition is assigned only after its replica has the settings and the entry of `mirror.partitions` for it. So no
+   record is copied that other settings would delete, and no record without a known source.
+B. Entries of `mirror.partitions` are written before the partitions that they describe, and never changed.
+C. A topic of the destination without `mirror.source` is not a replica, and is left alone.
+D. A replica that has what it should have costs no request.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+import trio
+
+from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_many_topics
+from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, replicas_for
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.client.producer.raw_produce import can_check_sources
+from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.mirror.journals.table import PartitionTable
+from pipeline.mirror.topic_settings import DELETING, CombinedSettings, SettingValue
+from pipeline.mirror.topics.source_topics import own_values
+from pipeline.model import TopicPartition
+from pipeline.promotion import MIRROR_PROMOTED
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.describe_configs import ResourceType
+from pipeline.provenance import MIRROR_PARTITIONS, Origin, Provenance
+
+MIRROR_SOURCE_CONFIG = "mirror.source"
+"""Topic setting with the names of a replica's sources. Brokers refuse batches of other producers in such a topic."""
+MAX_MIRROR_SOURCE = 1024
+FEATURES_TIMEOUT_S = 2.0
+_REFUSALS = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION})
+
+logger = structlog.get_logger()
+
+
+class NotAReplicaError(PipelineError):
+    """A topic of the destination has the name of a replica, but is none."""
+
+
+@dataclass(slots=True)
+class ReplicaTopic:
+    """A replica topic as the destination last described it."""
+
+    topic_id: object
+    values: dict[str, SettingValue]
+    differences: tuple[str, ...] = ()
+    refused: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    """Values that the destination refused, and its reasons, by setting."""
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """The settings that the topic itself sets."""
+        return {name: value.value for name, value in self.values.items() if value.is_own}
+
+    @property
+    def is_copied_to(self) -> bool:
+        """True if the topic is a replica and was not promoted."""
+        return MIRROR_SOURCE_CONFIG in self.overrides and MIRROR_PROMOTED not in self.overrides
+
+    def problems(self) -> list[str]:
+        """Return what of the sources' settings the replica does not have."""
+        refused = [f"{name}={value}: {reason}" for name, (value, reason) in sorted(self.refused.items())]
+        return [*self.differences, *refused]
+
+
+class ReplicaTopics:
+    """The replica topics of a destination, as a partition table and the sources ask for them."""
+
+    def __init__(self, destination: Cluster, table: PartitionTable, names: Sequence[str], *, timeout_s: float) -> None:
+        self._destination = destination
+        self._table = table
+        self._names = names
+        self._timeout_s = timeout_s
+        self._turn = trio.Lock()
+        self._checks_sources: bool | None = None
+        self.topics: dict[str, ReplicaTopic] = {}
+
+    async def look_up(self, topics: Iterable[str], doubtful: Iterable[str] = ()) -> None:
+        """Read the settings of replicas that are not known, were recreated, or are `doubtful`.
+
+        Raises KafkaError, NetworkError.
+        """
+        wanted = set(topics)
+        view = self._destination.view.topics
+        if not wanted <= view.keys():
+            found = (await self._destination.fetch_all_topics(timeout_s=self._timeout_s)).topics
+            self._destination.track(found.keys() & wanted)
+            await self._destination.refresh(timeout_s=self._timeout_s)
+            view = self._destination.view.topics
+        again = set(doubtful)
+        unread = []
+        for name in wanted:
+            known = self.topics.get(name)
+            if name not in view:
+                self.topics.pop(name, None)
+            elif known is None or known.topic_id != view[name].id or name in again:
+                unread.append(name)
+        await self._describe(unread)
+        await self._find_out_about_checks()
+
+    async def _describe(self, topics: Sequence[str]) -> None:
+        if not topics:
+            return
+        names = (*self._names, MIRROR_SOURCE_CONFIG, MIRROR_PARTITIONS, MIRROR_PROMOTED)
+        found = await describe_many_topics(self._destination, sorted(topics), names, timeout_s=self._timeout_s)
+        for name, result in found.items():
+            if isinstance(result, KafkaError):
+                self.topics.pop(name, None)
+                if result.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise result
+            elif name in self._destination.view.topics:
+                known = self.topics.get(name)
+                topic_id = self._destination.view.topics[name].id
+                replica = ReplicaTopic(topic_id, own_values(result))
+                if known is not None and known.topic_id == topic_id:
+                    replica.differences, replica.refused = known.differences, known.refused
+                self.topics[name] = replica
+
+    async def _find_out_about_checks(self) -> None:
+        """Ask until all brokers that answer check sources. Brokers of older versions do not know the setting."""
+        if self._checks_sources:
+            return
+        answers = []
+        with trio.move_on_after(FEATURES_TIMEOUT_S):
+            for broker in self._destination.view.brokers:
+                try:
+                    answers.append(await can_check_sources(self._destination, broker))
+                except UNREACHABLE as error:
+                    logger.info("features_unknown", broker=broker, error=str(error))
+        before, self._checks_sources = self._checks_sources, bool(answers) and all(answers)
+        if answers and not self._checks_sources and before is None:
+            logger.warning("sources_not_checked", reason=f"brokers of the hub do not know {MIRROR_PARTITIONS}: upgrade")
+
+    async def ensure(
+        self,
+        topic: str,
+        count: int,
+        sources: Iterable[str],
+        wanted: CombinedSettings | None,
+        origins: Mapping[int, Origin],
+    ) -> dict[int, str]:
+        """Create the replica or bring it up to date, so that these replica partitions can be assigned.
+
+        `sources` have the topic now. Return the reasons against replica partitions that are copies of something else.
+        `look_up` comes before. Raises NotAReplicaError, KafkaError, NetworkError, and ConfigurationError for too many
+        ranges of partitions.
+        """
+        async with self._turn:
+            if topic not in self.topics:
+                await self._create(topic, count, {*sources, *self._table.sources_of(topic)}, wanted, origins)
+                await self._describe([topic])
+            if MIRROR_SOURCE_CONFIG not in self._known(topic).overrides:
+                reason = f"{topic} of the hub has no mirror.source: it is a topic of its own, and no replica"
+                raise NotAReplicaError(f"{reason}; give one of the two topics another name")
+            await self._follow(topic, wanted)
+            refused = await self._enter(topic, self._known(topic), origins)
+            if len((await self._destination.topic(topic)).partitions) < count:
+                await create_partitions(self._destination, {topic: count})
+            return refused
+
+    async def follow(self, topic: str, wanted: CombinedSettings | None) -> None:
+        """Alter the settings in which the replica differs, if it is known. Raises KafkaError, NetworkError."""
+        async with self._turn:
+            replica = self.topics.get(topic)
+            if replica is not None and replica.is_copied_to:
+                await self._follow(topic, wanted)
+
+    async def _create(
+        self,
+        topic: str,
+        count: int,
+        sources: Iterable[str],
+        wanted: CombinedSettings | None,
+        origins: Mapping[int, Origin],
+    ) -> None:
+        """Create the topic with all settings; if the destination refuses some, with those that delete records."""
+        configs = {MIRROR_SOURCE_CONFIG: _source_names(sources)}
+        if self._checks_sources:
+            provenance, _ = _with_origins(topic, Provenance(), origins)
+            configs[MIRROR_PARTITIONS] = provenance.encode()
+        settings = {} if wanted is None else dict(wanted.values)
+        replication_factor = await replicas_for(self._destination)
+
+        async def create(chosen: Mapping[str, str]) -> None:
+            new = NewTopic(
+                name=topic,
+                partitions=count,
+                replication_factor=replication_factor,
+                configs={**chosen, **configs},
+            )
+            await create_topics(self._destination, [new], exist_ok=True)
+
+        try:
+            await create(settings)
+        except KafkaError as error:
+            if error.code not in _REFUSALS:
+                raise
+            await create({name: value for name, value in settings.items() if name in DELETING})
+        await self._destination.topic(topic)
+
+    async def _follow(self, topic: str, wanted: CombinedSettings | None) -> None:
+        if wanted is None or not self._changes(self._known(topic), wanted):
+            return
+        await self._describe([topic])  # another mirror may have altered it, or somebody have promoted it
+        replica = self._known(topic)
+        changes = self._changes(replica, wanted)
+        if not changes or not replica.is_copied_to:
+            return
+        before = {name: replica.overrides.get(name) for name in changes}
+        try:
+            await self._alter(topic, changes)
+        except KafkaError as error:
+            if error.code not in _REFUSALS:
+                raise
+            for name, value in changes.items():  # a single refused setting must not hold up the others
+                try:
+                    await self._alter(topic, {name: value})
+                except KafkaError as refusal:
+                    if refusal.code not in _REFUSALS:
+                        raise
+                    replica.refused[name] = (value, str(refusal))
+        logger.info("replica_settings", topic=topic, before=before, after=changes, refused=sorted(replica.refused))
+        await self._describe([topic])
+
+    def _changes(self, replica: ReplicaTopic, wanted: CombinedSettings) -> dict[str, str | None]:
+        """Return the values to set or, with None, to remove; without values that the destination has refused."""
+        replica.differences = wanted.differences
+        present = replica.overrides
+        names = {*self._names, *wanted.values}
+        changes = {name: wanted.values.get(name) for name in names if wanted.values.get(name) != present.get(name)}
+        replica.refused = {
+            name: entry for name, entry in replica.refused.items() if name in changes and changes[name] == entry[0]
+        }
+        return {name: value for name, value in changes.items() if name not in replica.refused}
+
+    async def _enter(self, topic: str, replica: ReplicaTopic, origins: Mapping[int, Origin]) -> dict[int, str]:
+        """Write the entries of `mirror.partitions` that are missing. Return the reasons against other partitions."""
+        text = replica.overrides.get(MIRROR_PARTITIONS)
+        if not self._checks_sources:
+            return {}
+        present = Provenance() if text is None else Provenance.parse(text)
+        provenance, refused = _with_origins(topic, present, origins)
+        if provenance != present or text is None:
+            try:
+                await self._alter(topic, {MIRROR_PARTITIONS: provenance.encode()})
+            except KafkaError:
+                self.topics.pop(topic, None)  # another mirror may have added entries: look again
+                raise
+            await self._describe([topic])
+        return refused
+
+    def problems(self) -> list[dict[str, Any]]:
+        """Return the entries of `topics` in the status: replicas that differ from their sources, and in what."""
+        found = {name: replica.problems() for name, replica in sorted(self.topics.items())}
+        return [{"topic": name, "problems": problems} for name, problems in found.items() if problems]
+
+    def _known(self, topic: str) -> ReplicaTopic:
+        if topic not in self.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"replica {topic} was deleted just now")
+        return self.topics[topic]
+
+    async def _alter(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        await alter_configs(self._destination, {resource: changes}, timeout_s=self._timeout_s)
+
+
+def _with_origins(
+    topic: str, provenance: Provenance, origins: Mapping[int, Origin]
+) -> tuple[Provenance, dict[int, str]]:
+    """Return the provenance with entries for these replica partitions, and the reasons against some of them."""
+    refused: dict[int, str] = {}
+    for number, origin in sorted(origins.items()):
+        known = provenance.origin_of(number)
+        if known is not None and known.token() == origin.token():
+            continue
+        try:
+            provenance = provenance.with_partition(number, origin)
+        except ConfigurationError as error:
+            replica = TopicPartition(topic, number)
+            refused[number] = (
+                f"the partition table has {replica} as the copy of {origin} (cluster {origin.cluster}), but "
+                f"mirror.partitions of {topic} contradicts ({error.reason}): the table was lost or is that of another "
+                f"hub. Restore it, or delete the replica {topic} to have it copied again"
+            )
+    return provenance, refused
+
+
+def _source_names(names: Iterable[str]) -> str:
+    joined = ",".join(sorted(names))
+    return joined if len(joined) <= MAX_MIRROR_SOURCE else f"{joined[: MAX_MIRROR_SOURCE - 3]}..."

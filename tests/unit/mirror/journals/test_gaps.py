@@ -1,0 +1,107 @@
+"""The gap ledger: records that are read back, records that nobody wrote, and the fold."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.mirror.journals.gaps import Gap, GapLedger, GapReason, GapRecordError, decode_gap, gap_of
+from pipeline.mirror.journals.table import Assignment, SourcePartition
+from pipeline.model import TopicPartition
+
+CLICKS = TopicPartition("clicks", 0)
+SOURCE = SourcePartition(cluster="east", partition=CLICKS, topic_id=UUID(int=7))
+ASSIGNMENT = Assignment(source=SOURCE, replica=TopicPartition("clicks", 3))
+
+
+def gap(first: int, last: int, reason: GapReason = GapReason.RETENTION, **fields: Any) -> Gap:
+    return gap_of(ASSIGNMENT, first, last, reason, now_ms=1_700_000_000_000, **fields)
+
+
+def ledger_of(*gaps: Gap) -> GapLedger:
+    ledger = GapLedger()
+    for one in gaps:
+        ledger.apply(one)
+    return ledger
+
+
+@given(
+    st.integers(0, 2**62),
+    st.integers(0, 2**60),
+    st.sampled_from(GapReason),
+    st.sampled_from([None, "an id"]),
+    st.sampled_from(["", "why"]),
+)
+def test_a_gap_is_read_back_as_it_was_written(first: Any, more: Any, reason: Any, cluster_id: Any, detail: Any) -> None:
+    written = gap(first, first + more, reason, cluster_id=cluster_id, detail=detail)
+    key, value = written.encode()
+    assert key == b"east/clicks/0"
+    assert decode_gap(value) == written
+    assert written.missing_at_most == more + 1
+
+
+FIELDS = json.loads(gap(1, 2).encode()[1])
+WRONG: list[dict[str, Any]] = [
+    {"version": 2},
+    {"source": ""},
+    {"source": "a\nb"},
+    {"topic": None},
+    {"partition": -1},
+    {"partition": True},
+    {"partition": 2**31},
+    {"replica_topic": 7},
+    {"first": 3},
+    {"first": 1.5},
+    {"last": 2**63},
+    {"time_ms": 2**62},
+    {"reason": "fun"},
+    {"cluster_id": []},
+    {"detail": "x" * 2000},
+]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"\xff",
+        b"[" * 10_000,
+        b"[]",
+        b"x" * 20_000,
+        *(json.dumps({**FIELDS, **wrong}).encode() for wrong in WRONG),
+        *(json.dumps({k: v for k, v in FIELDS.items() if k != field}).encode() for field in ("version", "last")),
+    ],
+)
+def test_a_record_that_is_no_gap_is_refused(value: Any) -> None:
+    with pytest.raises(GapRecordError):
+        decode_gap(value)
+
+
+def test_a_gap_that_is_recorded_twice_is_one() -> None:
+    ledger = ledger_of(gap(5, 9), gap(5, 9), gap(5, 19), gap(10, 19))
+    assert [(one.first, one.last) for one in ledger] == [(5, 9), (10, 19)]
+    assert ledger.continues_at("east", CLICKS, 5) == 20
+    assert ledger.continues_at("east", CLICKS, 6) == 6
+    assert ledger.continues_at("west", CLICKS, 5) == 5
+
+
+def test_a_truncated_range_moves_no_replica_that_ends_where_the_range_begins() -> None:
+    ledger = ledger_of(gap(5, 9, GapReason.TRUNCATED), gap(5, 11, GapReason.TRUNCATED))
+    assert len(list(ledger)) == 2
+    assert ledger.continues_at("east", CLICKS, 5) == 5
+    assert [ledger.is_truncation_accepted("east", CLICKS, end) for end in (5, 9, 10, 11, 12)] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_a_truncated_range_that_follows_another_is_skipped() -> None:
+    ledger = ledger_of(gap(5, 9, GapReason.TRUNCATED), gap(10, 11, GapReason.TRUNCATED))
+    assert ledger.continues_at("east", CLICKS, 10) == 12

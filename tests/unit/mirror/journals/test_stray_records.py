@@ -1,0 +1,142 @@
+"""Records of `_mirror_partitions` that no mirror wrote: mirrors and audits skip them alike, and say so once."""
+
+from random import Random
+from typing import Any
+
+import pytest
+import structlog.testing
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.cli.audit import _mirror_routes
+from pipeline.client.admin.topics import create_partitions, delete_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.consumer.errors import PartitionFetchError
+from pipeline.client.producer.producer import open_producer
+from pipeline.client.producer.raw_produce import raw_produce
+from pipeline.errors import CorruptBatchError, NetworkError, PipelineError
+from pipeline.mirror.journals.table import TABLE_TOPIC, PartitionTableError
+from pipeline.mirror.journals.table_journal import JOURNAL, TableJournal
+from pipeline.model import TopicPartition
+from pipeline.records.batch import HEADER_SIZE, write_crc
+from tests.support.brokers import clock
+from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, publish, until, until_copied
+from tests.support.partition_tables import STRAY, proposal, record
+
+SKIPPED = "mirror_table_records_skipped_total"
+
+
+async def write_records(hub: Cluster, *values: bytes | None) -> None:
+    async with open_producer(hub, ProducerConfig(linger_ms=0), clock=clock, rng=Random(1)) as producer:
+        for value in values:
+            await producer.send(TABLE_TOPIC, value, partition=0)
+
+
+async def write_unopenable_batch(hub: Cluster) -> None:
+    """A batch whose checksum is right, and whose first record is longer than the batch."""
+    batch = bytearray(batch_at(0, record(partition=5)))
+    batch[HEADER_SIZE : HEADER_SIZE + 2] = b"\xff\x7f"
+    write_crc(batch, 0, len(batch))
+    result = (await raw_produce(hub, {JOURNAL: bytes(batch)}, keep_offsets=False, timeout_s=DEADLINE_S))[JOURNAL]
+    assert result.error is None
+
+
+async def opened_journal(hub: Cluster, skipped: list[int]) -> TableJournal:
+    journal = TableJournal(hub, skipped.append)
+    await journal.open()
+    return journal
+
+
+async def test_stray_records_stop_neither_mirror_nor_audit_and_are_counted_once(site: Site) -> None:
+    await make(site.east)
+    await publish(site.east, b"a")
+    skipped: list[int] = []
+    journal = await opened_journal(site.hub, skipped)
+    await write_records(site.hub, *STRAY)
+    await write_unopenable_batch(site.hub)
+    with structlog.testing.capture_logs() as logs:
+        async with site.mirroring():
+            await until_copied(site.hub, CLICKS, b"a")
+            await write_records(site.hub, b"stray while the mirror runs")
+            await create_partitions(site.east, {"clicks": 2})
+            await publish(site.east, b"b", partition=1)
+            await until_copied(site.hub, TopicPartition("clicks", 1), b"b")
+            await until(lambda: site.metrics.get_sample_value(SKIPPED) == len(STRAY) + 2)
+    lines = [line["offset"] for line in logs if line["event"] == "table_record_skipped"]
+    assert lines == [*range(len(STRAY) + 1), len(STRAY) + 2]
+
+    metrics = CollectorRegistry()
+    routes = await _mirror_routes(site.hub, metrics)()
+    await journal.read_on()
+    assert [(route.cluster, route.source, route.replica) for route in routes] == [
+        (line.source.cluster, line.source.partition, line.replica) for line in journal.table.assignments()
+    ]
+    assert [route.source.partition for route in routes] == [0, 1]
+    assert metrics.get_sample_value(SKIPPED) == sum(skipped) == len(STRAY) + 2
+
+
+async def test_records_for_partitions_that_no_source_has_make_no_topic_grow(site: Site) -> None:
+    await make(site.east)
+    await publish(site.east, b"a")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"a")
+    await write_records(site.hub, *(proposal("nowhere", "clicks", number).encode()[1] for number in range(500)))
+    async with site.mirroring() as service:
+        await publish(site.east, b"b")
+        await until_copied(site.hub, CLICKS, b"a", b"b")
+        await until(lambda: service.status()["sources"][0]["error"] is None)
+    assert len((await site.hub.fetch_all_topics()).topics["clicks"].partitions) == 1
+
+
+async def test_a_damaged_journal_is_not_skipped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = await opened_journal(site.hub, [])
+    await write_records(site.hub, record())
+
+    def fail(*_: Any) -> None:
+        raise CorruptBatchError("wrong checksum", 0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.client.consumer.fetch_plan.verify_crc", fail)
+        with pytest.raises(PartitionFetchError, match="wrong checksum"):
+            await journal.read_on()
+    assert journal.table.assignments() == []
+    await journal.read_on()
+    assert len(journal.table.assignments()) == 1
+
+
+async def test_a_journal_that_was_deleted_under_a_mirror_is_reported(site: Site) -> None:
+    skipped: list[int] = []
+    journal = await opened_journal(site.hub, skipped)
+    await write_records(site.hub, record(), record(partition=1))
+    await journal.read_on()
+    await delete_topics(site.hub, [TABLE_TOPIC])
+    await opened_journal(site.hub, skipped)
+    with pytest.raises(PartitionTableError, match="was deleted or lost records"):
+        await journal.read_on()
+
+
+@pytest.mark.parametrize("function", ["fetch_all_topics", "refresh"])
+async def test_errors_that_come_as_groups_do_not_end_the_service(
+    site: Site, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """As from a nursery whose tasks fail together."""
+    cluster = site.hub if function == "refresh" else site.east
+    works, failures = getattr(cluster, function), 0
+
+    async def fail_twice(**settings: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures <= 2:
+            await trio.lowlevel.checkpoint()
+            raise ExceptionGroup("two tasks", [NetworkError("away"), PipelineError("closed")])
+        return await works(**settings)
+
+    await make(site.east)
+    await publish(site.east, b"a")
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster, function, fail_twice)
+        async with site.mirroring():
+            await until(lambda: failures > 2)
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"a")

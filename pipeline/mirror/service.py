@@ -16,7 +16,7 @@ from pipeline.mirror.copying.copier import SourceCopier
 from pipeline.mirror.copying.copies import Advice
 from pipeline.mirror.copying.resume import Resumption
 from pipeline.mirror.failover.promotion import promotions_of
-from pipeline.mirror.groups.group_offsets import GroupOffsetCopier, group_offset_copiers
+from pipeline.mirror.groups.offset_copier import GroupOffsetCopier, group_offset_copiers
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.table import Assignment, Proposal, SourcePartition

@@ -13,7 +13,7 @@ from pipeline.client.admin.groups import EMPTY
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import NetworkError
-from pipeline.mirror.groups import group_offset_writer, group_offsets
+from pipeline.mirror.groups import offset_copier, offset_writer
 from tests.support.brokers import serving_cluster
 from tests.support.clients import wait_for
 from tests.support.group_moves import (
@@ -129,7 +129,7 @@ async def test_the_coordinator_of_the_hub_refuses_a_commit_after_a_member_joined
     async def describe_as_empty(_cluster: Cluster, _broker: Any, groups: Sequence[str], **_: float) -> dict[str, str]:
         return dict.fromkeys(groups, EMPTY)
 
-    monkeypatch.setattr(group_offset_writer, "describe_states", describe_as_empty)
+    monkeypatch.setattr(offset_writer, "describe_states", describe_as_empty)
     await make(site.east)
     await publish(site.east, *VALUES)
     await commit(site.east, "g", 5)
@@ -199,7 +199,7 @@ async def test_zookeeper_does_not_speak_for_a_broker_that_is_away(
         written: list[dict[int, int]] = []
         async with site.mirroring(sources=sources, **COPYING) as service:
             with monkeypatch.context() as patch:
-                patch.setattr(group_offsets, "list_groups_of", fail)
+                patch.setattr(offset_copier, "list_groups_of", fail)
                 await until_copied(site.hub, CLICKS, *VALUES[:10])
                 rounds = service._groups["east"]._rounds
                 await until(lambda: service._groups["east"]._rounds > rounds + 2)

@@ -1,6 +1,6 @@
 """Decides which committed offsets of a group are written to the hub. Pure: values in, values out.
 
-A mark stands for a committed offset with its metadata and leader epoch. The journal (`group_offset_journal.py`) holds
+A mark stands for a committed offset with its metadata and leader epoch. The journal (`offset_journal.py`) holds
 for each group and replica partition the marks of the last commits that mirrors wrote or were about to write.
 
 Invariants:

@@ -11,9 +11,9 @@ from pipeline.client.admin.groups import CommittedOffset, commit_offsets, delete
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import ConfigurationError, NetworkError
-from pipeline.mirror.groups import group_offsets
-from pipeline.mirror.groups.group_offset_journal import GroupOffsetJournal
-from pipeline.mirror.groups.group_offset_writer import GroupOffsetWriter
+from pipeline.mirror.groups import offset_copier
+from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
+from pipeline.mirror.groups.offset_writer import GroupOffsetWriter
 from pipeline.model import TopicPartition
 from tests.support.brokers import serving_cluster
 from tests.support.group_moves import (
@@ -140,7 +140,7 @@ async def test_a_group_that_the_hub_had_before_is_left_alone(site: Site) -> None
 
 
 async def test_a_group_that_was_deleted_at_the_hub_is_copied_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_offsets, "FULL_CHECK_ROUNDS", 3)
+    monkeypatch.setattr(offset_copier, "FULL_CHECK_ROUNDS", 3)
     await fill(site)
     await commit(site.east, "g", 2)
     async with site.mirroring(**COPYING) as service:
@@ -256,7 +256,7 @@ async def test_a_coordinator_of_the_hub_that_does_not_answer_is_shown_and_asked_
 
 
 async def test_many_groups_are_copied_in_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_offsets, "MAX_PAGE_GROUPS", 7)
+    monkeypatch.setattr(offset_copier, "MAX_PAGE_GROUPS", 7)
     await fill(site)
     groups = [f"group-{number}" for number in range(50)]
     for group in groups:
@@ -271,7 +271,7 @@ async def test_many_groups_are_copied_in_pages(site: Site, monkeypatch: pytest.M
 async def test_marks_of_a_group_that_is_gone_from_both_clusters_are_removed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_offsets, "FULL_CHECK_ROUNDS", 2)
+    monkeypatch.setattr(offset_copier, "FULL_CHECK_ROUNDS", 2)
     journals: list[GroupOffsetJournal] = []
     read_on = GroupOffsetJournal.read_on
 

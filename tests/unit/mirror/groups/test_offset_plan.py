@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.client.admin.groups import CommittedOffset
-from pipeline.mirror.groups.group_offset_plan import (
+from pipeline.mirror.groups.offset_plan import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_PARTITIONS,
     MAX_MARKS,

@@ -1,6 +1,6 @@
 """Writes committed offsets of a source's groups to the hub: compares, notes in the journal, commits.
 
-`group_offset_plan.py` decides; its invariants A to C hold here, too. Further:
+`offset_plan.py` decides; its invariants A to C hold here, too. Further:
 D. A commit is sent only after this order: the group had no members at the hub, its offsets there were fetched, and the
    journal was read and holds the mark of the commit. So a mirror killed at any moment recognises its own commits, and
    only a group that joins, commits and leaves within these few requests can be overwritten. The hub's coordinator
@@ -24,8 +24,8 @@ from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.failover.promotion import promotions_of
-from pipeline.mirror.groups.group_offset_journal import GroupOffsetJournal
-from pipeline.mirror.groups.group_offset_plan import (
+from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
+from pipeline.mirror.groups.offset_plan import (
     GroupPlan,
     MarksKey,
     commits_of,

@@ -1,6 +1,6 @@
 """The journal of copied group offsets: a compacted topic of the hub, which this module reads and appends to.
 
-A record holds the marks (`group_offset_plan.py`) of a group of a source in one replica topic; a record without value
+A record holds the marks (`offset_plan.py`) of a group of a source in one replica topic; a record without value
 removes them. Invariant: the marks in memory change by records read from the journal alone. Marks of a record that two
 mirrors wrote at once are merged, so that each mirror knows the commits of the other.
 """
@@ -18,7 +18,7 @@ from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.opening import each_record
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import DeadlineExceededError
-from pipeline.mirror.groups.group_offset_plan import (
+from pipeline.mirror.groups.offset_plan import (
     GROUP_OFFSETS_TOPIC,
     Marks,
     MarksKey,

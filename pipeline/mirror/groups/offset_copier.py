@@ -1,7 +1,7 @@
 """Copies the committed offsets of one source's groups to the hub, so that a group can move there and go on.
 
 A round lists the groups of each broker of the source, fetches their offsets in pages, and hands the groups that changed
-to the writer (`group_offset_writer.py`). Invariants:
+to the writer (`offset_writer.py`). Invariants:
 A. An offset belongs to the topic whose partition is mirrored: the source's topic ids are checked after the offsets were
    fetched. Offsets of a recreated topic are not copied.
 B. A broker of the source that does not answer costs its own groups a round, and other groups nothing.
@@ -22,8 +22,8 @@ from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig, SourceConfig
 from pipeline.mirror.copying.copies import PartitionCopy
-from pipeline.mirror.groups.group_offset_journal import GroupOffsetJournal
-from pipeline.mirror.groups.group_offset_writer import CopiedGroup, GroupOffsetWriter, GroupRound
+from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
+from pipeline.mirror.groups.offset_writer import CopiedGroup, GroupOffsetWriter, GroupRound
 from pipeline.mirror.groups.zookeeper_groups import ZooKeeperGroups
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.selection import NameSelection, compile_patterns

@@ -13,7 +13,7 @@ import trio
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import NetworkError
-from pipeline.mirror import replica_ends
+from pipeline.mirror.copying import replica_ends
 from pipeline.mirror.service import MirrorService
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchRequest

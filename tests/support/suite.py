@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = 3
+PROCESSES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,13 @@ class Part:
 
 SPARK = tuple(f"integration/test_{name}.py" for name in ("demo", "examples", "hdfs_load", "load"))
 CLUSTERS = tuple(f"faults/test_{name}.py" for name in ("cluster", "kills", "zookeeper", "zookeeper_ensemble"))
+MIRROR = ("unit/mirror",)
 PARTS = (
     Part("simulation", ["simulation"]),
     Part("conformance", ["conformance"]),
     Part("integration", ["integration"], without=SPARK),
-    Part("unit", ["unit"]),
+    Part("unit", ["unit"], without=MIRROR),
+    Part("unit of the mirror", MIRROR),
     Part("faults of clusters", CLUSTERS),
     Part("Spark", SPARK),
     Part("faults", ["faults"], without=CLUSTERS),

@@ -118,10 +118,10 @@ def scene_name(value: Any) -> str:
 
 
 SCENES = [
-    (begin_late, 0, [3, 4, 5], [[(0, 2)]]),
+    pytest.param(begin_late, 0, [3, 4, 5], [[(0, 2)]], marks=pytest.mark.long),
     (fall_behind, 0, [0, 3, 4, 5], [[(1, 2)]]),
     # A source that has grown before the gap is recorded is compared by batches; the gap begins where the source does.
-    (lose_the_end, 4, [0, 1, 2, 3, 4, 5], [[(2, 3)], [(0, 3)]]),
+    pytest.param(lose_the_end, 4, [0, 1, 2, 3, 4, 5], [[(2, 3)], [(0, 3)]], marks=pytest.mark.long),
 ]
 
 

@@ -60,18 +60,20 @@ def in_state(site: Site, state: str) -> float | None:
 
 @contextmanager
 def hanging(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, *kinds: type) -> Iterator[None]:
-    """Requests of these kinds, or all, are not answered: connections stay open."""
-    request = cluster.request
+    """Requests of these kinds, or all, are not answered while the block lasts: connections stay open."""
+    request, is_over = cluster.request, trio.Event()
 
     async def hang(broker: Any, message: Any, *, timeout_s: float, **lane: Any) -> Any:
         if not kinds or isinstance(message, kinds):
-            await trio.sleep(timeout_s)
+            with trio.move_on_after(timeout_s):
+                await is_over.wait()
             raise NetworkError("hangs")
         return await request(broker, message, timeout_s=timeout_s, **lane)
 
     with monkeypatch.context() as patched:
         patched.setattr(cluster, "request", hang)
         yield
+        is_over.set()
 
 
 @asynccontextmanager

@@ -1,1 +1,1 @@
-"""What a mirror keeps in topics of the hub: the partition table, gaps, source epochs."""
+"""The partition table, the gap ledger and the source epochs: state of mirrors in topics of the hub."""

@@ -83,6 +83,8 @@ class FetchState:
     """Topic of the offsets, once known."""
     last_epoch: int = NO_LEADER_EPOCH
     """Leader epoch of the record before `offset`, -1 if it is not known."""
+    is_epoch_kept: bool = False
+    """True if the caller keeps epochs beside offsets, and so must hear of a leader that knows no epoch as high."""
     leader_epoch: int = NO_LEADER_EPOCH
     """Leader epoch in which `offset` may be fetched, and which requests name; -1 for none."""
     not_before_ms: int = 0
@@ -107,6 +109,8 @@ def begin_at(
 ) -> FetchState:
     """Return the state of a partition that is fetched from this offset on.
 
+    `last_epoch` is the epoch of the record before, if the caller kept it.
+
     Raises ValueError or TypeError for a value that no request can hold: it would fail the requests of all partitions.
     """
     if not 0 <= index(topic_partition.partition) <= MAX_PARTITION:
@@ -115,7 +119,14 @@ def begin_at(
         raise ValueError(f"{topic_partition}: {offset} is not an offset")
     if not NO_LEADER_EPOCH <= index(last_epoch) <= MAX_LEADER_EPOCH:
         raise ValueError(f"{topic_partition}: {last_epoch} is not a leader epoch")
-    return FetchState(topic_partition, offset=offset, position=offset, topic_id=topic_id, last_epoch=last_epoch)
+    return FetchState(
+        topic_partition,
+        offset=offset,
+        position=offset,
+        topic_id=topic_id,
+        last_epoch=last_epoch,
+        is_epoch_kept=last_epoch != NO_LEADER_EPOCH,
+    )
 
 
 def enter_epoch(state: FetchState, leader_epoch: int) -> bool:

@@ -353,14 +353,16 @@ class Fetcher:
     def _conclude_validation(self, state: FetchState, leader_epoch: int, end: EpochEnd) -> None:
         """Fetch in this leader epoch, unless the log was truncated and the policy is to report that.
 
-        A leader that knows no epoch as high as the position's does not know where the logs part. Kafka's consumer
-        resets by its policy then; here a policy other than NONE goes on, since the offsets are most likely the same:
-        ZooKeeper was restored from a backup.
+        A leader that knows no epoch as high as the position's cannot tell: ZooKeeper, or the logs as well, are older
+        than the position. A caller that keeps epochs can compare records and is told; for others the reading goes on.
         """
         state.failures = 0
         # An older epoch in the answer is no truncation by itself: compaction may have removed all records of the epoch,
         # and a replica made after that never knew it.
-        if end.end_offset < state.offset:
+        is_unknown = end.end_offset < 0
+        if is_unknown and not (state.is_epoch_kept and self._config.auto_offset_reset is OffsetReset.NONE):
+            logger.warning("position_not_validated", partition=str(state.topic_partition), epoch=state.last_epoch)
+        elif end.end_offset < state.offset:
             if self._config.auto_offset_reset is OffsetReset.NONE:
                 error = PartitionTruncatedError(state.topic_partition, state.offset, end.leader_epoch, end.end_offset)
                 self._park(state, error)
@@ -368,8 +370,7 @@ class Fetcher:
             logger.warning(
                 "log_truncated", partition=str(state.topic_partition), position=state.offset, offset=end.end_offset
             )
-            if end.end_offset >= 0:
-                _move(state, end.end_offset, end.leader_epoch)
+            _move(state, end.end_offset, end.leader_epoch)
         state.leader_epoch = leader_epoch
 
     def _postpone(self, state: FetchState, failures: int) -> None:

@@ -71,8 +71,14 @@ async def until_leading(broker: Broker, name: TopicPartition) -> None:
 
 
 async def produce(broker: Broker, name: TopicPartition, value: bytes) -> int:
-    await until_leading(broker, name)
-    result = await broker.produce(name.topic, batch(value), partition=name.partition)
+    """Append as soon as the broker leads: one that has just lost its registration may only be about to resign."""
+    with trio.fail_after(DEADLINE_S):
+        while True:
+            await until_leading(broker, name)
+            result = await broker.produce(name.topic, batch(value), partition=name.partition)
+            if result.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                break
+            await trio.sleep(0.01)
     assert result.error_code == 0, result
     return result.base_offset
 

@@ -58,7 +58,7 @@ def decode_marks_key(key: bytes) -> MarksKey:
     try:
         source, group, topic = json.loads(key)
         return MarksKey(source=str(source), group=str(group), topic=str(topic))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise GroupMarksError(f"{GROUP_OFFSETS_TOPIC} holds a record with an unreadable key: {error!r}") from error
 
 
@@ -79,7 +79,7 @@ def decode_marks(value: bytes) -> dict[int, list[str]]:
             reason = f"{GROUP_OFFSETS_TOPIC} holds version {document['version']}; this is {MARKS_VERSION}"
             raise GroupMarksError(reason)
         return {int(number): [str(mark) for mark in of_one] for number, of_one in document["marks"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise GroupMarksError(f"{GROUP_OFFSETS_TOPIC} holds an unreadable record: {error!r}") from error
 
 

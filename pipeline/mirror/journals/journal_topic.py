@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
@@ -23,6 +24,8 @@ from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError, PipelineError
 from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.errors import KafkaError
+from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.batch import BatchHeader, iterate_headers
 from pipeline.records.record import Record, records_of_batch
@@ -51,8 +54,15 @@ class JournalTopic:
     """
 
     def __init__(
-        self, destination: Cluster, name: str, configs: Mapping[str, str], apply: Callable[[Record], None]
+        self,
+        destination: Cluster,
+        name: str,
+        configs: Mapping[str, str],
+        apply: Callable[[Record], None],
+        *,
+        count_skipped: Callable[[int], None] = lambda _records: None,
     ) -> None:
+        """`count_skipped` is called with each number of skipped records, each record once."""
         self.skipped = 0
         """Number of records that were skipped."""
         self.begin = 0
@@ -61,16 +71,36 @@ class JournalTopic:
         self._name = name
         self._configs = configs
         self._apply = apply
+        self._count_skipped = count_skipped
         self._partition = TopicPartition(name, 0)
         self._position: int | None = None
         self._turn = trio.Lock()
 
     async def open(self) -> None:
-        """Create the topic unless it exists, and read it. Raises KafkaError, NetworkError and as `read_on`."""
+        """Create the topic unless it exists, and read it. Raises KafkaError, NetworkError and as `read_on`.
+
+        A topic that exists gets the settings without which it would lose records.
+        """
         replicas = await replicas_for(self._destination)
         topic = NewTopic(name=self._name, partitions=1, replication_factor=replicas, configs=self._configs)
         await create_topics(self._destination, [topic], exist_ok=True)
+        await self._mend_settings()
         await self.read_on()
+
+    async def _mend_settings(self) -> None:
+        """Set settings that somebody changed. If the destination refuses that, the log says so, and reading goes on."""
+        try:
+            found = await describe_topic_settings(
+                self._destination, [self._name], list(self._configs), timeout_s=TIMEOUT_S
+            )
+            settings = found.get(self._name, self._configs)
+            wrong = {name: value for name, value in self._configs.items() if settings.get(name) != value}
+            if wrong:
+                resource = ConfigResource(ResourceType.TOPIC, self._name)
+                await alter_configs(self._destination, {resource: wrong}, timeout_s=TIMEOUT_S)
+                logger.warning("journal_settings_mended", topic=self._name, settings=wrong)
+        except KafkaError as error:
+            logger.warning("journal_settings_not_mended", topic=self._name, needed=self._configs, error=str(error))
 
     async def read_on(self) -> None:
         """Apply all records up to the present end.
@@ -90,7 +120,7 @@ class JournalTopic:
             if self._position < end:
                 await self._read_to(end, self._position)
 
-    async def append(self, records: Sequence[tuple[bytes, bytes]], *, clock: Clock, rng: Random) -> None:
+    async def append(self, records: Sequence[tuple[bytes, bytes | None]], *, clock: Clock, rng: Random) -> None:
         """Append keys and values (acks=all), and read on. Raises DeliveryError and as `read_on`.
 
         After an error some or all records may be in the topic.
@@ -139,4 +169,5 @@ class JournalTopic:
 
     def _skip(self, offset: int, records: int, reason: str) -> None:
         self.skipped += records
+        self._count_skipped(records)
         logger.warning("journal_record_skipped", topic=self._name, offset=offset, records=records, error=reason)

@@ -9,21 +9,26 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.cli.audit import _mirror_routes
-from pipeline.client.admin.topics import create_partitions, delete_topics
+from pipeline.client.admin.resource_configs import describe_topic_settings
+from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.consumer.errors import PartitionFetchError
 from pipeline.client.producer.producer import open_producer
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import CorruptBatchError, NetworkError, PipelineError
-from pipeline.mirror.journals.table import TABLE_TOPIC, PartitionTableError
-from pipeline.mirror.journals.table_journal import JOURNAL, TableJournal
+from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
+from pipeline.mirror.groups.offset_plan import GROUP_OFFSETS_TOPIC, MarksKey, encode_marks
+from pipeline.mirror.journals.journal_topic import JournalLostRecordsError
+from pipeline.mirror.journals.table import TABLE_TOPIC
+from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.model import TopicPartition
 from pipeline.records.batch import HEADER_SIZE, write_crc
 from tests.support.brokers import clock
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, publish, until, until_copied
 from tests.support.partition_tables import STRAY, proposal, record
 
+JOURNAL = TopicPartition(TABLE_TOPIC, 0)
 SKIPPED = "mirror_table_records_skipped_total"
 
 
@@ -63,7 +68,7 @@ async def test_stray_records_stop_neither_mirror_nor_audit_and_are_counted_once(
             await publish(site.east, b"b", partition=1)
             await until_copied(site.hub, TopicPartition("clicks", 1), b"b")
             await until(lambda: site.metrics.get_sample_value(SKIPPED) == len(STRAY) + 2)
-    lines = [line["offset"] for line in logs if line["event"] == "table_record_skipped"]
+    lines = [line["offset"] for line in logs if line["event"] == "journal_record_skipped"]
     assert lines == [*range(len(STRAY) + 1), len(STRAY) + 2]
 
     metrics = CollectorRegistry()
@@ -112,8 +117,32 @@ async def test_a_journal_that_was_deleted_under_a_mirror_is_reported(site: Site)
     await journal.read_on()
     await delete_topics(site.hub, [TABLE_TOPIC])
     await opened_journal(site.hub, skipped)
-    with pytest.raises(PartitionTableError, match="was deleted or lost records"):
+    with pytest.raises(JournalLostRecordsError, match="was deleted or lost records"):
         await journal.read_on()
+
+
+async def test_a_journal_gets_the_settings_back_without_which_it_would_lose_records(site: Site) -> None:
+    wrong = {"cleanup.policy": "compact", "retention.ms": "60000"}
+    await create_topics(site.hub, [NewTopic(name=TABLE_TOPIC, partitions=1, configs=wrong)])
+    with structlog.testing.capture_logs() as logs:
+        await opened_journal(site.hub, [])
+        await opened_journal(site.hub, [])
+    found = await describe_topic_settings(site.hub, [TABLE_TOPIC], list(wrong), timeout_s=DEADLINE_S)
+    assert found[TABLE_TOPIC] == {"cleanup.policy": "delete", "retention.ms": "-1"}
+    assert [line["settings"] for line in logs if line["event"] == "journal_settings_mended"] == [found[TABLE_TOPIC]]
+
+
+async def test_stray_marks_of_group_offsets_are_skipped(site: Site) -> None:
+    journal = GroupOffsetJournal(site.hub, clock=clock, rng=Random(1))
+    await journal.read_on()
+    key = MarksKey(source="east", group="g", topic="clicks")
+    deep = b"[" * 10_000
+    async with open_producer(site.hub, ProducerConfig(linger_ms=0), clock=clock, rng=Random(1)) as producer:
+        for stray_key, value in ((deep, None), (b"{}", b"{}"), (key.encode(), deep), (key.encode(), b"\xff")):
+            await producer.send(GROUP_OFFSETS_TOPIC, value, key=stray_key, partition=0)
+    await journal.append([(key, encode_marks({0: ["7"]}))])
+    assert journal.groups_of("east") == ["g"]
+    assert journal.marks_of("east", "g") == {"clicks": {0: ["7"]}}
 
 
 @pytest.mark.parametrize("function", ["fetch_all_topics", "refresh"])

@@ -4,8 +4,10 @@ import json
 from typing import Any
 from uuid import UUID
 
-from pipeline.mirror.journals.table import MAX_RECORD_BYTES, Proposal, SourcePartition
+from pipeline.mirror.journals.table import MAX_RECORD_BYTES, TABLE_TOPIC, Proposal, SourcePartition
 from pipeline.model import TopicPartition
+
+JOURNAL = TopicPartition(TABLE_TOPIC, 0)
 
 
 def proposal(cluster: str, topic: str, partition: int, replica_topic: str | None = None) -> Proposal:

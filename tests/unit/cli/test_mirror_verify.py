@@ -12,9 +12,9 @@ import trio
 from pipeline.cli.mirror_verify import details_of
 from pipeline.cli.terminal.output import EXIT_FAILED, EXIT_NOT_COMPARED, EXIT_USAGE
 from pipeline.client.admin.offsets import delete_records
-from pipeline.mirror.journals.table_journal import JOURNAL
 from tests.support.brokers import serving_cluster
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, mirroring_of, publish, put, until_copied
+from tests.support.partition_tables import JOURNAL
 
 VALUES = [b"value %d" % number for number in range(20)]
 

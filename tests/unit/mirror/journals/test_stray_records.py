@@ -26,9 +26,8 @@ from pipeline.model import TopicPartition
 from pipeline.records.batch import HEADER_SIZE, write_crc
 from tests.support.brokers import clock
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, batch_at, make, publish, until, until_copied
-from tests.support.partition_tables import STRAY, proposal, record
+from tests.support.partition_tables import JOURNAL, STRAY, proposal, record
 
-JOURNAL = TopicPartition(TABLE_TOPIC, 0)
 SKIPPED = "mirror_table_records_skipped_total"
 
 

@@ -11,11 +11,11 @@ from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.journals.table import TABLE_TOPIC
-from pipeline.mirror.journals.table_journal import JOURNAL
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, publish, read, until, until_copied, until_said
+from tests.support.partition_tables import JOURNAL
 
 CLUSTERS = [{"name": "east", "bootstrap.servers": "one:1"}, {"name": "east", "bootstrap.servers": "two:1"}]
 

@@ -125,6 +125,10 @@ class PromotedTopicError(PipelineError):
         self.log_end_offset = log_end_offset
 
 
+class FencedCopierError(PipelineError):
+    """A newer copier has claimed the partition, so that the batches of this one are refused."""
+
+
 class StorageError(PipelineError):
     """The disk refused an operation on `path`."""
 

@@ -20,6 +20,7 @@ from pipeline.broker.replicas.assigner import ReplicaAssigner
 from pipeline.broker.replicas.lost_replicas import LostReplicas
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replicas.strays import StrayKeeper
+from pipeline.broker.replication.copier_claims import CopierClaims
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_writer import IsrWriter
 from pipeline.broker.replication.observer import LogObserver
@@ -120,7 +121,7 @@ def assemble(
         topics=TopicChanges(zookeeper, view, settings, strays.topic_ids, clock, rng),
         configs=ConfigChanges(zookeeper, view, settings),
         quotas=_quota_keeper(config),
-        produce=ProduceService(ProducerIds(zookeeper, own.id, clock)),
+        produce=ProduceService(ProducerIds(zookeeper, own.id, clock), CopierClaims(zookeeper)),
         fetch=FetchService(
             FetchSessions(config.max_fetch_sessions, rng, kept), FileOpenings(disks), leader_throttle(settings)
         ),

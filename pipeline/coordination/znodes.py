@@ -71,6 +71,11 @@ def partition_state_path(topic: str, partition: int) -> str:
     return f"{partition_path(topic, partition)}/state"
 
 
+def copier_path(topic: str, partition: int) -> str:
+    """`.../partitions/<partition>/copier`: ours, the highest copier epoch of a mirrored partition."""
+    return f"{partition_path(topic, partition)}/copier"
+
+
 def topic_config_path(topic: str) -> str:
     """`/config/topics/<topic>`: the settings of a topic that differ from the broker's."""
     return f"{TOPIC_CONFIGS}/{topic}"
@@ -311,6 +316,31 @@ class PartitionState:
             isr=fields.isr,
             controller_epoch=fields.controller_epoch,
         )
+
+
+class _CopierJson(BaseModel):
+    version: int
+    topic_id: str
+    epoch: Annotated[int, Field(ge=0, le=MAX_INT64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopierEpoch:
+    """The highest epoch of the copiers that have claimed a mirrored partition; see `copier_path`."""
+
+    topic_id: uuid.UUID
+    """Id of the topic. An epoch of a deleted topic of the same name does not count."""
+    epoch: int
+
+    def encode(self) -> bytes:
+        """JSON version 1."""
+        return to_json({"version": 1, "topic_id": encode_uuid(self.topic_id), "epoch": self.epoch})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Self:
+        """JSON version 1."""
+        fields = from_json(path, data, _CopierJson)
+        return cls(topic_id=decode_uuid(path, fields.topic_id), epoch=fields.epoch)
 
 
 class _ConfigJson(BaseModel):

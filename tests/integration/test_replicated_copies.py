@@ -1,4 +1,4 @@
-"""Copies on brokers in this process whose leader changes: whose copy a partition is, and what was aborted."""
+"""Copies on brokers in this process whose leader changes: whose copy a partition is, its copier, what was aborted."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from uuid import UUID
 import trio
 
 from pipeline.client.admin.topics import NewTopic, create_topics
-from pipeline.client.producer.raw_produce import can_check_sources, raw_produce
+from pipeline.client.producer.raw_produce import can_check_sources, can_fence_copiers, raw_produce
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -24,9 +24,15 @@ def origin(source: str) -> Origin:
     return Origin(source=source, path=(f"{source}-id",), topic="clicks", topic_id=UUID(int=1), partition=0)
 
 
-async def copy(brokers: Brokers, made: bytearray, source: str = "east") -> KafkaError | None:
-    tokens = {REPLICA: origin(source).token()}
-    found = await raw_produce(brokers.cluster, {REPLICA: made}, keep_offsets=True, timeout_s=DEADLINE_S, sources=tokens)
+async def copy(brokers: Brokers, made: bytearray, source: str = "east", epoch: int = -1) -> KafkaError | None:
+    found = await raw_produce(
+        brokers.cluster,
+        {REPLICA: made},
+        keep_offsets=True,
+        timeout_s=DEADLINE_S,
+        sources={REPLICA: origin(source).token()},
+        copier_epochs={REPLICA: epoch},
+    )
     error = found[REPLICA].error
     assert error is None or isinstance(error, KafkaError)
     return error
@@ -51,7 +57,33 @@ async def until_read(brokers: Brokers, *, stable: int, aborted: list[int]) -> No
     assert [found.first_offset for found in data.aborted_transactions or ()] == aborted
 
 
-async def test_the_next_leader_knows_the_source_and_the_aborted_transactions(tmp_path: Path) -> None:
+async def test_the_next_leader_knows_the_newest_copier(tmp_path: Path) -> None:
+    """Also if that copier has only claimed the partition, or copied while the next leader was away."""
+    async with replicated_cluster(tmp_path, 2, auto_leader_rebalance_enable=False) as brokers:
+        new = NewTopic(name="clicks", partitions=1, replication_factor=2, configs={"mirror.source": "east"})
+        await create_topics(brokers.cluster, [new])
+        await brokers.wait_for_isr("clicks", 2)
+        assert await copy(brokers, batch(b"a"), epoch=5) is None
+        for number, claimed in ((1, 6), (2, 8)):
+            assert await copy(brokers, bytearray(), epoch=claimed) is None
+            before = brokers.leader("clicks")
+            assert before is not None
+            await brokers.stop(before)
+            await brokers.wait_until(lambda before=before: brokers.leader("clicks") not in {None, before})  # type: ignore[misc]
+            leader = brokers.leader("clicks")
+            assert leader is not None
+            assert await can_fence_copiers(brokers.cluster, BrokerId(leader))
+            made = batch(b"b", base_offset=number)
+            for epoch in (claimed - 1, -1):
+                refused = await copy(brokers, made, epoch=epoch)
+                assert refused is not None
+                assert refused.code is ErrorCode.INVALID_PRODUCER_EPOCH
+            assert await copy(brokers, made, epoch=claimed) is None
+            await brokers.start(before)
+            await brokers.wait_for_isr("clicks", 2)
+
+
+async def test_the_next_leader_knows_the_source_the_source_and_the_aborted_transactions(tmp_path: Path) -> None:
     async with replicated_cluster(tmp_path, 2, auto_leader_rebalance_enable=False) as brokers:
         settings = {
             "mirror.source": "east",

@@ -83,12 +83,18 @@ class Broker:
         keep_offsets: bool = False,
         expected_end: int = -1,
         source: str = "",
+        copier_epoch: int = -1,
         transactional_id: str | None = None,
         timeout_ms: int = TIMEOUT_S * 1000,
         lane: str = "",
     ) -> PartitionProduceResponse:
         data = PartitionProduceData(
-            index=partition, records=records, keep_offsets=keep_offsets, expected_end=expected_end, source=source
+            index=partition,
+            records=records,
+            keep_offsets=keep_offsets,
+            expected_end=expected_end,
+            source=source,
+            copier_epoch=copier_epoch,
         )
         topics = [await self.named(TopicProduceData, topic, partition_data=[data])]
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics, transactional_id=transactional_id)

@@ -99,6 +99,8 @@ class Partition:
     """Why a read found no batch where one must be; None until that happens."""
     nothing_new: PartitionData | None = None
     """The answer to the last consumer that had read all, kept by `fetch_reading`."""
+    copier_epoch: int | None = None
+    """Highest epoch of the copiers of a mirrored partition (-1: none has one); None until this leader knows it."""
     keeps_promise: bool = False
     """True while nothing is acknowledged before it is flushed, as the log has promised or is about to promise."""
     _unflushed_messages: int = 0
@@ -134,6 +136,7 @@ class Partition:
             self.update(view)
             return
         self.log.begin_epoch(view.leader_epoch)
+        self.copier_epoch = None  # another leader may have taken a newer one
         if leadership is None:
             leadership = self.leadership = Leadership(self, self.upkeep.in_sync, view)
         else:
@@ -151,6 +154,7 @@ class Partition:
         """Give up leading or following, and wake all waiters if this broker led."""
         self.leader = NO_BROKER
         leadership, self.leadership = self.leadership, None
+        self.copier_epoch = None
         if leadership is not None:
             leadership.end()
             self.wake_all()

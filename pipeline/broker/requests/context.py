@@ -17,6 +17,7 @@ from pipeline.broker.membership.session_watch import SessionWatch
 from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replicas.strays import StrayKeeper
+from pipeline.broker.replication.copier_claims import CopierClaims
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.replication_quota import ReplicationThrottle
 from pipeline.broker.requests.fetch_sessions import FetchSessions
@@ -51,6 +52,7 @@ class ProduceService:
     """Parts that Produce requests share, and counts of their partitions, which metrics read."""
 
     ids: ProducerIds
+    claims: CopierClaims
     openers: ScanThreads = field(default_factory=partial(ScanThreads, OPENERS))
     partitions: int = 0
     failed_partitions: int = 0

@@ -7,6 +7,7 @@ from enum import Enum, auto
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.produce import (
+    NO_COPIER_EPOCH,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -69,6 +70,7 @@ def produce_request(
     keep_offsets: bool = False,
     ends: Mapping[TopicPartition, int] | None = None,
     sources: Mapping[TopicPartition, str] | None = None,
+    copier_epochs: Mapping[TopicPartition, int] | None = None,
 ) -> ProduceRequest:
     """Return one request for the batches of these partitions, with names and ids of topics, so for any version."""
     topics: dict[str, list[PartitionProduceData]] = {}
@@ -80,6 +82,7 @@ def produce_request(
                 keep_offsets=keep_offsets,
                 expected_end=-1 if ends is None else ends[topic_partition],
                 source="" if sources is None else sources[topic_partition],
+                copier_epoch=NO_COPIER_EPOCH if copier_epochs is None else copier_epochs[topic_partition],
             )
         )
     return ProduceRequest(

@@ -15,6 +15,7 @@ from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
     ACKS_ALL,
+    FIRST_VERSION_OF_COPIER_EPOCHS,
     FIRST_VERSION_OF_SOURCES,
     KEEP_OFFSETS_FEATURE,
     PartitionProduceResponse,
@@ -53,6 +54,12 @@ async def can_check_sources(cluster: Cluster, broker: BrokerId) -> bool:
     return highest >= FIRST_VERSION_OF_SOURCES
 
 
+async def can_fence_copiers(cluster: Cluster, broker: BrokerId) -> bool:
+    """Return True if the broker refuses older copier epochs. Raises NetworkError, DeadlineExceededError."""
+    _, highest = (await cluster.features(broker)).get(KEEP_OFFSETS_FEATURE, (0, 0))
+    return highest >= FIRST_VERSION_OF_COPIER_EPOCHS
+
+
 async def raw_produce(
     cluster: Cluster,
     batches: Mapping[TopicPartition, RecordsData],
@@ -61,13 +68,16 @@ async def raw_produce(
     timeout_s: float,
     ends: Mapping[TopicPartition, int] | None = None,
     sources: Mapping[TopicPartition, str] | None = None,
+    copier_epochs: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, RawProduced]:
     """Append the batches of each partition, acks=all, one request for each leader, all leaders at once.
 
     Our brokers accept several batches per partition, Apache Kafka one. Retries while a partition's leader moves, until
     `timeout_s`. A lost answer is retried only with `keep_offsets`, since a second append of the same batches is then
     refused as an overlap. With `ends`, a log with another end appends nothing. With `sources`
-    (`Origin.token` by replica partition), a partition that is a copy of another source partition appends nothing.
+    (`Origin.token` by replica partition), a partition that is a copy of another source partition appends nothing. With
+    `copier_epochs`, a partition that a newer copier has claimed appends nothing; without records the request is a claim
+    alone, whose result is the log end offset.
 
     Never raises for a single partition: each has its own result.
     """
@@ -80,7 +90,17 @@ async def raw_produce(
         async with trio.open_nursery() as nursery:
             for leader, share in _by_leader(cluster, left).items():
                 nursery.start_soon(
-                    _append, cluster, leader, share, keep_offsets, ends, sources, deadline, results, again
+                    _append,
+                    cluster,
+                    leader,
+                    share,
+                    keep_offsets,
+                    ends,
+                    sources,
+                    copier_epochs,
+                    deadline,
+                    results,
+                    again,
                 )
         left = {topic_partition: left[topic_partition] for topic_partition in again}
         if left:
@@ -108,6 +128,7 @@ async def _append(
     keep_offsets: bool,
     ends: Mapping[TopicPartition, int] | None,
     sources: Mapping[TopicPartition, str] | None,
+    copier_epochs: Mapping[TopicPartition, int] | None,
     deadline: float,
     results: dict[TopicPartition, RawProduced],
     again: set[TopicPartition],
@@ -126,6 +147,7 @@ async def _append(
             keep_offsets=keep_offsets,
             ends=ends,
             sources=sources,
+            copier_epochs=copier_epochs,
         )
         response: ProduceResponse = await cluster.request(leader, request, timeout_s=timeout_s)
         answers = dict(produce_answers(response, ids))

@@ -8,8 +8,8 @@ transactions (KIP-890), 13 addresses topics by id (KIP-516).
 
 Our own tagged fields, which other servers and clients skip: `keep_offsets` asks for the batches' base offsets to be
 kept instead of assigned, `expected_end` names the end that the log must have (-1: any), `source` the partition that the
-batches are copied from (`Origin.token`), and `log_end_offset` tells where the log ends, after success and after an
-overlap.
+batches are copied from (`Origin.token`), `copier_epoch` the epoch of the copier that sends them (-1: none), and
+`log_end_offset` tells where the log ends, after success and after an overlap.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,13 @@ FIRST_VERSION_OF_TOPIC_IDS = 13
 ACKS_ALL = -1
 
 KEEP_OFFSETS_FEATURE = "pipeline.keep_offsets"
-"""The feature by which ApiVersions tells that the broker heeds `keep_offsets`, from version 2 on also `source`."""
-KEEP_OFFSETS_VERSIONS = (1, 2)
+"""The feature by which ApiVersions tells that the broker heeds `keep_offsets`, from version 2 on also `source`, from
+version 3 on also `copier_epoch`."""
+KEEP_OFFSETS_VERSIONS = (1, 3)
 FIRST_VERSION_OF_SOURCES = 2
+FIRST_VERSION_OF_COPIER_EPOCHS = 3
+NO_COPIER_EPOCH = -1
+"""Copier epoch of a mirror that shares its work with no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class PartitionProduceData:
     keep_offsets: Annotated[Bool, Wire(since=9, tag=10000)] = False
     expected_end: Annotated[Int64, Wire(since=9, tag=10001)] = -1
     source: Annotated[String, Wire(since=9, tag=10002)] = ""
+    copier_epoch: Annotated[Int64, Wire(since=9, tag=10003)] = NO_COPIER_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

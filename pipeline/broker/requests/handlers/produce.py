@@ -4,7 +4,9 @@ the present leader of a partition that moved (KIP-951), v13: topic ids (KIP-516)
 - Several batches of a partition are accepted, from a producer at most MAX_BATCHES.
 - Beyond Kafka: the tagged field `keep_offsets` keeps the batches' offsets, in mirror topics alone; `expected_end` then
   names the required log end offset, so that the mirror never leaves an unintended gap, and `source` the partition that
-  the batches come from, which the topic's `mirror.partitions` must name. A topic with `mirror.promoted` refuses all
+  the batches come from, which the topic's `mirror.partitions` must name. `copier_epoch` must not be below the highest
+  one of the partition (INVALID_PRODUCER_EPOCH); a higher one is claimed first (`copier_claims`), and a request without
+  records is the claim alone, answered with the log end offset. A topic with `mirror.promoted` refuses all
   batches with kept offsets (PRODUCER_FENCED), and answers with the log end offset. A mirror may send more batches,
   which are appended in slices: if a slice is refused, the earlier ones stay, and the mirror reads the log end offset.
 - Topic settings are checked against the batches' headers; batches that must be opened for them are, in a thread
@@ -26,9 +28,11 @@ import trio
 
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
+from pipeline.broker.replication.copier_claims import check_copier
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.waiters import CommitWait
 from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.requests.copied_batches import check_mirror, claimed, due_claims, find_led
 from pipeline.broker.requests.current_leaders import MOVED, find_current_leader
 from pipeline.broker.runtime.slicing import Turns
 from pipeline.errors import (
@@ -47,8 +51,8 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
     ACKS_ALL,
     FIRST_BATCH_VERSION,
-    FIRST_VERSION_OF_TOPIC_IDS,
     FIRST_VERSION_OF_ZSTD,
+    NO_COPIER_EPOCH,
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -108,7 +112,26 @@ _Outcomes = list[_Outcome]
 def handle(
     broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
 ) -> ProduceResponse | Owed | Awaitable[ProduceResponse | None] | None:
-    """Answer at once, unless batches must be opened, or the answer waits for a disk or for other replicas."""
+    """Answer at once, unless batches must be opened, or the answer waits for a claim, a disk, or other replicas."""
+    claims = due_claims(broker, request, version)
+    return _claim_and_append(broker, request, version, claims) if claims else _append_all(broker, request, version)
+
+
+async def _claim_and_append(
+    broker: BrokerContext, request: ProduceRequest, version: int, claims: Sequence[tuple[Partition, int]]
+) -> ProduceResponse | None:
+    await broker.produce.claims.settle(claims)
+    answer = _append_all(broker, request, version)
+    if answer is None or isinstance(answer, ProduceResponse):
+        return answer
+    done = await answer
+    assert done is None or isinstance(done, ProduceResponse)
+    return done
+
+
+def _append_all(
+    broker: BrokerContext, request: ProduceRequest, version: int
+) -> ProduceResponse | Owed | Awaitable[ProduceResponse | None] | None:
     if _is_large(request):
         return _append_in_turns(broker, request, version)
     refusal = _refuse_request(request, version)
@@ -254,10 +277,7 @@ def _append(
     try:
         if refusal is not None:
             raise refusal
-        if version < FIRST_VERSION_OF_TOPIC_IDS:
-            partition = broker.find_partition(topic.name, data.index)
-        else:
-            partition = broker.find_partition_by_id(topic.topic_id, data.index)
+        partition = find_led(broker, topic, data, version)
         if partition.topic_partition.topic == GROUP_METADATA_TOPIC:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "Only group coordinators write here.")
         if not isinstance(data.records, memoryview):
@@ -266,7 +286,9 @@ def _append(
         if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_MAGICS:
             raise KafkaError(ErrorCode.INVALID_RECORD, "Message formats v0 and v1 are not kept; send v2 batches.")
         if keep_offsets or partition.settings.mirror_source is not None:
-            _check_mirror(partition, data)
+            check_mirror(partition, data)
+            if data.copier_epoch != NO_COPIER_EPOCH and not len(records):
+                return claimed(partition, data)
         if data.expected_end not in {-1, partition.log.log_end_offset}:
             raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
         if request.acks == ACKS_ALL and (leadership := partition.leading()).has_followers:
@@ -310,24 +332,6 @@ def _appended(
     end_offset = Offset(info.last_offset + 1)
     committed = leadership.commit_wait(end_offset) if acks == ACKS_ALL else None
     return _Appended(partition, end_offset if awaits_flush else None, committed, response)
-
-
-def _check_mirror(partition: Partition, data: PartitionProduceData) -> None:
-    topic, source = partition.topic_partition.topic, partition.settings.mirror_source
-    if data.keep_offsets and (promotion := partition.settings.promotion) is not None:
-        raise PromotedTopicError(promotion.refusal_of(topic), partition.log.log_end_offset)
-    if source is not None and not data.keep_offsets:
-        raise KafkaError(
-            ErrorCode.POLICY_VIOLATION, f"{topic} is a read-only mirror of {source}; produce to its source."
-        )
-    if source is None and data.keep_offsets:
-        raise KafkaError(
-            ErrorCode.POLICY_VIOLATION, f"{topic} has no mirror.source: it is no mirror and assigns its own offsets."
-        )
-    if data.keep_offsets and (provenance := partition.settings.provenance) is not None:
-        reason = provenance.refusal_of(partition.topic_partition, data.source)
-        if reason is not None:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
 
 
 def _refused(broker: BrokerContext, index: int, error: PipelineError) -> PartitionProduceResponse:
@@ -413,6 +417,8 @@ async def _append_placed(
     while True:
         now_ms = broker.clock()
         leadership = partition.leading()
+        if data.keep_offsets:
+            check_copier(partition, data.copier_epoch)
         if data.expected_end not in {-1, partition.log.log_end_offset}:
             raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
         if acks == ACKS_ALL:

@@ -87,6 +87,7 @@ class MirrorStatus(Collector):
         self,
         sources: Mapping[str, SourceCopies],
         groups: Mapping[str, Callable[[], dict[str, Any]]],
+        contacts: Mapping[str, SourceContact],
         metrics: MirrorMetrics,
         *,
         clock: Clock,
@@ -95,7 +96,7 @@ class MirrorStatus(Collector):
         """`groups`: functions that return the state of copied group offsets, for the sources that have them copied."""
         self.error: str | None = NOT_REACHED_YET
         """Problem of the destination at the start."""
-        self.contacts = {name: SourceContact() for name in sources}
+        self._contacts = contacts
         self.topics: Callable[[], list[dict[str, Any]]] = list
         """Returns the replica topics that differ from their sources in settings."""
         self.flows: Callable[[], list[dict[str, Any]]] = list
@@ -141,7 +142,7 @@ class MirrorStatus(Collector):
         )
         lags: list[tuple[tuple[str, str, str], Lag]] = []
         for name, copies in self._sources.items():
-            up.add_metric([name], float(self.contacts[name].present(now)[0]))
+            up.add_metric([name], float(self._contacts[name].present(now)[0]))
             age.add_metric([name], _number(self._answer_age_s(name, now)))
             views = [self._view(copy, now, now_ms) for copy in copies.states.values()]
             counts = Counter(view.state for view in views)
@@ -178,13 +179,13 @@ class MirrorStatus(Collector):
         return CopyView(copy, CopyState.COPYING if lag.offsets else CopyState.CAUGHT_UP, lag, None, None)
 
     def _answer_age_s(self, name: str, now: float) -> float | None:
-        times = [self.contacts[name].answered_at, self._sources[name].answered_at]
+        times = [self._contacts[name].answered_at, self._sources[name].answered_at]
         last = max((time for time in times if time is not None), default=None)
         return None if last is None else now - last
 
     def _source_document(self, name: str, now: float, now_ms: int) -> dict[str, Any]:
         copies = self._sources[name]
-        is_up, error, since = self.contacts[name].present(now)
+        is_up, error, since = self._contacts[name].present(now)
         views = [self._view(copy, now, now_ms) for _, copy in sorted(copies.states.items())]
         counts = Counter(view.state for view in views)
         return {

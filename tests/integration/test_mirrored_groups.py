@@ -201,8 +201,10 @@ async def test_zookeeper_does_not_speak_for_a_broker_that_is_away(
             with monkeypatch.context() as patch:
                 patch.setattr(offset_copier, "list_groups_of", fail)
                 await until_copied(site.hub, CLICKS, *VALUES[:10])
-                rounds = service._groups["east"]._rounds
-                await until(lambda: service._groups["east"]._rounds > rounds + 2)
+                groups = service.sources["east"].groups
+                assert groups is not None
+                rounds = groups._rounds
+                await until(lambda: groups._rounds > rounds + 2)
                 assert groups_status(service)["error"] == "broker 1 is on strike"
                 written.append(await committed_offsets(site.hub, "both"))
             await until_committed(site.hub, "both", {0: 8})

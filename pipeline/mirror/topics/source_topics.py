@@ -28,11 +28,6 @@ class SourceTopic:
         """Return the source partition of which a partition is itself a copy; None if it is none."""
         return None if self.provenance is None else self.provenance.origin_of(partition)
 
-    def path_of(self, partition: int, cluster_id: str) -> tuple[str, ...]:
-        """Return the ids of the clusters that the records of a partition have passed, the source's id last."""
-        origin = self.origin_of(partition)
-        return (cluster_id,) if origin is None else (*origin.path, cluster_id)
-
 
 class SourceTopics:
     """Topics of one source, by name."""

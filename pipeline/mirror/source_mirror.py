@@ -1,0 +1,231 @@
+"""A mirror of one source: its topics are looked for, entered in the table, and copied."""
+
+from collections.abc import Iterable, Sequence
+
+import structlog
+import trio
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.metadata import ClusterMetadata
+from pipeline.errors import PipelineError
+from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copying.copier import SourceCopier
+from pipeline.mirror.copying.copies import Advice
+from pipeline.mirror.failover.promotion import promotions_of
+from pipeline.mirror.groups.offset_copier import GroupOffsetCopier
+from pipeline.mirror.hub import Hub
+from pipeline.mirror.journals.table import Assignment, SourcePartition
+from pipeline.mirror.status import SourceContact
+from pipeline.mirror.topic_settings import CombinedSettings
+from pipeline.mirror.topics.flows import SourceFlows
+from pipeline.mirror.topics.known_sources import is_recreated
+from pipeline.mirror.topics.replica_topics import NotAReplicaError
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.provenance import Origin
+
+FIRST_ANSWER_TIMEOUT_S = 2.0
+"""Shorter than `produce.timeout.ms`, so that a cluster that is away at the start is soon reported."""
+
+logger = structlog.get_logger()
+
+
+class SourceMirror:
+    """Mirrors one source into the hub while `run` runs. A source that is away delays no other."""
+
+    def __init__(self, name: str, source: Cluster, hub: Hub, config: MirrorConfig, flows: SourceFlows) -> None:
+        self.name = name
+        self.contact = SourceContact()
+        self.copier = SourceCopier(
+            name, source, hub.cluster, config, flows, hub.metrics, hub.gaps, hub.epochs, clock=hub.clock
+        )
+        self.copies = self.copier.copies
+        self.groups: GroupOffsetCopier | None = None
+        """Copier of committed offsets of groups; None unless `group.offsets.enabled`."""
+        self._source = source
+        self._hub = hub
+        self._config = config
+        hub.add_source(name, source)
+        self._known = hub.sources.by_name[name]
+
+    async def run(self) -> None:
+        """Mirror until cancelled. The hub is open by then."""
+        self._expect_copies()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.copier.run)
+            nursery.start_soon(self._refresh_regularly)
+            if self._config.topic_settings:
+                nursery.start_soon(self._follow_settings)
+            if self.groups is not None:
+                nursery.start_soon(self.groups.run)
+
+    def _expect_copies(self) -> None:
+        """Show the partitions of the table from the start on, also if the source is away."""
+        for assignment in self._hub.journal.table.assignments():
+            source = assignment.source
+            if source.cluster == self.name and self._hub.selected.is_selected(self.name, source.partition.topic):
+                self.copies.expect(assignment)
+
+    async def _refresh_regularly(self) -> None:
+        """Look for new topics and partitions until cancelled."""
+        timeout_s = FIRST_ANSWER_TIMEOUT_S
+        while True:
+            try:
+                with unwrapped_errors():
+                    self.contact.set_error(await self._refresh(timeout_s))
+            except PipelineError as error:
+                self.contact.set_error(str(error))
+            if self.contact.error is not None:
+                logger.warning("refresh_failed", source=self.name, error=self.contact.error)
+            await trio.sleep(self._config.refresh_interval_ms / 1000)
+            timeout_s = self._config.produce_timeout_ms / 1000
+
+    async def _refresh(self, timeout_s: float) -> str | None:
+        """Look once and return the source's problem, if any. Raises PipelineError if the destination refuses writes."""
+        hub, known = self._hub, self._hub.sources
+        self.contact.begin()
+        try:
+            with unwrapped_errors():
+                view = await self._source.fetch_all_topics(timeout_s=timeout_s)
+                known.cluster_ids[self.name] = view.cluster_id
+                selected = hub.selected.choose(self.name, view)
+                if known.refusal_of(self.name) is None:
+                    described = self._known.described
+                    described.take(await described.read(selected, timeout_s=timeout_s))
+            self.contact.end(is_answered=True)
+            hub.selected.take(self.name, selected)
+            self._known.is_accepted = True
+        except PipelineError as error:
+            self.contact.end(is_answered=False)
+            return str(error)
+        finally:
+            hub.note_asked(self.name)
+        await hub.wait_for_all_asked()
+        async with hub.turn:
+            await hub.journal.read_on()
+            refusal, unlisted = known.refusal_of(self.name), None
+            if refusal is None:
+                unlisted = await hub.journal.propose(known.proposals(self.name), clock=hub.clock, rng=hub.rng)
+                refusal = known.refusal_of(self.name)  # another mirror's records may have come first
+                hub.selected.take(self.name, selected)
+            if refusal is not None:
+                known.reject(self.name)
+                self.copies.reject_all(refusal)
+                return refusal
+            problem = "; ".join(filter(None, (unlisted, await self._take_in()))) or None
+            self._reject_gone(view)
+            await hub.gaps.read_on()  # another mirror may have recorded the gap of a halted partition
+        return problem
+
+    async def _take_in(self) -> str | None:
+        """Copy the source's partitions. Return the problems of replicas, and of partitions that come in a loop."""
+        hub = self._hub
+        problems: dict[str, str] = self._reject_loops()
+        counts = hub.sources.partition_counts()
+        copies: dict[str, list[tuple[SourcePartition, Assignment]]] = {}
+        for proposal in hub.sources.proposals(self.name):
+            assignment = hub.journal.table.assignment(self.name, proposal.source.partition)
+            if assignment is not None:
+                copies.setdefault(assignment.replica.topic, []).append((proposal.source, assignment))
+        states = self.copies.states.values()
+        await hub.replicas.look_up(copies, {copy.assignment.replica.topic for copy in states if copy.error})
+        promoted = await promotions_of(hub.cluster, copies, timeout_s=self._config.produce_timeout_ms / 1000)
+        for topic, entries in copies.items():
+            if topic in promoted:
+                for _, assignment in entries:
+                    reason = promoted[topic].refusal_of(topic)
+                    self.copies.reject(assignment, reason, advice=Advice.LEAVE_PROMOTED)
+                continue
+            try:
+                refusal = hub.sources.refused_settings(self.name, {source.partition.topic for source, _ in entries})
+                if refusal is not None:
+                    problems[topic] = refusal
+                    if topic not in hub.replicas.topics:
+                        continue
+                await self._assign(topic, counts[topic], entries)
+            except PipelineError as error:
+                problems[topic] = f"replica {topic}: {error}"
+        return "; ".join(problems.values()) or None
+
+    def _reject_loops(self) -> dict[str, str]:
+        """Reject partitions that come in a loop and have entries in the table. Return a reason for each topic."""
+        reasons: dict[str, str] = {}
+        for partition, reason in self._hub.sources.loops(self.name):
+            reasons[partition.topic] = reason
+            assignment = self._hub.journal.table.assignment(self.name, partition)
+            if assignment is not None:
+                self.copies.reject(assignment, reason, advice=Advice.EXCLUDE_LOOP)
+        return reasons
+
+    async def _assign(self, topic: str, count: int, entries: Sequence[tuple[SourcePartition, Assignment]]) -> None:
+        """Bring a replica up to date, and copy these partitions into it. Raises as `ReplicaTopics.ensure`."""
+        hub, copies = self._hub, self.copies
+        origins: dict[int, Origin] = {}
+        for source, assignment in entries:
+            if not is_recreated(source, assignment):
+                origins[assignment.replica.partition] = hub.sources.origin_of(self.name, assignment)
+                continue
+            found = f"the topic was deleted and created again in {self.name}"
+            reason = f"{found}, and {assignment.replica} is the copy of the old topic: give the new topic another name"
+            copies.reject(assignment, reason)
+        try:
+            refused = await hub.replicas.ensure(
+                topic, count, hub.selected.sources_of(topic), self._settings_of(topic), origins
+            )
+        except NotAReplicaError as error:
+            for _, assignment in entries:
+                copies.reject(assignment, str(error), advice=Advice.REPLACE_HUB_TOPIC)
+            raise
+        for _, assignment in entries:
+            number = assignment.replica.partition
+            if number in refused:
+                copies.reject(assignment, refused[number], advice=Advice.RESTORE_TABLE)
+            elif number in origins:
+                copies.assign(assignment, origins[number].token())
+
+    def _settings_of(self, replica_topic: str) -> CombinedSettings | None:
+        replica = self._hub.replicas.topics.get(replica_topic)
+        return self._hub.sources.settings_of(replica_topic, None if replica is None else replica.values)
+
+    async def _changes_of(self, topics: Iterable[str], timeout_s: float) -> set[str]:
+        """Read the settings of the source's topics, and return the topics with new ones."""
+        described = self._known.described
+        found = described.changed(await described.read(topics, timeout_s=timeout_s, with_provenance=False))
+        if found:  # of topics that were recreated just now they are not meant
+            now = (await self._source.fetch_all_topics(timeout_s=timeout_s)).topics
+            ids = {topic: known.id for topic, known in self._hub.selected.of(self.name).items()}
+            found = {topic: new for topic, new in found.items() if topic in now and ids.get(topic) == now[topic].id}
+        described.take(found)
+        return set(found)
+
+    async def _follow_settings(self) -> None:
+        """Have replicas follow changes of the settings of the source's topics, until cancelled."""
+        changed: set[str] = set()
+        timeout_s = self._config.produce_timeout_ms / 1000
+        while True:
+            await trio.sleep(self._config.topic_settings_interval_ms / 1000)
+            topics = self._hub.selected.of(self.name).keys() & self._known.described.topics.keys()
+            if not topics or not self._known.is_accepted:
+                continue
+            try:
+                with unwrapped_errors():
+                    changed |= await self._changes_of(topics, timeout_s)
+                    for topic in sorted(changed):
+                        replica = self._hub.selected.replica_of(self.name, topic)
+                        if replica is not None:
+                            await self._hub.replicas.follow(replica, self._settings_of(replica))
+                        changed.discard(topic)
+            except PipelineError as error:
+                logger.warning("settings_not_followed", source=self.name, waiting=len(changed), error=str(error))
+
+    def _reject_gone(self, view: ClusterMetadata) -> None:
+        """Reject the entries of the table whose partition the source no longer has."""
+        for assignment in self._hub.journal.table.assignments():
+            source = assignment.source
+            topic, number = source.partition.topic, source.partition.partition
+            # A topic with an error exists, but this answer does not list its partitions.
+            is_selected = source.cluster == self.name and self._hub.selected.is_selected(self.name, topic)
+            if not is_selected or topic in view.errors:
+                continue
+            if topic not in view.topics or number not in view.topics[topic].partitions:
+                reason = f"no longer exists in {self.name}; the replica keeps its records"
+                self.copies.reject(assignment, reason, advice=Advice.EXCLUDE)

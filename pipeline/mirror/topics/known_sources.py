@@ -1,0 +1,162 @@
+"""The sources of a mirror as each one last answered, and what follows for the table and the replicas.
+
+Invariant: a replica has records of several sources, so whatever it needs follows from what is known of all of them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.mirror.journals.table import Assignment, PartitionTable, Proposal, SourcePartition
+from pipeline.mirror.topic_settings import CombinedSettings, SettingValue, TopicShare, combine_settings
+from pipeline.mirror.topics.loops import loop_of, path_of
+from pipeline.mirror.topics.selected_topics import SelectedTopics
+from pipeline.mirror.topics.source_identity import refusal_of
+from pipeline.mirror.topics.source_topics import SourceTopics
+from pipeline.model import TopicPartition
+from pipeline.protocol.schema import ZERO_UUID
+from pipeline.provenance import Origin
+
+
+@dataclass(slots=True)
+class KnownSource:
+    """Last answers of one source."""
+
+    described: SourceTopics
+    is_accepted: bool = False
+    """True if the source has answered and was not refused."""
+
+
+class KnownSources:
+    """The sources by name, in the order of the settings."""
+
+    def __init__(
+        self, destination: Cluster, table: PartitionTable, selected: SelectedTopics, setting_names: Sequence[str]
+    ) -> None:
+        """`setting_names` are the settings that replicas take from their sources."""
+        self._destination = destination
+        self._table = table
+        self._setting_names = setting_names
+        self.selected = selected
+        self.by_name: dict[str, KnownSource] = {}
+        self.cluster_ids: dict[str, str | None] = {}
+        """Cluster ids by name; None for a source that has not answered, or has no id."""
+
+    def add(self, name: str, source: Cluster) -> KnownSource:
+        """Add a source that has not answered yet."""
+        self.by_name[name] = KnownSource(SourceTopics(source, self._setting_names))
+        self.cluster_ids[name] = None
+        return self.by_name[name]
+
+    def refusal_of(self, name: str) -> str | None:
+        """Return the reason why a source must not be copied, None if it may be."""
+        return refusal_of(name, self.cluster_ids, self._destination.view.cluster_id, self._table)
+
+    def reject(self, name: str) -> None:
+        """Drop what a source has answered: it turned out to be another cluster."""
+        self.selected.take(name, {})
+        self.by_name[name].described.forget()
+        self.by_name[name].is_accepted = False
+
+    def proposals(self, name: str) -> list[Proposal]:
+        """Return a proposal for each partition of a source's selected topics, without partitions in a loop."""
+        return [
+            Proposal(
+                source=SourcePartition(
+                    cluster=name,
+                    partition=TopicPartition(topic.name, number),
+                    topic_id=topic.id,
+                    cluster_id=self.cluster_ids[name],
+                ),
+                replica_topic=replica,
+            )
+            for _, topic in sorted(self.selected.of(name).items())
+            for replica in [self.selected.replica_of(name, topic.name)]
+            if replica is not None
+            for number in sorted(topic.partitions)
+            if self._loop_of(name, TopicPartition(topic.name, number)) is None
+        ]
+
+    def loops(self, name: str) -> Iterator[tuple[TopicPartition, str]]:
+        """Yield the partitions of a source's selected topics that come in a loop, with the reasons."""
+        for topic in self.selected.of(name).values():
+            for number in topic.partitions:
+                partition = TopicPartition(topic.name, number)
+                reason = self._loop_of(name, partition)
+                if reason is not None:
+                    yield partition, reason
+
+    def partition_counts(self) -> dict[str, int]:
+        """Return the number of partitions that each replica topic needs for the partitions that its sources have.
+
+        Entries of other partitions do not count, so a stray record cannot make a topic grow without bound.
+        """
+        counts: dict[str, int] = {}
+        for name in self.by_name:
+            for proposal in self.proposals(name):
+                found = self._table.assignment(name, proposal.source.partition)
+                if found is not None:
+                    needed = found.replica.partition + 1
+                    counts[found.replica.topic] = max(counts.get(found.replica.topic, 0), needed)
+        return counts
+
+    def origin_of(self, name: str, assignment: Assignment) -> Origin:
+        """Return the provenance of the records of a source partition."""
+        source = assignment.source
+        topic, number = source.partition
+        path = path_of(self._origin_at(name, source.partition), self.cluster_ids[name] or name)
+        return Origin(source=name, path=path, topic=topic, topic_id=source.topic_id, partition=number)
+
+    def refused_settings(self, name: str, topics: Iterable[str]) -> str | None:
+        """Return the reason why settings of source topics cannot be read, None if they can or need not be."""
+        known = self.by_name[name].described.topics
+        refused = [known[topic].refusal for topic in topics if topic in known and known[topic].refusal]
+        if not refused or not self._setting_names:
+            return None
+        return f"{refused[0]}: permit DescribeConfigs at {name}, or set topic.settings = []"
+
+    def settings_of(self, replica_topic: str, present: dict[str, SettingValue] | None) -> CombinedSettings | None:
+        """Return the settings that a replica should have.
+
+        The replica's `present` settings, if it exists, stand for those of sources that were not asked yet, or have
+        deleted the topic.
+        """
+        recorded = self._table.topics_of(replica_topic)
+        shares = []
+        for name, source in self.by_name.items():
+            topics = self.selected.topics_of(name, replica_topic)
+            for topic in topics:
+                described = None if self._is_replaced(name, topic) else source.described.topics.get(topic)
+                is_selected = described is not None and topic in self.selected.of(name)
+                has_topic = not source.is_accepted or is_selected
+                label = name if len(topics) == 1 else f"{name}/{topic}"
+                if described is not None and (described.values or described.refusal is None):
+                    shares.append(TopicShare(source=label, values=described.values, has_topic=has_topic))
+                elif present is not None and (name, topic) in recorded:
+                    shares.append(TopicShare(source=label, values=present, has_topic=has_topic))
+        return combine_settings(shares, self._setting_names)
+
+    def _is_replaced(self, name: str, topic: str) -> bool:
+        """Return True if the source's topic is a new one of this name, whose settings are not for the old copy."""
+        found = self.selected.of(name).get(topic)
+        if found is None or not found.partitions:
+            return False
+        partition = TopicPartition(topic, min(found.partitions))
+        assignment = self._table.assignment(name, partition)
+        now = SourcePartition(cluster=name, partition=partition, topic_id=found.id)
+        return assignment is not None and is_recreated(now, assignment)
+
+    def _loop_of(self, name: str, partition: TopicPartition) -> str | None:
+        origin = self._origin_at(name, partition)
+        return loop_of(origin, partition, name, self.cluster_ids, self._destination.view.cluster_id)
+
+    def _origin_at(self, name: str, partition: TopicPartition) -> Origin | None:
+        """Return the provenance that the source itself records; None if its partition is no copy."""
+        described = self.by_name[name].described.topics.get(partition.topic)
+        return None if described is None else described.origin_of(partition.partition)
+
+
+def is_recreated(now: SourcePartition, assignment: Assignment) -> bool:
+    """Return True if the source's topic was deleted and created again since the table got the assignment."""
+    recorded = assignment.source.topic_id
+    return ZERO_UUID not in (recorded, now.topic_id) and recorded != now.topic_id

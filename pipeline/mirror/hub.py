@@ -50,9 +50,9 @@ class Hub:
     async def open(self, *, timeout_s: float) -> None:
         """Read all journals; `timeout_s` bounds the first contact. Raises PipelineError."""
         await self.cluster.refresh(timeout_s=timeout_s)
-        await self.journal.open()
-        await self.gaps.open()
-        await self.epochs.open()
+        async with trio.open_nursery() as nursery:
+            for journal in (self.journal, self.gaps, self.epochs):
+                nursery.start_soon(journal.open)
 
     def add_source(self, name: str, source: Cluster) -> None:
         """Add a source that has not answered yet."""

@@ -56,6 +56,7 @@ class _Connection:
         self._waiting: deque[_Reply] = deque()
         self._sending = trio.StrictFIFOLock()
         self._failure: PipelineError | None = None
+        self._is_abandoned = False
         self._versions: Mapping[int, VersionRange] = {}
         self.features: Mapping[str, VersionRange] = {}
 
@@ -132,10 +133,16 @@ class _Connection:
                     reply.arrived.set()
         except (NetworkError, ProtocolError) as error:
             self.fail(error)
-            on_lost()
+            if not self._is_abandoned:
+                on_lost()
         except BaseException:
             self.fail(NetworkError("the connection pool is closed"))
             raise
+
+    def abandon(self, lane: str) -> None:
+        """Close the connection of a lane whose client is done. That is no loss, and not reported as one."""
+        self._is_abandoned = True
+        self.fail(NetworkError(f"the client of the lane {lane!r} to {self._address} is closed"))
 
     def fail(self, error: PipelineError) -> None:
         """Close the connection, and fail all requests under way."""
@@ -188,6 +195,13 @@ class ConnectionPool:
         with trio.move_on_after(timeout_s):
             return (await self._connection(address, "")).features
         raise DeadlineExceededError(f"{address} could not be reached within {timeout_s:g} s")
+
+    def close_lane(self, lane: str) -> None:
+        """Close the connections of a lane: its requests under way fail, and their servers need not finish them."""
+        for key in [key for key in self._connections if key[1] == lane]:
+            self._connections.pop(key).abandon(lane)
+        for key in [key for key in self._opening if key[1] == lane]:
+            del self._opening[key]
 
     def close(self) -> None:
         """Open no more connections. The open ones end with the pool's block."""

@@ -64,6 +64,7 @@ class Cluster:
         self._failed_at: dict[HostPort, float] = {}
         self._last_source: BrokerId | None = None
         self._fallen_epochs = FallenEpochs()
+        self._lanes = 0
 
     def track(self, topics: Iterable[str]) -> None:
         """Include these topics in every further metadata refresh.
@@ -157,6 +158,15 @@ class Cluster:
         cannot be encoded.
         """
         return await self._pool.request(self._address_of(broker), message, timeout_s=timeout_s, lane=lane)
+
+    def new_lane(self, purpose: str) -> str:
+        """Return a lane that no other client of this cluster has. Close it with `close_lane`."""
+        self._lanes += 1
+        return f"{purpose} {self._lanes}"
+
+    def close_lane(self, lane: str) -> None:
+        """Close the connections of a lane, whose requests under way fail."""
+        self._pool.close_lane(lane)
 
     async def request_any(
         self, message: Message, *, timeout_s: float | None = None, is_answered_at_once: bool = True

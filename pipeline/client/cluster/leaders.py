@@ -1,6 +1,7 @@
 """Requests about partitions, sent to the leader of each, and retried while leaders move."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import trio
@@ -39,6 +40,9 @@ async def ask_leaders(
     found: dict[TopicPartition, Told] = {}
     failures = 0
     cluster.track(topic_partition.topic for topic_partition in wanted)
+    if not all(cluster.view.knows(topic_partition.topic) for topic_partition in wanted):
+        with suppress(*UNREACHABLE):  # the leaders are unknown then, and asked for again
+            await cluster.refresh(timeout_s=timeout_s)
     while True:
         errors: list[Exception] = []
         view = cluster.view

@@ -58,6 +58,10 @@ class ClusterMetadata:
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     errors: Mapping[str, ErrorCode] = field(default_factory=dict)
 
+    def knows(self, topic: str) -> bool:
+        """Return True if the view has the topic, or the reason why not."""
+        return topic in self.topics or topic in self.errors
+
     def partition_of(self, topic_partition: TopicPartition) -> PartitionMetadata | None:
         """Return the partition, None if the view has none."""
         topic = self.topics.get(topic_partition.topic)

@@ -178,7 +178,10 @@ class _SoundBatches:
 
 
 def fetch_request(states: Sequence[FetchState], view: ClusterMetadata, config: ConsumerConfig) -> FetchRequest:
-    """Return one request for these partitions, in this order, without fetch session (KIP-227)."""
+    """Return one request for these partitions, in this order, without fetch session (KIP-227).
+
+    A partition whose high watermark is not known is answered at once, also without records.
+    """
     topics: dict[str, list[FetchPartition]] = {}
     for state in states:
         topics.setdefault(state.topic_partition.topic, []).append(
@@ -192,7 +195,7 @@ def fetch_request(states: Sequence[FetchState], view: ClusterMetadata, config: C
     topic_ids = view.topic_ids(topics)
     return FetchRequest(
         replica_id=-1,
-        max_wait_ms=config.max_wait_ms,
+        max_wait_ms=0 if any(state.high_watermark is None for state in states) else config.max_wait_ms,
         min_bytes=config.min_bytes,
         max_bytes=config.max_bytes,
         session_id=0,

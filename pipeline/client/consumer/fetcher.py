@@ -45,8 +45,6 @@ from pipeline.records.batch import BatchHeader
 
 logger = structlog.get_logger()
 
-FETCH_LANE = "fetch"
-
 Taken = list[tuple[FetchState, FetchedBatches]]
 """Batches taken out of the buffer by one poll, in order."""
 OnAnswer = Callable[[TopicPartition, int, float], None]
@@ -71,6 +69,8 @@ class Fetcher:
         self._changed = Signal()
         self._arrived = Signal()
         self._is_closed = False
+        self._lane = cluster.new_lane("fetch")
+        """A broker holds long polls: those of another consumer, perhaps closed already, must not delay ours."""
 
     def assign(self, states: dict[TopicPartition, FetchState]) -> None:
         """Fetch these partitions and no others. Raises as `Cluster.track`, and changes nothing then."""
@@ -147,6 +147,13 @@ class Fetcher:
         self._arrived.notify()
 
     async def run(self) -> None:
+        """Fetch until cancelled."""
+        try:
+            await self._fetch()
+        finally:
+            self._cluster.close_lane(self._lane)
+
+    async def _fetch(self) -> None:
         """Keep one task at work for each broker that leads an assigned partition, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_leaders)
@@ -232,7 +239,7 @@ class Fetcher:
         timeout_s = (self._config.max_wait_ms + self._cluster.config.request_timeout_ms) / 1000
         asked_at = trio.current_time()
         response: FetchResponse = await self._cluster.request(
-            broker, fetch_request(states, self._cluster.view, self._config), timeout_s=timeout_s, lane=FETCH_LANE
+            broker, fetch_request(states, self._cluster.view, self._config), timeout_s=timeout_s, lane=self._lane
         )
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(response.error_code, f"fetch from broker {broker}")

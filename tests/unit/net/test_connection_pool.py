@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -167,3 +168,36 @@ async def test_a_server_that_hangs_up_is_noticed(serve: Any) -> None:
             await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)
         with pytest.raises(NetworkError):
             await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)
+
+
+async def test_a_closed_lane_ends_its_requests_and_no_others_and_is_no_lost_connection(serve: Any) -> None:
+    arrived: list[Message] = []
+    ended: list[str] = []
+
+    def note(request: Request[Message], peer: Peer) -> Any:
+        arrived.append(request.body)
+        return handle(request, peer)
+
+    async def until(condition: Callable[[], bool]) -> None:
+        with trio.fail_after(TIMEOUT_S):
+            while not condition():
+                await trio.sleep(0.01)
+
+    async with serve(note) as (address, _), open_connection_pool("test") as pool:
+        pool.on_lost = lambda: ended.append("lost")
+
+        async def ask(lane: str) -> None:
+            with pytest.raises(NetworkError, match=f"the client of the lane '{lane}' .* is closed"):
+                await pool.request(address, metadata_of("never"), timeout_s=TIMEOUT_S, lane=lane)
+            ended.append(lane)
+
+        async with trio.open_nursery() as nursery:
+            for lane in ("a", "b"):
+                nursery.start_soon(ask, lane)
+            await until(lambda: arrived.count(metadata_of("never")) == 2)
+            pool.close_lane("a")
+            await until(lambda: bool(ended))
+            assert ended == ["a"]
+            pool.close_lane("b")
+        assert (await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S, lane="a")).cluster_id == "t"
+        assert ended == ["a", "b"]

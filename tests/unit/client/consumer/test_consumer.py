@@ -290,6 +290,37 @@ async def test_an_answer_is_told_of_with_the_time_of_its_request(
     async with scripted.broker(1), connect() as cluster, open_consumer(cluster, settings, note) as consumer:
         consumer.assign({T0: 0})
         with trio.fail_after(DEADLINE_S):
+            await receive_told.receive()  # the first answer, which did not wait for records
             topic_partition, high_watermark, age_s = await receive_told.receive()
     assert (topic_partition, high_watermark) == (T0, 0)
     assert age_s >= settings.max_wait_ms / 1000
+
+
+async def test_a_consumer_waits_for_no_long_poll_of_another_one(
+    scripted: ScriptedCluster, connect: OpenCluster, fill: Callable[..., None]
+) -> None:
+    fill(1)
+    patient = ConsumerConfig(max_wait_ms=600_000)
+    async with scripted.broker(1), connect() as cluster, open_consumer(cluster, patient) as first:
+        first.assign({T0: 0})
+        await read(first, 10)
+        for _ in range(2):  # the long poll of one that is open, and of one that is closed
+            async with open_consumer(cluster, patient) as second:
+                second.assign({T0: 0})
+                with trio.fail_after(DEADLINE_S):
+                    assert (await read(second, 10))[T0] == numbers(0, 10)
+
+
+async def test_the_high_watermark_is_known_before_there_are_records(
+    scripted: ScriptedCluster, connect: OpenCluster
+) -> None:
+    async with (
+        scripted.broker(1),
+        connect() as cluster,
+        open_consumer(cluster, ConsumerConfig(max_wait_ms=600_000)) as consumer,
+    ):
+        consumer.assign({T0: 0})
+        with trio.fail_after(DEADLINE_S):
+            while consumer.high_watermark(T0) is None:
+                await trio.sleep(0.01)
+        assert consumer.high_watermark(T0) == 0

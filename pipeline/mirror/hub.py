@@ -7,6 +7,8 @@ import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copying.destination import Destination
+from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.table_journal import TableJournal
@@ -39,6 +41,7 @@ class Hub:
         self.gaps = GapJournal(destination, clock=clock, rng=rng)
         self.epochs = EpochJournal(destination, clock=clock, rng=rng)
         timeout_s = config.produce_timeout_ms / 1000
+        self.destination: Destination = KeptOffsets(destination, timeout_s=timeout_s)
         self.replicas = ReplicaTopics(destination, self.journal.table, config.topic_settings, timeout_s=timeout_s)
         self.selected = SelectedTopics(flows, self.journal.table)
         self.sources = KnownSources(destination, self.journal.table, self.selected, config.topic_settings)

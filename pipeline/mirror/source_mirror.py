@@ -36,7 +36,16 @@ class SourceMirror:
         self.name = name
         self.contact = SourceContact()
         self.copier = SourceCopier(
-            name, source, hub.cluster, config, flows, hub.metrics, hub.gaps, hub.epochs, clock=hub.clock
+            name,
+            source,
+            hub.cluster,
+            hub.destination,
+            config,
+            flows,
+            hub.metrics,
+            hub.gaps,
+            hub.epochs,
+            clock=hub.clock,
         )
         self.copies = self.copier.copies
         self.groups: GroupOffsetCopier | None = None

@@ -50,6 +50,15 @@ class OffsetReset(Enum):
     LATEST = "latest"
 
 
+class IsolationLevel(IntEnum):
+    """Records that a consumer fetches (KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    """All records up to the high watermark."""
+    READ_COMMITTED = 1
+    """Records before the first transaction that is still open. Those of aborted transactions are among them."""
+
+
 def bounds(kind: type) -> dict[str, Between]:
     """Return the bounds of each number of a settings class."""
     hints = get_type_hints(kind, include_extras=True)
@@ -187,8 +196,11 @@ class ConsumerConfig:
     """Offset at which the consumer continues if its own offset is no longer in the log. `OffsetReset.NONE` raises
     PartitionOffsetOutOfRangeError instead. If the log was truncated below the offset, both others continue at the end
     of the truncated log, and `OffsetReset.NONE` raises PartitionTruncatedError."""
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    """Records to fetch. `IsolationLevel.READ_COMMITTED` stops before the first open transaction, and has `poll_batches`
+    name the aborted transactions, whose batches the caller leaves out. Not for `records()`, which returns them all."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        _take_members(self, {"auto_offset_reset": OffsetReset})
+        _take_members(self, {"auto_offset_reset": OffsetReset, "isolation_level": IsolationLevel})
         _check_bounds(self)

@@ -68,6 +68,8 @@ class FetchedBatches:
     log_start_offset: int
     leader_epochs: tuple[tuple[int, int], ...] = ()
     """Leader epochs of the batches in order, each with the base offset of its first batch here."""
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Producer id and first offset of the aborted transactions with records here; only with READ_COMMITTED."""
 
 
 @dataclass(slots=True)
@@ -198,6 +200,7 @@ def fetch_request(states: Sequence[FetchState], view: ClusterMetadata, config: C
         max_wait_ms=0 if any(state.high_watermark is None for state in states) else config.max_wait_ms,
         min_bytes=config.min_bytes,
         max_bytes=config.max_bytes,
+        isolation_level=config.isolation_level,
         session_id=0,
         session_epoch=-1,
         topics=tuple(
@@ -261,6 +264,7 @@ def _judge_data(topic_partition: TopicPartition, offset: int, data: PartitionDat
             high_watermark=data.high_watermark,
             log_start_offset=data.log_start_offset,
             leader_epochs=sound.leader_epochs,
+            aborted=tuple((each.producer_id, each.first_offset) for each in data.aborted_transactions or ()),
         )
     if sound.error is not None:
         return FetchOutcome(verdict=FetchVerdict.FATAL, batches=batches, error=sound.error, skip_to=sound.skip_to)

@@ -30,10 +30,10 @@ from pipeline.client.consumer.errors import (
     PartitionTruncatedError,
 )
 from pipeline.client.consumer.fetch_plan import FetchedBatches
-from pipeline.client.producer.raw_produce import RawProduced, raw_produce
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
+from pipeline.mirror.copying.destination import Appended, Destination
 from pipeline.mirror.copying.gap_policy import GapCrossing
 from pipeline.mirror.copying.high_watermarks import HighWatermarks
 from pipeline.mirror.copying.locator import Locator
@@ -58,6 +58,7 @@ class SourceCopier:
         name: str,
         source: Cluster,
         destination: Cluster,
+        replicas: Destination,
         config: MirrorConfig,
         flows: SourceFlows,
         metrics: MirrorMetrics,
@@ -68,18 +69,16 @@ class SourceCopier:
     ) -> None:
         self.copies = SourceCopies(name, flows, metrics, retry_backoff_s=config.retry_backoff_ms / 1000)
         self._source = source
-        self._destination = destination
+        self._replicas = replicas
         self._config = config
         self._metrics = metrics
-        self._timeout_s = config.produce_timeout_ms / 1000
+        timeout_s = config.produce_timeout_ms / 1000
         self._epochs = epochs
-        self._crossing = GapCrossing(gaps, epochs, source, destination, flows, clock=clock, timeout_s=self._timeout_s)
+        self._crossing = GapCrossing(gaps, epochs, source, replicas, flows, clock=clock, timeout_s=timeout_s)
         recheck_s = max(config.refresh_interval_ms, config.retry_backoff_ms) / 1000
-        self._locator = Locator(
-            self.copies, self._crossing, destination, timeout_s=self._timeout_s, recheck_s=recheck_s
-        )
+        self._locator = Locator(self.copies, self._crossing, destination, replicas, recheck_s=recheck_s)
         self._watermarks = HighWatermarks(self.copies, source, fetch_wait_s=config.fetch_max_wait_ms / 1000)
-        self._replica_ends = ReplicaEnds(self.copies, destination, timeout_s=self._timeout_s)
+        self._replica_ends = ReplicaEnds(self.copies, destination, timeout_s=timeout_s)
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -87,6 +86,7 @@ class SourceCopier:
             max_bytes=self._config.fetch_max_bytes,
             max_partition_bytes=min(self._config.fetch_max_bytes, 4 * 1024 * 1024),
             max_wait_ms=self._config.fetch_max_wait_ms,
+            isolation_level=self._replicas.isolation,
         )
         async with (
             open_consumer(self._source, settings, self.copies.note_answer) as consumer,
@@ -125,14 +125,9 @@ class SourceCopier:
         found = [(self.copies.states[partition], batches) for partition, batches in fetched.items()]
         await self._record_epochs(consumer, found)
         due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
-        replicas = {copy.assignment.replica: batches.data for copy, batches in due}
-        ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
-        sources = {copy.assignment.replica: copy.token for copy, _ in due}
-        results = await raw_produce(
-            self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s, ends=ends, sources=sources
-        )
+        results = await self._replicas.append(due)
         for copy, batches in due:
-            self._conclude(consumer, copy, batches, results[copy.assignment.replica])
+            self._conclude(consumer, copy, batches, results[copy.source])
 
     async def _record_epochs(self, consumer: Consumer, found: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> None:
         """Record leader epochs of the source that the replicas get with these batches. Partitions that fail rest."""
@@ -155,13 +150,13 @@ class SourceCopier:
             for copy, entries in changed.values():
                 copy.epochs = entries
 
-    def _conclude(self, consumer: Consumer, copy: PartitionCopy, batches: FetchedBatches, result: RawProduced) -> None:
+    def _conclude(self, consumer: Consumer, copy: PartitionCopy, batches: FetchedBatches, result: Appended) -> None:
         if copy.is_rejected:
             return
         if result.error is None:
             offsets = batches.next_offset - batches.position
             self._metrics.count_copied(copy.assignment.source, len(batches.data), offsets)
-            copy.position = copy.replica_end = batches.next_offset
+            copy.position, copy.replica_end = batches.next_offset, result.replica_end
             copy.trouble = None
             # The oldest of these batches, since headers after it would have to be searched: no lag is understated.
             timestamp_ms = read_header(batches.data, 0).max_timestamp
@@ -172,21 +167,20 @@ class SourceCopier:
                 timestamp_ms=timestamp_ms,
                 now=trio.current_time(),
             )
-        elif not result.is_overlap:
-            self._rest(consumer, copy, str(result.error), advice_on(result.error))
-        elif result.log_end_offset == copy.replica_end and self._crossing.is_accepted(copy, copy.replica_end):
+        elif result.is_misplaced:
             consumer.remove(copy.source)
-            copy.straddling_end = read_header(batches.data).next_offset
+            self.copies.locate_again(copy)  # invariant B
+        elif result.straddling_end is None:
+            self._rest(consumer, copy, str(result.error), advice_on(result.error))
+        elif self._crossing.is_accepted(copy, copy.replica_end):
+            consumer.remove(copy.source)
+            copy.straddling_end = result.straddling_end
             self.copies.locate_again(copy)
-        elif result.log_end_offset == copy.replica_end:
+        else:
             reason = (
                 f"a batch of the source begins before the end of the replica, {copy.replica_end}: they are not copies"
             )
             self._rest(consumer, copy, reason, Advice.REPLACE_HUB_TOPIC)
-        else:
-            # Appended before (a lost answer, another mirror), or lost by the replica: ask for its end (invariant B).
-            consumer.remove(copy.source)
-            self.copies.locate_again(copy)
 
     def _rest(self, consumer: Consumer, copy: PartitionCopy, reason: str, advice: Advice) -> None:
         consumer.remove(copy.source)

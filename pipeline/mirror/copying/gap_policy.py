@@ -14,7 +14,8 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import GapPolicy
 from pipeline.mirror.copying.copies import PartitionCopy
-from pipeline.mirror.copying.divergence import FallenEpochsError, last_batches, shared_end
+from pipeline.mirror.copying.destination import Destination
+from pipeline.mirror.copying.divergence import FallenEpochsError, shared_end
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.epochs import added_entries, entries_before, source_epochs
 from pipeline.mirror.journals.gap_journal import GapJournal
@@ -55,7 +56,7 @@ class GapCrossing:
         journal: GapJournal,
         epochs: EpochJournal,
         source: Cluster,
-        destination: Cluster,
+        replicas: Destination,
         flows: SourceFlows,
         *,
         clock: Clock,
@@ -64,7 +65,7 @@ class GapCrossing:
         self._journal = journal
         self._epochs = epochs
         self._source = source
-        self._destination = destination
+        self._replicas = replicas
         self._flows = flows
         self._clock = clock
         self._timeout_s = timeout_s
@@ -76,7 +77,8 @@ class GapCrossing:
     async def continue_at(self, copy: PartitionCopy, end: int) -> Continuation:
         """Return where a replica that ends at `end` continues, once the ledger has all gaps before that place.
 
-        Raises HaltedError, WaitingError, and PipelineError if source, destination or ledger cannot be reached.
+        Raises HaltedError, WaitingError, and PipelineError if source, destination or ledger cannot be reached. `end` is
+        the source's offset after the records of the replica.
         """
         copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
         if end > 0 and (copy.is_truncated or not copy.epochs):
@@ -109,9 +111,7 @@ class GapCrossing:
     async def _adopt_epoch(self, copy: PartitionCopy, end: int) -> None:
         """Take the epoch of the replica's last batch from the source, which must hold the same batch."""
         copy.epochs = ()
-        source, replica = copy.source, copy.assignment.replica
-        timeout_s = self._timeout_s
-        found = await last_batches(self._source, source, self._destination, replica, end, timeout_s=timeout_s)
+        found = await self._replicas.last_batches(self._source, copy, end)
         if found.differ:
             first = await self._bound(copy, EARLIEST)
             text = f"the source and the replica hold different batches at offset {end - 1}; how far back is not known"
@@ -121,7 +121,7 @@ class GapCrossing:
             if copy.epochs:
                 await self._epochs.record([source_epochs(copy.assignment.source, copy.epochs)])
         else:
-            names = {"partition": str(source), "replica": str(replica)}
+            names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("replica_not_compared", source=copy.assignment.source.cluster, **names, offset=end - 1)
 
     async def _compare(self, copy: PartitionCopy, end: int) -> None:

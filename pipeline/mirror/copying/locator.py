@@ -3,37 +3,37 @@
 import structlog
 import trio
 
-from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer import Consumer
-from pipeline.client.producer.raw_produce import can_keep_offsets
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.gap_policy import GapCrossing, HaltedError
 from pipeline.model import BrokerId
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.protocol.messages.list_offsets import LATEST
 
 MAX_LOCATING = 20
 
 logger = structlog.get_logger()
 
 
-class ReplicaError(PipelineError):
-    """A replica cannot be the copy of its source."""
-
-
 class Locator:
     """Finds the position of each partition of one source that is not certain."""
 
     def __init__(
-        self, copies: SourceCopies, crossing: GapCrossing, destination: Cluster, *, timeout_s: float, recheck_s: float
+        self,
+        copies: SourceCopies,
+        crossing: GapCrossing,
+        destination: Cluster,
+        replicas: Destination,
+        *,
+        recheck_s: float,
     ) -> None:
         """`recheck_s` is the interval in seconds between looks at a halted partition."""
         self._copies = copies
         self._crossing = crossing
         self._destination = destination
-        self._timeout_s = timeout_s
+        self._replicas = replicas
         self._recheck_s = recheck_s
         self._locating: dict[BrokerId | None, trio.CapacityLimiter] = {}
         """Limiters by destination leader, so that a leader that is away does not delay partitions of the others."""
@@ -58,13 +58,13 @@ class Locator:
                     await uncertain.wait()
 
     async def _locate(self, consumer: Consumer, copy: PartitionCopy) -> None:
-        """Ask for the replica's log end offset and fetch from there."""
+        """Ask where the replica stands and fetch from there."""
         try:
             leader = self._destination.view.leader_of(copy.assignment.replica)
             with unwrapped_errors():
                 async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
-                    end = await self._end_of_replica(copy)
-                    place = await self._crossing.continue_at(copy, end)
+                    standing = await self._replicas.locate(copy)
+                    place = await self._crossing.continue_at(copy, standing.source_offset)
         except HaltedError as halted:
             consumer.remove(copy.source)
             self._copies.halt(copy, halted.gap, str(halted), recheck_s=self._recheck_s)
@@ -73,7 +73,7 @@ class Locator:
             self._copies.rest(copy, str(error))
         else:
             if not copy.is_rejected:
-                copy.replica_end, copy.position = end, place.offset
+                copy.replica_end, copy.position = standing.replica_end, place.offset
                 copy.is_out_of_range, copy.is_truncated, copy.straddling_end, copy.halt = False, False, None, None
                 copy.progress.note_position(place.offset)
                 topic_id = copy.assignment.source.topic_id
@@ -84,12 +84,3 @@ class Locator:
         finally:
             copy.is_being_located = False
             self._copies.uncertain.set()
-
-    async def _end_of_replica(self, copy: PartitionCopy) -> int:
-        """Return the replica's log end offset. Raises ReplicaError if its broker cannot append at given offsets."""
-        replica = copy.assignment.replica
-        end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
-        leader = self._destination.view.leader_of(replica)
-        if leader is not None and not await can_keep_offsets(self._destination, leader):
-            raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
-        return end

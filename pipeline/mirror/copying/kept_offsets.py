@@ -1,0 +1,67 @@
+"""A destination of our brokers, whose replicas have the batches of their sources at the same offsets."""
+
+from collections.abc import Mapping, Sequence
+
+from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import IsolationLevel
+from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.producer.raw_produce import RawProduced, can_keep_offsets, raw_produce
+from pipeline.errors import PipelineError
+from pipeline.mirror.copying.copies import PartitionCopy
+from pipeline.mirror.copying.destination import Appended, ReplicaPlace
+from pipeline.mirror.copying.divergence import LastBatches, last_batches
+from pipeline.model import TopicPartition
+from pipeline.protocol.messages.list_offsets import LATEST
+from pipeline.records.batch import read_header
+
+
+class ReplicaError(PipelineError):
+    """A replica cannot be the copy of its source."""
+
+
+class KeptOffsets:
+    """The replicas of one source at equal offsets."""
+
+    isolation = IsolationLevel.READ_UNCOMMITTED
+
+    def __init__(self, destination: Cluster, *, timeout_s: float) -> None:
+        self._destination = destination
+        self._timeout_s = timeout_s
+
+    async def locate(self, copy: PartitionCopy) -> ReplicaPlace:
+        """Return the replica's log end offset. Raises ReplicaError if its broker cannot append at given offsets."""
+        replica = copy.assignment.replica
+        end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
+        leader = self._destination.view.leader_of(replica)
+        if leader is not None and not await can_keep_offsets(self._destination, leader):
+            raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
+        return ReplicaPlace(source_offset=end, replica_end=end)
+
+    async def append(self, due: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> Mapping[TopicPartition, Appended]:
+        """Append all batches of each replica in one request for each leader, at their own offsets."""
+        results = await raw_produce(
+            self._destination,
+            {copy.assignment.replica: batches.data for copy, batches in due},
+            keep_offsets=True,
+            timeout_s=self._timeout_s,
+            ends={copy.assignment.replica: copy.replica_end for copy, _ in due},
+            sources={copy.assignment.replica: copy.token for copy, _ in due},
+        )
+        return {copy.source: _appended(copy, batches, results[copy.assignment.replica]) for copy, batches in due}
+
+    async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int) -> LastBatches:
+        """Return the batches of both logs that cover the last offset before `end`."""
+        replica = copy.assignment.replica
+        return await last_batches(source, copy.source, self._destination, replica, end, timeout_s=self._timeout_s)
+
+
+def _appended(copy: PartitionCopy, batches: FetchedBatches, result: RawProduced) -> Appended:
+    if result.error is None:
+        return Appended(replica_end=batches.next_offset)
+    if not result.is_overlap:
+        return Appended(error=result.error)
+    if result.log_end_offset == copy.replica_end:
+        return Appended(error=result.error, straddling_end=read_header(batches.data).next_offset)
+    # Appended before (a lost answer, another mirror), or lost by the replica.
+    return Appended(error=result.error, is_misplaced=True)

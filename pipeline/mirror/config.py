@@ -102,7 +102,7 @@ class MirrorConfig(SettingsModel):
     flows: tuple[FlowConfig, ...] = Field(default=(), alias="flows", max_length=1000)
     """Tables `[[flows]]`, in place of `topics` and `topics.exclude`."""
     http_listen: Address = Field(alias="http.listen")
-    """Address of the HTTP server for `/v1/status`, `/metrics` and `/healthz`."""
+    """Address of the HTTP server for the status page, `/v1/status`, `/metrics` and `/healthz`."""
     refresh_interval_ms: int = Field(default=5_000, alias="refresh.interval.ms", ge=100, le=3_600_000)
     """Interval in ms between searches for new topics and partitions."""
     fetch_max_bytes: int = Field(default=16 * 1024 * 1024, alias="fetch.max.bytes", ge=1024, le=64 * 1024 * 1024)

@@ -15,6 +15,7 @@ from pipeline.mirror.copying.resume import Resumption
 from pipeline.mirror.groups.offset_copier import group_offset_copiers
 from pipeline.mirror.hub import Hub
 from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.page.status_page import StatusPage
 from pipeline.mirror.source_mirror import FIRST_ANSWER_TIMEOUT_S, SourceMirror
 from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.topics.flows import flows_of
@@ -107,7 +108,8 @@ async def run_mirror(
     """
     service = MirrorService(config, sources, destination, clock=clock, rng=rng, metrics=MirrorMetrics(metrics))
 
-    application = http_application([*service.state.routes(), service.resumption.route()])
+    page = StatusPage(service.state, service.gaps, clock=clock)
+    application = http_application([*page.routes(), *service.state.routes(), service.resumption.route()])
     async with trio.open_nursery() as nursery:
         address: HostPort = await nursery.start(serve_http, application, config.http_listen)
         logger.info(
@@ -117,5 +119,6 @@ async def run_mirror(
             sources={source.name: ",".join(map(str, source.bootstrap)) for source in config.sources},
             flows=[flow["name"] for flow in service.state.flows()],
         )
+        nursery.start_soon(page.run)
         task_status.started(address)
         await service.run()

@@ -3,8 +3,9 @@
 Invariant: nothing unknown is shown as a number. An unknown lag is null in the document and NaN in the metrics.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +19,28 @@ from starlette.routing import BaseRoute, Route
 from pipeline.mirror.copying.copies import SILENCE_S, Advice, CopyState, PartitionCopy, SourceCopies
 from pipeline.mirror.copying.progress import Lag
 from pipeline.mirror.metrics import LABELS, MirrorMetrics, by_partition, labels_of
+from pipeline.mirror.totals import FlowTotals
 from pipeline.model import Clock
 from pipeline.net.http import operations_routes
 
 NOT_REACHED_YET = "not reached yet"
 NOT_A_NUMBER = float("nan")
+SEVERITIES = (
+    CopyState.HALTED,
+    CopyState.REJECTED,
+    CopyState.WAITING,
+    CopyState.SILENT,
+    CopyState.GONE,
+    CopyState.LOCATING,
+    CopyState.COPYING,
+    CopyState.CAUGHT_UP,
+)
+"""States, the worst first."""
+WELL = frozenset({CopyState.COPYING, CopyState.CAUGHT_UP})
+MAX_TROUBLED = 200
+"""Partitions of the document of partitions with trouble."""
+TROUBLED_AGE_S = 1.0
+"""Age of such a document that further requests get: views of 10,000 partitions take some 50 ms."""
 
 
 @dataclass(slots=True)
@@ -79,6 +97,11 @@ class CopyView:
     error: str | None
     advice: Advice | None
 
+    @property
+    def is_troubled(self) -> bool:
+        """True if the partition is not copied, or its lag is unknown."""
+        return self.state not in WELL or self.lag.offsets is None
+
 
 class MirrorStatus(Collector):
     """State of all sources and their partitions at the moment of a request."""
@@ -106,12 +129,15 @@ class MirrorStatus(Collector):
         self._clock = clock
         self._bound_s = fetch_wait_s + SILENCE_S
         self._registry = metrics.registry
+        self._troubled: tuple[float, dict[str, Any]] | None = None
         metrics.registry.register(self)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of the mirror's HTTP server."""
 
-        async def serve_status(_request: Request) -> JSONResponse:
+        async def serve_status(request: Request) -> JSONResponse:
+            if request.query_params.get("partitions") == "troubled":
+                return JSONResponse(self.troubled_document())
             # Some MB for 10,000 partitions: a thread writes the text, while partitions are copied.
             return await trio.to_thread.run_sync(JSONResponse, self.document())
 
@@ -119,9 +145,45 @@ class MirrorStatus(Collector):
 
     def document(self) -> dict[str, Any]:
         """Return the document of `/v1/status`."""
+        return self._document(self._all_views(), None)
+
+    def troubled_document(self) -> dict[str, Any]:
+        """Return the document with the worst `MAX_TROUBLED` of the partitions that have trouble."""
+        if self._troubled is None or trio.current_time() - self._troubled[0] > TROUBLED_AGE_S:
+            views = self._all_views()
+            bad = [view for found in views.values() for view in found if view.is_troubled]
+            worst = heapq.nsmallest(MAX_TROUBLED, bad, key=lambda view: SEVERITIES.index(view.state))
+            document = self._document(views, {id(view.copy) for view in worst}) | {"troubled": len(bad)}
+            self._troubled = trio.current_time(), document
+        return self._troubled[1]
+
+    def totals(self) -> dict[str, FlowTotals]:
+        """Return the totals of each flow by its name."""
+        return self._totals(self._all_views(), trio.current_time())
+
+    def _all_views(self) -> dict[str, list[CopyView]]:
         now, now_ms = trio.current_time(), self._clock()
-        sources = [self._source_document(name, now, now_ms) for name in self._sources]
-        return {"error": self.error, "flows": self.flows(), "topics": self.topics(), "sources": sources}
+        return {
+            name: [self._view(copy, now, now_ms) for _, copy in sorted(copies.states.items())]
+            for name, copies in self._sources.items()
+        }
+
+    def _document(self, views: Mapping[str, Sequence[CopyView]], shown: set[int] | None) -> dict[str, Any]:
+        now, totals = trio.current_time(), self._totals(views, trio.current_time())
+        flows = [flow | totals.get(flow["name"], FlowTotals()).document(now) for flow in self.flows()]
+        sources = [self._source_document(name, found, shown, now) for name, found in views.items()]
+        return {"error": self.error, "flows": flows, "topics": self.topics(), "sources": sources}
+
+    def _totals(self, views: Mapping[str, Iterable[CopyView]], now: float) -> dict[str, FlowTotals]:
+        totals = {flow.name: FlowTotals() for copies in self._sources.values() for flow in copies.flows.flows}
+        for name, found in views.items():
+            flows = self._sources[name].flows
+            for view in found:
+                copy, flow = view.copy, flows.flow_of(view.copy.source.topic)
+                if flow is not None:
+                    rates = copy.progress.rates(now)
+                    totals[flow.name].add(copy.source, view.state, view.lag, rates, copy.last_trouble)
+        return totals
 
     def describe(self) -> list[Metric]:
         """Return no names: they would be collected for that, before there is anything."""
@@ -183,10 +245,11 @@ class MirrorStatus(Collector):
         last = max((time for time in times if time is not None), default=None)
         return None if last is None else now - last
 
-    def _source_document(self, name: str, now: float, now_ms: int) -> dict[str, Any]:
+    def _source_document(
+        self, name: str, views: Sequence[CopyView], shown: set[int] | None, now: float
+    ) -> dict[str, Any]:
         copies = self._sources[name]
         is_up, error, since = self._contacts[name].present(now)
-        views = [self._view(copy, now, now_ms) for _, copy in sorted(copies.states.items())]
         counts = Counter(view.state for view in views)
         return {
             "name": name,
@@ -197,7 +260,9 @@ class MirrorStatus(Collector):
             "states": {state.value: counts[state] for state in CopyState},
             "unknown_lags": sum(view.lag.offsets is None for view in views),
             "groups": self._groups[name]() if name in self._groups else None,
-            "partitions": [self._partition_document(view, copies, now) for view in views],
+            "partitions": [
+                self._partition_document(view, copies, now) for view in views if shown is None or id(view.copy) in shown
+            ],
         }
 
     def _partition_document(self, view: CopyView, copies: SourceCopies, now: float) -> dict[str, Any]:

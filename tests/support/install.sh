@@ -1,16 +1,25 @@
 #!/bin/sh
-# What the tests need beyond Python packages: kcat, a foreign client, from the system or from Debian's package.
+# Programs that the tests need beyond Python packages: kcat, a foreign client, and Chromium for the mirror's status page.
+# From the system, or from Debian's packages, which are unpacked below .cache: nothing on the machine changes, no root.
 set -eu
 cd "$(dirname "$0")/../.."
-command -v kcat >/dev/null 2>&1 && exit 0
-[ -x .cache/kcat/usr/bin/kcat ] && exit 0
-fail() { echo "kcat is needed by the tests: $1 Install it (Debian: apt install kcat; macOS: brew install kcat)." >&2; exit 1; }
-command -v apt-get >/dev/null 2>&1 || fail "it was not found."
-echo "Fetching kcat" >&2
-if [ "$(id -u)" = 0 ]; then apt-get update -qq >/dev/null 2>&1 || true; fi
-# Unpacked below .cache, so that nothing on the machine changes and no root is needed.
-mkdir -p .cache/kcat.new/debs
-(cd .cache/kcat.new/debs && apt-get download -qq kcat librdkafka1 libyajl2 >/dev/null 2>&1) ||
-    fail "its Debian packages could not be had."
-for package in .cache/kcat.new/debs/*.deb; do dpkg-deb -x "$package" .cache/kcat.new; done
-rm -rf .cache/kcat && mv .cache/kcat.new .cache/kcat
+
+# fetch NAME PACKAGE...: unpacks the packages, and those that they depend on and the machine lacks, into .cache/NAME.
+fetch() {
+    name=$1; shift
+    fail() { echo "$name is needed by the tests: $1 Install it (Debian: apt install $packages)." >&2; exit 1; }
+    packages=$*
+    command -v apt-get >/dev/null 2>&1 || fail "it was not found."
+    echo "Fetching $name" >&2
+    if [ "$(id -u)" = 0 ]; then apt-get update -qq >/dev/null 2>&1 || true; fi
+    needed=$(apt-get install --simulate --no-install-recommends "$@" 2>/dev/null | sed -n 's/^Inst \([^ ]*\).*/\1/p')
+    rm -rf ".cache/$name.new" && mkdir -p ".cache/$name.new/debs"
+    { [ -n "$needed" ] && (cd ".cache/$name.new/debs" && apt-get download -qq $needed >/dev/null 2>&1); } ||
+        fail "its Debian packages could not be had."
+    for package in ".cache/$name.new/debs"/*.deb; do dpkg-deb -x "$package" ".cache/$name.new"; done
+    rm -rf ".cache/$name.new/debs" ".cache/$name" && mv ".cache/$name.new" ".cache/$name"
+}
+
+command -v kcat >/dev/null 2>&1 || [ -x .cache/kcat/usr/bin/kcat ] || fetch kcat kcat
+{ command -v chromium && command -v chromedriver; } >/dev/null 2>&1 || [ -x .cache/chromium/usr/bin/chromedriver ] ||
+    fetch chromium chromium chromium-driver fonts-dejavu-core

@@ -21,6 +21,8 @@ class GapJournal:
 
     def __init__(self, destination: Cluster, *, clock: Clock, rng: Random) -> None:
         self.ledger = GapLedger()
+        self.is_read = False
+        """True once the ledger was read to the end for the first time."""
         self._topic = JournalTopic(destination, GAPS_TOPIC, KEPT_FOR_EVER, self._apply)
         self._clock = clock
         self._rng = rng
@@ -41,6 +43,7 @@ class GapJournal:
     async def open(self) -> None:
         """Create the topic unless it exists, and read it. Raises as `JournalTopic.open`."""
         await self._topic.open()
+        self.is_read = True
 
     async def read_on(self) -> None:
         """Apply all records up to the present end. Raises as `JournalTopic.read_on`."""

@@ -165,10 +165,20 @@ def _number(document: dict[str, Any], field: str, bound: int) -> int:
     return value
 
 
+@dataclass(slots=True)
+class GapTotal:
+    """Number of gaps, and of the offsets in them: at most that many records are missing."""
+
+    gaps: int = 0
+    offsets: int = 0
+
+
 class GapLedger:
     """The ledger, as far as the journal was read."""
 
     def __init__(self) -> None:
+        self.totals: dict[tuple[str, GapReason], GapTotal] = {}
+        """Totals by source and reason."""
         self._gaps: dict[tuple[object, ...], Gap] = {}
         self._skips: dict[tuple[str, TopicPartition, int], int] = {}
         """Offset after each gap, by the offset at which the gap begins."""
@@ -179,6 +189,9 @@ class GapLedger:
     def apply(self, gap: Gap) -> None:
         """Apply the next journal record."""
         if self._gaps.setdefault(gap.key, gap) is gap:
+            total = self.totals.setdefault((gap.source, gap.reason), GapTotal())
+            total.gaps += 1
+            total.offsets += gap.missing_at_most
             begin, behind = (gap.source, gap.partition, gap.first), gap.last + 1
             if gap.reason is GapReason.TRUNCATED:
                 self._truncated[begin] = max(behind, self._truncated.get(begin, 0))
@@ -189,6 +202,14 @@ class GapLedger:
     def __iter__(self) -> Iterator[Gap]:
         """Iterate over all gaps, in the order of the journal."""
         return iter(self._gaps.values())
+
+    def __reversed__(self) -> Iterator[Gap]:
+        """Iterate over all gaps, the newest first."""
+        return reversed(self._gaps.values())
+
+    def __len__(self) -> int:
+        """Return the number of gaps."""
+        return len(self._gaps)
 
     def __contains__(self, gap: Gap) -> bool:
         """Return True if the ledger has a gap of this key."""

@@ -4,9 +4,14 @@ A setting is declared once: a field with its dotted name as alias, type, default
 field is the setting's description, which the tables of docs/*.md show.
 """
 
+import ast
 import difflib
+import inspect
+import itertools
 import re
+import textwrap
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -59,7 +64,7 @@ Addresses = Annotated[tuple[HostPort, ...], parsed_by(parse_addresses)]
 class SettingsModel(BaseModel):
     """Base of the settings of a service."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     service: ClassVar[str]
     """Name of the service, for error messages."""
@@ -75,7 +80,26 @@ class SettingsModel(BaseModel):
     @classmethod
     def descriptions(cls) -> dict[str, str]:
         """Return the descriptions by dotted name, each in one line."""
-        return {str(field.alias): " ".join((field.description or "").split()) for field in cls.model_fields.values()}
+        texts = _docstrings(cls)
+        return {
+            str(field.alias): " ".join((field.description or texts.get(name, "")).split())
+            for name, field in cls.model_fields.items()
+        }
+
+
+@cache
+def _docstrings(model: type[SettingsModel]) -> dict[str, str]:
+    """Return the docstrings under the fields, by name. A service that starts does not read them."""
+    texts: dict[str, str] = {}
+    for kind in reversed(model.__mro__):
+        if issubclass(kind, SettingsModel):
+            (declared,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+            assert isinstance(declared, ast.ClassDef)
+            for field, text in itertools.pairwise(declared.body):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                        texts[name] = said
+    return texts
 
 
 def hint(key: str, model: type[SettingsModel]) -> str:

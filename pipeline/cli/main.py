@@ -1,20 +1,73 @@
 """`pipeline <noun> <verb>`: assembles the nouns, and turns errors into one line and an exit code.
 
-Each noun is a module that imports costly rooms inside its verbs, so that `--help` and small commands start fast.
+Each noun is a module that is imported when it is used, and imports costly rooms inside its verbs, so that services and
+small commands start fast.
 """
 
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, cast
 
 import typer
+from typer.core import TyperGroup
 
-from pipeline.cli import audit, broker, consume, group, load, local, log, mirror, produce, registry, topic
-from pipeline.cli.cluster import cluster
-from pipeline.cli.demo import demo
 from pipeline.cli.terminal import output
 from pipeline.errors import ConfigurationError, PipelineError
 
+NOUNS = {
+    "local": ("local", "app"),
+    "broker": ("broker", "app"),
+    "cluster": ("cluster.cluster", "app"),
+    "topic": ("topic", "app"),
+    "group": ("group", "app"),
+    "log": ("log", "app"),
+    "produce": ("produce", "produce"),
+    "consume": ("consume", "consume"),
+    "mirror": ("mirror", "app"),
+    "registry": ("registry", "app"),
+    "schema": ("registry", "schema_app"),
+    "audit": ("audit", "app"),
+    "load": ("load", "app"),
+    "demo": ("demo.demo", "demo"),
+}
+"""Module of this package and name in it: a Typer with verbs, or the function of a noun that is a command itself."""
+
+
+class _Nouns(Mapping[str, Any]):
+    """The commands of `NOUNS`, each made when it is asked for."""
+
+    def __getitem__(self, noun: str) -> Any:
+        module, name = NOUNS[noun]
+        found = getattr(import_module(f"pipeline.cli.{module}"), name)
+        alone = typer.Typer(callback=_none, pretty_exceptions_enable=False, rich_markup_mode=None)
+        if isinstance(found, typer.Typer):
+            alone.add_typer(found, name=noun)
+        else:
+            alone.command(noun)(found)
+        return typer.main.get_group(alone).commands[noun]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NOUNS)
+
+    def __len__(self) -> int:
+        return len(NOUNS)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = cast("Any", _Nouns())
+
+
+def _none() -> None:
+    """Do nothing: the nouns do all."""
+
+
 app = typer.Typer(
     name="pipeline",
+    cls=_Group,
+    callback=_none,
     help="A data pipeline for several datacenters: brokers, mirror, schema registry, audit and Spark loads.",
     epilog=output.EXIT_CODES,
     no_args_is_help=True,
@@ -22,20 +75,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(local.app, name="local")
-app.add_typer(broker.app, name="broker")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(log.app, name="log")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(mirror.app, name="mirror")
-app.add_typer(registry.app, name="registry")
-app.add_typer(registry.schema_app, name="schema")
-app.add_typer(audit.app, name="audit")
-app.add_typer(load.app, name="load")
-app.command("demo")(demo.demo)
 
 
 def main() -> None:

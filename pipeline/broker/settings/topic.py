@@ -35,7 +35,7 @@ class DefaultOf:
 def _default_of(setting: str, *, alias: str) -> Any:
     """Declare a topic setting with the bounds, the text and (as default) the value of this broker setting."""
     declared = BrokerConfig.model_fields[FIELDS[setting]]
-    field = Field(alias=alias, description=declared.description)
+    field = Field(alias=alias, description=BrokerConfig.descriptions()[setting])
     field.metadata = [*declared.metadata, DefaultOf(setting)]
     return field
 

@@ -95,7 +95,7 @@ async def test_a_replica_that_exists_gets_the_settings_before_the_first_record(
         seen.append(await followed(cluster))
         return await produce(cluster, *args, **settings)
 
-    monkeypatch.setattr("pipeline.mirror.copying.copier.raw_produce", note)
+    monkeypatch.setattr("pipeline.mirror.copying.kept_offsets.raw_produce", note)
     async with site.mirroring():
         await until_copied(site.hub, CLICKS, b"a")
     assert seen[0] == {"retention.ms": "-1"}

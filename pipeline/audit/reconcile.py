@@ -8,11 +8,13 @@ Between producers and broker there are no offsets to compare; there both tiers g
 A replica that should catch up, but has reported nothing new for `pending_max_ms`, counts as stopped: records that it
 lacks, and that have been live for as long, are missing (a recreated source topic, for example).
 Loads have no such bound: records that no load has reached stay under way.
+Records that a replica lacks are explained if the mirror's ledger of gaps has exactly as many offsets of the partition.
+With one record more or less, all of them stay missing.
 """
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -26,6 +28,7 @@ class Status(StrEnum):
     """Result of a comparison, from best to worst."""
 
     EXACT = "exact"
+    EXPLAINED = "explained"
     PENDING = "pending"
     CHANGED = "changed"
     EXTRA = "extra"
@@ -46,11 +49,15 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A replica partition and the source partition that it is the copy of."""
+    """A replica partition and the source partition that it is the copy of.
+
+    `deleted_offsets` is the number of offsets that the source deleted before the mirror could copy them.
+    """
 
     cluster: str
     source: TopicPartition
     replica: TopicPartition
+    deleted_offsets: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,8 @@ class Finding:
         match self.status:
             case Status.MISSING:
                 what = f"{self.records} records that were {self.after} are missing"
+            case Status.EXPLAINED:
+                what = f"{self.records} records that were {self.after} are missing, as the mirror's ledger of gaps says"
             case Status.EXTRA:
                 what = f"{self.records} records more than were {self.after}"
             case Status.PENDING:
@@ -124,11 +133,15 @@ def reconcile(
             replica = route.replica if route is not None else None
             end = (replica_cluster, replica) if replica_cluster is not None and replica is not None else None
             stages = _stages(ledger, cluster, partition, end, loaded_topics)
+            differences: list[Finding] = []
             for hour in sorted({hour for counts in stages.values() for hour in counts.windows}):
-                key = (partition.topic, hour)
                 for stage, counts in stages.items():
-                    sums[key][stage] = sums[key].get(stage, NOTHING) + counts.at(hour).counts
-                findings[key].extend(_compare(cluster, partition, replica, hour, stages, settled_ms, stalled_ms))
+                    sums[partition.topic, hour][stage] = (
+                        sums[partition.topic, hour].get(stage, NOTHING) + counts.at(hour).counts
+                    )
+                differences += _compare(cluster, partition, replica, hour, stages, settled_ms, stalled_ms)
+            for finding in _explain(differences, 0 if route is None else route.deleted_offsets):
+                findings[partition.topic, finding.hour_ms].append(finding)
     return [
         HourReport(
             topic=topic,
@@ -205,6 +218,17 @@ def _compare(
             )
         )
     return findings
+
+
+def _explain(differences: Sequence[Finding], deleted_offsets: int) -> list[Finding]:
+    """Return a partition's differences, with those explained that are as many records as the source deleted.
+
+    The ledger knows offsets and no times, so that all hours of the partition are explained or none.
+    """
+    missing = [found for found in differences if found.at is Stage.REPLICA and found.status is Status.MISSING]
+    if sum(found.records for found in missing) != deleted_offsets:
+        return list(differences)
+    return [replace(found, status=Status.EXPLAINED) if found in missing else found for found in differences]
 
 
 def _judge(before: Counts, now: Counts) -> Status:

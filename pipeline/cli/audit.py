@@ -15,6 +15,7 @@ from pipeline.cli.terminal.settings import Settings
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from pipeline.audit.reconcile import Route as ReplicaRoute
     from pipeline.audit.server import ReadRoutes
     from pipeline.client.cluster.cluster import Cluster
 
@@ -87,8 +88,11 @@ def render(document: dict[str, Any], topic: str | None = None) -> str:
             f"the mirror's table could not be read, so the report uses its last known state: {document['routes_error']}"
         )
     exact = sum(hour["status"] == "exact" for hour in hours)
+    explained = sum(hour["status"] == "explained" for hour in hours)
     nothing = "No counts yet." if topic is None else f"No counts yet for topic {topic}."
     lines.append(f"{exact} of {len(hours)} hours exact." if hours else nothing)
+    if explained:
+        lines.append(f"{explained} hours lack records as the mirror's gaps explain: see `pipeline mirror gaps`.")
     if not document["complete"]:
         lines.append("Some counts are not known yet, so no verdict is certain.")
     return "\n".join(lines)
@@ -116,23 +120,41 @@ async def _run(settings: Settings) -> None:
 
 
 def _mirror_routes(replica: "Cluster | None", metrics: "CollectorRegistry") -> "ReadRoutes":
-    """Return a reader of the mirror's partition table; the table is empty until a topic is mirrored."""
+    """Return a reader of the mirror's partition table and gaps; both are empty until a topic is mirrored."""
+    from random import Random
+
     from pipeline.audit.reconcile import Route
     from pipeline.client.admin.topics import list_topics
+    from pipeline.mirror.journals.gap_journal import GapJournal
+    from pipeline.mirror.journals.gaps import GAPS_TOPIC
     from pipeline.mirror.journals.table import TABLE_TOPIC
     from pipeline.mirror.journals.table_journal import TableJournal
     from pipeline.mirror.metrics import table_records_skipped
 
-    journal = TableJournal(replica, table_records_skipped(metrics).inc) if replica is not None else None
+    if replica is None:
+        return _no_routes
+    journal = TableJournal(replica, table_records_skipped(metrics).inc)
+    gaps = GapJournal(replica, clock=wall_clock, rng=Random())
 
     async def read_routes() -> list[Route]:
-        if replica is None or journal is None:
-            return []
-        if TABLE_TOPIC in await list_topics(replica):
+        topics = await list_topics(replica)
+        if TABLE_TOPIC in topics:
             await journal.read_on()
+        if GAPS_TOPIC in topics:
+            await gaps.read_on()
+        deleted = gaps.ledger.deleted_offsets()
         return [
-            Route(cluster=line.source.cluster, source=line.source.partition, replica=line.replica)
+            Route(
+                cluster=line.source.cluster,
+                source=line.source.partition,
+                replica=line.replica,
+                deleted_offsets=deleted.get((line.source.cluster, line.source.partition), 0),
+            )
             for line in journal.table.assignments()
         ]
 
     return read_routes
+
+
+async def _no_routes() -> list["ReplicaRoute"]:
+    return []

@@ -211,6 +211,14 @@ class GapLedger:
         """Return the number of gaps."""
         return len(self._gaps)
 
+    def deleted_offsets(self) -> dict[tuple[str, TopicPartition], int]:
+        """Return how many offsets of each source partition were deleted before they were copied, each counted once."""
+        ranges: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
+        for gap in self:
+            if gap.reason in (GapReason.START, GapReason.RETENTION):
+                ranges.setdefault((gap.source, gap.partition), []).append((gap.first, gap.last))
+        return {partition: _union(found) for partition, found in ranges.items()}
+
     def __contains__(self, gap: Gap) -> bool:
         """Return True if the ledger has a gap of this key."""
         return gap.key in self._gaps
@@ -232,3 +240,12 @@ class GapLedger:
     def is_truncation_accepted(self, source: str, partition: TopicPartition, replica_end: int) -> bool:
         """Return True if the ledger has a truncated range that ends at the replica's end."""
         return (source, partition, replica_end) in self._truncated_ends
+
+
+def _union(ranges: list[tuple[int, int]]) -> int:
+    """Return how many numbers are in at least one of these ranges, whose ends are inclusive."""
+    count, counted_to = 0, -1
+    for first, last in sorted(ranges):
+        count += max(0, last - max(first - 1, counted_to))
+        counted_to = max(counted_to, last)
+    return count

@@ -143,6 +143,38 @@ def test_a_loss_in_a_past_hour_is_definite_while_traffic_goes_on() -> None:
     assert second.status is Status.PENDING
 
 
+@pytest.mark.parametrize(
+    ("deleted", "status"), [(0, Status.MISSING), (1, Status.MISSING), (3, Status.EXPLAINED), (4, Status.MISSING)]
+)
+def test_records_that_the_mirror_s_ledger_has_as_deleted_are_explained(deleted: int, status: Status) -> None:
+    """Two hours lack one and two records; the ledger knows offsets alone."""
+    least = Counts(8, 800, 1, 60)
+    events = [
+        event(tier, cluster, partition, counts, start=start, revision=revision)
+        for tier, cluster, partition, hours in (
+            (Tier.BROKER, "east", EAST, (FULL, FULL)),
+            (Tier.BROKER, "hub", HUB, (LESS, least)),
+        )
+        for start, revision, counts in zip((HOUR, HOUR + HOUR_MS), (10, 20), hours, strict=True)
+    ]
+    routes = [replace(ROUTES[0], deleted_offsets=deleted)]
+    hours = report(*events, routes=routes)
+    assert [hour.status for hour in hours] == [status, status]
+    assert [finding.records for hour in hours for finding in hour.findings] == [1, 2]
+
+
+def test_an_explained_loss_hides_no_other_difference() -> None:
+    routes = [replace(ROUTES[0], deleted_offsets=1)]
+    changed = Counts(9, 900, 1, 71)
+    (hour,) = report(*whole_way(hub=LESS, load=changed), routes=routes)
+    assert [(finding.at, finding.status) for finding in hour.findings] == [
+        (Stage.REPLICA, Status.EXPLAINED),
+        (Stage.LOADED, Status.CHANGED),
+    ]
+    assert hour.status is Status.CHANGED
+    assert "as the mirror's ledger of gaps says" in str(hour.findings[0])
+
+
 def test_producers_and_broker_have_a_grace_to_speak() -> None:
     events = whole_way(live=LESS, hub=LESS, load=LESS)
     assert report(*events, now_ms=HOUR + 59_000)[0].status is Status.PENDING

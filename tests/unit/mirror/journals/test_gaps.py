@@ -105,3 +105,16 @@ def test_a_truncated_range_moves_no_replica_that_ends_where_the_range_begins() -
 def test_a_truncated_range_that_follows_another_is_skipped() -> None:
     ledger = ledger_of(gap(5, 9, GapReason.TRUNCATED), gap(10, 11, GapReason.TRUNCATED))
     assert ledger.continues_at("east", CLICKS, 10) == 12
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10), st.sampled_from(GapReason))))
+def test_deleted_offsets_are_counted_once(found: list[tuple[int, int, GapReason]]) -> None:
+    gaps = [gap(first, first + more, reason) for first, more, reason in found]
+    ledger = ledger_of(*gaps)
+    offsets = {
+        offset
+        for one in ledger
+        if one.reason in (GapReason.START, GapReason.RETENTION)
+        for offset in range(one.first, one.last + 1)
+    }
+    assert ledger.deleted_offsets().get(("east", CLICKS), 0) == len(offsets)

@@ -33,4 +33,5 @@ def loop_of(
         return None
     names = {known: name for name, known in cluster_ids.items()} | {origin.cluster: origin.source}
     way = " > ".join(names.get(cluster, cluster) for cluster in path_of(origin, cluster_ids[source] or source))
-    return f"{partition.topic} of {source} is itself a copy of this cluster's {origin.topic} ({way})"
+    copied = "this cluster" if origin.cluster == destination_id else origin.source
+    return f"{partition.topic} of {source} is itself a copy of {copied}'s {origin.topic} ({way})"

@@ -43,6 +43,9 @@ def http_url(text: str) -> str:
     return url.rstrip("/")
 
 
+Mirror = Annotated[str, typer.Option("--mirror", metavar="URL", parser=http_url, help="HTTP address of the mirror.")]
+
+
 def run_service(run: Callable[[Settings], Awaitable[Any]], config: Path) -> None:
     """Run a service with the settings of a file, in the foreground, until a signal arrives or it fails.
 

@@ -1,24 +1,25 @@
 """`pipeline mirror`: copy the logs of live clusters into the offline one."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import trio
 import typer
 
 from pipeline.cli.failover import promote, reverse
-from pipeline.cli.foreground import Config, http_url, read_json, run_service
+from pipeline.cli.foreground import Config, Mirror, read_json, run_service
+from pipeline.cli.mirror_settings import apply_settings, show_plan
 from pipeline.cli.mirror_verify import verify
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
-from pipeline.cli.terminal.settings import Settings
+from pipeline.cli.terminal.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from pipeline.mirror.journals.gaps import Gap
-
-Mirror = Annotated[str, typer.Option("--mirror", metavar="URL", parser=http_url, help="HTTP address of the mirror.")]
 
 app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies live clusters into the offline one.")
 
@@ -32,6 +33,8 @@ MAX_NAMED = 10
 UNKNOWN = "unknown"
 
 
+app.command("plan")(show_plan)
+app.command("apply")(apply_settings)
 app.command()(promote)
 app.command()(reverse)
 
@@ -39,7 +42,7 @@ app.command()(reverse)
 @app.command()
 def start(config: Config) -> None:
     """Run the mirror service in the foreground; see docs/mirror.md for its settings."""
-    run_service(_run, config)
+    run_service(partial(_run, config.absolute()), config)
 
 
 @app.command()
@@ -115,6 +118,7 @@ def _print_status(document: Mapping[str, Any], *, show_all: bool) -> None:
     for topic in document.get("topics", ()):  # older mirrors have none
         for problem in topic["problems"]:
             output.say(f"settings of {topic['topic']}: {output.printable(problem)}")
+    _say_settings(document.get("settings") or {})  # older mirrors have none
     if document["error"]:
         output.say(f"destination: {output.printable(document['error'])}")
     for source in document["sources"]:
@@ -140,6 +144,14 @@ def _print_status(document: Mapping[str, Any], *, show_all: bool) -> None:
     advices = dict.fromkeys((each["state"], each["advice"]) for _, each in listed if each["advice"])
     for state, advice in advices:
         output.say(f"{state}: {advice}")
+
+
+def _say_settings(settings: Mapping[str, Any]) -> None:
+    """Say whether a restart would put other settings in force."""
+    if settings.get("is_of_file") is False:
+        output.say("settings: the mirror's file has others, which a restart would put in force")
+    if settings.get("file_error"):
+        output.say(f"settings: the mirror's file is wrong: {output.printable(settings['file_error'])}")
 
 
 def _summary(source: Mapping[str, Any]) -> list[object]:
@@ -265,23 +277,25 @@ async def _read_ledger(bootstrap: str | None, zookeeper: str | None) -> tuple[li
         return list(journal.ledger), journal.skipped, journal.begin
 
 
-async def _run(settings: Settings) -> None:
+async def _run(file: Path, settings: Settings) -> None:
     from prometheus_client import CollectorRegistry
 
-    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.cluster import Cluster, open_cluster
     from pipeline.client.cluster.config import ClientConfig
-    from pipeline.mirror.config import MirrorConfig
+    from pipeline.mirror.config import MirrorConfig, SourceConfig
     from pipeline.mirror.service import run_mirror
 
+    def connect(source: SourceConfig) -> AbstractAsyncContextManager[Cluster]:
+        return open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))
+
     config = MirrorConfig.from_settings(settings)
-    async with AsyncExitStack() as stack:
-        destination = await stack.enter_async_context(
-            open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror"))
+    async with open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror")) as destination:
+        await run_mirror(
+            config,
+            connect,
+            destination,
+            clock=wall_clock,
+            rng=randomness(),
+            metrics=CollectorRegistry(),
+            read_file=partial(read_settings, file),
         )
-        sources = {
-            source.name: await stack.enter_async_context(
-                open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))
-            )
-            for source in config.sources
-        }
-        await run_mirror(config, sources, destination, clock=wall_clock, rng=randomness(), metrics=CollectorRegistry())

@@ -6,15 +6,16 @@ from random import Random
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.kept_offsets import KeptOffsets
+from pipeline.mirror.current_config import CurrentConfig
+from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
-from pipeline.mirror.topics.known_sources import KnownSources
+from pipeline.mirror.topics.known_sources import KnownSource, KnownSources
 from pipeline.mirror.topics.replica_topics import ReplicaTopics
 from pipeline.mirror.topics.selected_topics import SelectedTopics
 from pipeline.model import Clock
@@ -24,15 +25,9 @@ class Hub:
     """The destination of a mirror, with its journals, its replica topics, and the sources that feed them."""
 
     def __init__(
-        self,
-        config: MirrorConfig,
-        flows: Mapping[str, SourceFlows],
-        destination: Cluster,
-        *,
-        clock: Clock,
-        rng: Random,
-        metrics: MirrorMetrics,
+        self, config: CurrentConfig, destination: Cluster, *, clock: Clock, rng: Random, metrics: MirrorMetrics
     ) -> None:
+        self.config = config
         self.cluster = destination
         self.clock = clock
         self.rng = rng
@@ -40,14 +35,14 @@ class Hub:
         self.journal = TableJournal(destination, metrics.count_skipped_table_records)
         self.gaps = GapJournal(destination, clock=clock, rng=rng)
         self.epochs = EpochJournal(destination, clock=clock, rng=rng)
-        timeout_s = config.produce_timeout_ms / 1000
-        self.destination: Destination = KeptOffsets(destination, timeout_s=timeout_s)
-        self.replicas = ReplicaTopics(destination, self.journal.table, config.topic_settings, timeout_s=timeout_s)
-        self.selected = SelectedTopics(flows, self.journal.table)
-        self.sources = KnownSources(destination, self.journal.table, self.selected, config.topic_settings)
+        self.group_offsets = GroupOffsetJournal(destination, clock=clock, rng=rng)
+        self.destination: Destination = KeptOffsets(destination, config)
+        self.replicas = ReplicaTopics(destination, self.journal.table, config)
+        self.selected = SelectedTopics(self.journal.table)
+        self.sources = KnownSources(destination, self.journal.table, self.selected, config)
         self.turn = trio.Lock()
         """Held while a source's partitions are entered in the table and taken in."""
-        self._not_asked: set[str] = set()
+        self._not_asked: set[str] | None = None
         self._all_asked = trio.Event()
 
     async def open(self, *, timeout_s: float) -> None:
@@ -57,17 +52,24 @@ class Hub:
             for journal in (self.journal, self.gaps, self.epochs):
                 nursery.start_soon(journal.open)
 
-    def add_source(self, name: str, source: Cluster) -> None:
-        """Add a source that has not answered yet."""
-        self.sources.add(name, source)
-        self._not_asked.add(name)
+    def set_sources(self, sources: Mapping[str, KnownSource], flows: Mapping[str, SourceFlows]) -> None:
+        """Have these sources and flows from now on, in the order of the settings."""
+        self.sources.set_sources(sources)
+        self.selected.set_flows(flows)
+        self.replicas.topics.clear()  # read again, with the settings to follow now
+        self._not_asked = set(sources) if self._not_asked is None else self._not_asked & sources.keys()
+        self._wake_if_asked()
 
     def note_asked(self, name: str) -> None:
         """Take note that a source has answered, or failed to."""
-        self._not_asked.discard(name)
-        if not self._not_asked:
-            self._all_asked.set()
+        if self._not_asked is not None:
+            self._not_asked.discard(name)
+        self._wake_if_asked()
 
     async def wait_for_all_asked(self) -> None:
-        """Wait until each source has answered or failed: replicas created from then on name all their sources."""
+        """Wait until each first source has answered or failed: replicas created from then on name all their sources."""
         await self._all_asked.wait()
+
+    def _wake_if_asked(self) -> None:
+        if not self._not_asked:
+            self._all_asked.set()

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -40,6 +41,11 @@ class MirrorMetrics(Collector):
     def show_group_offsets_age(self, source: str, age_s: Callable[[], float]) -> None:
         """Show the age in seconds of the source's committed offsets at the hub."""
         self._group_age.labels(source).set_function(age_s)
+
+    def forget_group_offsets_age(self, source: str) -> None:
+        """Show no age of committed offsets of a source any more."""
+        with suppress(KeyError):
+            self._group_age.remove(source)
 
     def count_copied(self, source: SourcePartition, size: int, offsets: int) -> None:
         """Count `size` bytes that were appended, and the `offsets` that the replica advanced."""

@@ -1,6 +1,7 @@
-"""The mirror service: the hub with what all sources share, and a mirror of each source."""
+"""The mirror service: the hub with what all sources share, and a mirror of each source that the settings have."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any
 
@@ -10,63 +11,76 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
-from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.changes import is_opened_anew
+from pipeline.mirror.config import MirrorConfig, SourceConfig
 from pipeline.mirror.copying.resume import Resumption
-from pipeline.mirror.groups.offset_copier import group_offset_copiers
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.hub import Hub
+from pipeline.mirror.live_settings import LiveSettings, ReadFile, checked_flows
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.page.status_page import StatusPage
 from pipeline.mirror.source_mirror import FIRST_ANSWER_TIMEOUT_S, SourceMirror
 from pipeline.mirror.status import MirrorStatus
-from pipeline.mirror.topics.flows import flows_of
+from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, serve_http
 from pipeline.net.nurseries import unwrapped_errors
 
+PLAN_TIMEOUT_S = 5.0
+"""Time for a source to list its topics for a plan. An operator waits for it."""
+
 logger = structlog.get_logger()
+
+Connect = Callable[[SourceConfig], AbstractAsyncContextManager[Cluster]]
+"""Opens the cluster of a source until the block ends, without waiting for an answer."""
+
+
+class NotStartedError(PipelineError):
+    """The mirror is not running yet, or not any more."""
 
 
 class MirrorService:
-    """A mirror of several sources into one destination."""
+    """A mirror of several sources into one destination. Raises ConfigurationError for a bad pattern."""
 
     def __init__(
         self,
         config: MirrorConfig,
-        sources: Mapping[str, Cluster],
+        connect: Connect,
         destination: Cluster,
         *,
         clock: Clock,
         rng: Random,
         metrics: MirrorMetrics,
+        read_file: ReadFile | None = None,
     ) -> None:
-        self._config = config
-        flows = flows_of(config)
-        self._hub = Hub(config, flows, destination, clock=clock, rng=rng, metrics=metrics)
+        """`read_file`: returns the settings that a restart would put in force; None if they are not in a file."""
+        self._flows = checked_flows(config)
+        self._config = CurrentConfig(config)
+        self._connect = connect
+        self._hub = Hub(self._config, destination, clock=clock, rng=rng, metrics=metrics)
         self.gaps = self._hub.gaps
-        self.sources = {
-            name: SourceMirror(name, source, self._hub, config, flows[name]) for name, source in sources.items()
-        }
-        copies = {name: source.copies for name, source in self.sources.items()}
-        states = {name: each.states for name, each in copies.items()}
-        groups = group_offset_copiers(config, sources, destination, states, clock=clock, rng=rng, metrics=metrics)
-        for name, copier in groups.items():
-            self.sources[name].groups = copier
-        self.state = MirrorStatus(
-            copies,
-            {name: copier.status for name, copier in groups.items()},
-            {name: source.contact for name, source in self.sources.items()},
-            metrics,
-            clock=clock,
-            fetch_wait_s=config.fetch_max_wait_ms / 1000,
-        )
+        self.sources: dict[str, SourceMirror] = {}
+        """Mirrors of the sources, in the order of the settings. Filled when `run` begins."""
+        self._running: dict[str, _RunningSource] = {}
+        self._nursery: trio.Nursery | None = None
+        self._hub_opened = trio.Event()
+        table = self._hub.journal.table
+        self.settings = LiveSettings(self._config, table, self._fetch_topics, self._change_to, read_file)
+        self.state = MirrorStatus(self.sources, self._config, metrics, clock=clock)
         self.state.topics, self.state.flows = self._hub.replicas.problems, self._hub.selected.flows
+        self.state.settings = self.settings.status
 
-    async def run(self) -> None:
-        """Mirror until cancelled."""
-        await self._open_hub()
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Mirror until cancelled. Reports the start once the sources are known; clusters may be away then."""
         async with trio.open_nursery() as nursery:
-            for source in self.sources.values():
-                nursery.start_soon(source.run)
+            self._nursery = nursery
+            config = self._config.now
+            opened = [await self._open_source(each, self._flows[each.name]) for each in config.sources]
+            self._take_sources(config, opened)
+            task_status.started()
+            await self._open_hub()
+            self._hub_opened.set()
+            nursery.start_soon(self.settings.watch_file)
 
     async def _open_hub(self) -> None:
         timeout_s = FIRST_ANSWER_TIMEOUT_S
@@ -78,40 +92,125 @@ class MirrorService:
             except PipelineError as error:
                 self.state.error = str(error)
                 logger.warning("destination_not_ready", error=str(error))
-                await trio.sleep(self._config.retry_backoff_ms / 1000)
-            timeout_s = self._config.produce_timeout_ms / 1000
+                await trio.sleep(self._config.retry_backoff_s)
+            timeout_s = self._config.timeout_s
         self.state.error = None
+
+    async def _open_source(self, config: SourceConfig, flows: SourceFlows) -> "_RunningSource":
+        """Return a source that runs once `begun` is set. Raises NotStartedError, ConfigurationError."""
+        if self._nursery is None:
+            raise NotStartedError("the mirror has not started yet: try again")
+        running: _RunningSource = await self._nursery.start(self._run_source, config, flows)
+        return running
+
+    async def _run_source(
+        self, config: SourceConfig, flows: SourceFlows, *, task_status: trio.TaskStatus["_RunningSource"]
+    ) -> None:
+        with trio.CancelScope() as scope:
+            async with self._connect(config) as cluster:
+                running = _RunningSource(SourceMirror(config, cluster, self._hub, flows), scope)
+                task_status.started(running)
+                await running.begun.wait()
+                await self._hub_opened.wait()
+                await running.mirror.run()
+        running.ended.set()
+
+    async def _change_to(self, config: MirrorConfig, flows: Mapping[str, SourceFlows]) -> None:
+        """Put checked settings in force. Raises NotStartedError and ConfigurationError, and changes nothing then."""
+        before = self._config.now
+        known = {each.name: each for each in before.sources}
+        fresh = [each for each in config.sources if each.name not in known or is_opened_anew(known[each.name], each)]
+        opened: list[_RunningSource] = []
+        try:
+            for each in fresh:
+                running = await self._open_source(each, flows[each.name])
+                opened.append(running)
+        except BaseException:
+            for running in opened:
+                running.scope.cancel()
+            raise
+        kept = {each.name for each in config.sources if each not in fresh}
+        left = [self._running.pop(name) for name in list(self._running) if name not in kept]
+        for running in left:
+            running.scope.cancel()
+        for running in left:
+            await running.ended.wait()
+        # Nothing is awaited from here on: all tasks see either the old settings or the new ones.
+        self._config.now = config
+        for name in kept:
+            self.sources[name].flows.replace(flows[name].flows)
+        self._take_sources(config, opened)
+        for each in config.sources:
+            if each.name in kept:
+                self.sources[each.name].change(each, before)
+
+    def _take_sources(self, config: MirrorConfig, opened: list["_RunningSource"]) -> None:
+        """Have the sources of these settings, in their order, and let those run that were opened."""
+        self._running |= {running.mirror.name: running for running in opened}
+        self.sources.clear()
+        self.sources.update({each.name: self._running[each.name].mirror for each in config.sources})
+        self._hub.set_sources(
+            {name: source.known for name, source in self.sources.items()},
+            {name: source.flows for name, source in self.sources.items()},
+        )
+        for running in opened:
+            running.begun.set()
+
+    async def _fetch_topics(self, config: SourceConfig) -> Mapping[str, int]:
+        """Return the number of partitions of each topic of a source, also of one that is not in force."""
+        source = self.sources.get(config.name)
+        if source is not None and not is_opened_anew(source.config, config):
+            view = await source.fetch_topics(timeout_s=PLAN_TIMEOUT_S)
+        else:
+            async with self._connect(config) as cluster:
+                with unwrapped_errors():
+                    view = await cluster.fetch_all_topics(timeout_s=PLAN_TIMEOUT_S)
+        return {topic.name: len(topic.partitions) for topic in view.topics.values()}
 
     @property
     def resumption(self) -> Resumption:
         """Resumption of this mirror's halted partitions."""
-        return Resumption([source.copies for source in self.sources.values()], self.gaps, clock=self._hub.clock)
+        return Resumption(lambda: [source.copies for source in self.sources.values()], self.gaps, clock=self._hub.clock)
 
     def status(self) -> dict[str, Any]:
         """Return the document of `/v1/status`."""
         return self.state.document()
 
 
+class _RunningSource:
+    """A mirror of a source with the scope of its tasks. It runs once `begun` is set, and has `ended` after that."""
+
+    def __init__(self, mirror: SourceMirror, scope: trio.CancelScope) -> None:
+        self.mirror = mirror
+        self.scope = scope
+        self.begun = trio.Event()
+        self.ended = trio.Event()
+
+
 async def run_mirror(
     config: MirrorConfig,
-    sources: Mapping[str, Cluster],
+    connect: Connect,
     destination: Cluster,
     *,
     clock: Clock,
     rng: Random,
     metrics: CollectorRegistry,
+    read_file: ReadFile | None = None,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mirror the sources into the destination until cancelled. Reports the address of its HTTP server.
 
-    `sources` holds a cluster for each source of `config`, by name. Raises ConfigurationError for a bad pattern.
+    `connect` and `read_file` as in MirrorService. Raises ConfigurationError for a bad pattern.
     """
-    service = MirrorService(config, sources, destination, clock=clock, rng=rng, metrics=MirrorMetrics(metrics))
-
+    mirror_metrics = MirrorMetrics(metrics)
+    service = MirrorService(
+        config, connect, destination, clock=clock, rng=rng, metrics=mirror_metrics, read_file=read_file
+    )
     page = StatusPage(service.state, service.gaps, clock=clock)
-    application = http_application([*page.routes(), *service.state.routes(), service.resumption.route()])
+    routes = [*page.routes(), *service.state.routes(), service.resumption.route(), *service.settings.routes()]
     async with trio.open_nursery() as nursery:
-        address: HostPort = await nursery.start(serve_http, application, config.http_listen)
+        address: HostPort = await nursery.start(serve_http, http_application(routes), config.http_listen)
+        await nursery.start(service.run)
         logger.info(
             "mirror_ready",
             http=str(address),
@@ -121,4 +220,3 @@ async def run_mirror(
         )
         nursery.start_soon(page.run)
         task_status.started(address)
-        await service.run()

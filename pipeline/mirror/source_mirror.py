@@ -1,6 +1,7 @@
 """A mirror of one source: its topics are looked for, entered in the table, and copied."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import structlog
 import trio
@@ -8,11 +9,11 @@ import trio
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
-from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.config import MirrorConfig, SourceConfig
 from pipeline.mirror.copying.copier import SourceCopier
 from pipeline.mirror.copying.copies import Advice
 from pipeline.mirror.failover.promotion import promotions_of
-from pipeline.mirror.groups.offset_copier import GroupOffsetCopier
+from pipeline.mirror.groups.offset_copier import GroupOffsetCopier, group_settings
 from pipeline.mirror.hub import Hub
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.mirror.status import SourceContact
@@ -21,6 +22,7 @@ from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.mirror.topics.known_sources import is_recreated
 from pipeline.mirror.topics.replica_topics import NotAReplicaError
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.signals import Wakeup
 from pipeline.provenance import Origin
 
 FIRST_ANSWER_TIMEOUT_S = 2.0
@@ -32,15 +34,18 @@ logger = structlog.get_logger()
 class SourceMirror:
     """Mirrors one source into the hub while `run` runs. A source that is away delays no other."""
 
-    def __init__(self, name: str, source: Cluster, hub: Hub, config: MirrorConfig, flows: SourceFlows) -> None:
-        self.name = name
+    def __init__(self, config: SourceConfig, source: Cluster, hub: Hub, flows: SourceFlows) -> None:
+        """`flows` are those of this source, and may be replaced (`SourceFlows.replace`)."""
+        self.name = name = config.name
+        self.config = config
+        self.flows = flows
         self.contact = SourceContact()
         self.copier = SourceCopier(
             name,
             source,
             hub.cluster,
             hub.destination,
-            config,
+            hub.config,
             flows,
             hub.metrics,
             hub.gaps,
@@ -48,24 +53,77 @@ class SourceMirror:
             clock=hub.clock,
         )
         self.copies = self.copier.copies
-        self.groups: GroupOffsetCopier | None = None
-        """Copier of committed offsets of groups; None unless `group.offsets.enabled`."""
         self._source = source
         self._hub = hub
-        self._config = config
-        hub.add_source(name, source)
-        self._known = hub.sources.by_name[name]
+        self._config = hub.config
+        self.known = hub.sources.known(source)
+        """Last answers of the source."""
+        self._refresh_now, self._compare_now = Wakeup(), Wakeup()
+        self.groups = self._group_offset_copier()
+        """Copier of committed offsets of groups; None unless `group.offsets.enabled`."""
+        self._groups_scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Mirror until cancelled. The hub is open by then."""
+        """Mirror until cancelled. The hub is open by then, and has the source (`Hub.set_sources`)."""
         self._expect_copies()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.copier.run)
             nursery.start_soon(self._refresh_regularly)
-            if self._config.topic_settings:
-                nursery.start_soon(self._follow_settings)
-            if self.groups is not None:
-                nursery.start_soon(self.groups.run)
+            nursery.start_soon(self._follow_settings)
+            nursery.start_soon(self._copy_groups)
+
+    async def fetch_topics(self, *, timeout_s: float) -> ClusterMetadata:
+        """Return the source's topics as they are now. Raises PipelineError."""
+        with unwrapped_errors():
+            return await self._source.fetch_all_topics(timeout_s=timeout_s)
+
+    def change(self, config: SourceConfig, before: MirrorConfig) -> None:
+        """Follow other settings and flows, which are in force already. Copying of topics that stay selected goes on.
+
+        `before`: the settings that were in force. The source's addresses must be the same.
+        """
+        for copy in list(self.copies.states.values()):
+            if not self.flows.flow_of(copy.source.topic):
+                self.copies.withdraw(copy)
+            elif copy.halt is not None:  # perhaps its gap is to be skipped now
+                self.copies.locate_again(copy)
+        self._expect_copies()
+        has_other_groups = group_settings(self._config.now) != group_settings(before)
+        if has_other_groups or config.zookeeper_connect != self.config.zookeeper_connect:
+            self._groups_scope.cancel()
+        self.config = config
+        self._refresh_now.set()
+        self._compare_now.set()
+
+    def groups_status(self) -> dict[str, Any] | None:
+        """Return the state of copied group offsets; None if they are not copied."""
+        return None if self.groups is None else self.groups.status()
+
+    def _group_offset_copier(self) -> GroupOffsetCopier | None:
+        hub, config = self._hub, self._config.now
+        if not config.group_offsets_enabled:
+            hub.metrics.forget_group_offsets_age(self.name)
+            return None
+        return GroupOffsetCopier(
+            self.config,
+            config,
+            self._source,
+            hub.cluster,
+            self.copies.states,
+            hub.group_offsets,
+            clock=hub.clock,
+            metrics=hub.metrics,
+        )
+
+    async def _copy_groups(self) -> None:
+        """Copy committed offsets of groups, anew whenever their settings change, until cancelled."""
+        while True:
+            with trio.CancelScope() as self._groups_scope:
+                if self.groups is None:
+                    await trio.sleep_forever()
+                else:
+                    await self.groups.run()
+            self.groups = self._group_offset_copier()
 
     def _expect_copies(self) -> None:
         """Show the partitions of the table from the start on, also if the source is away."""
@@ -85,8 +143,9 @@ class SourceMirror:
                 self.contact.set_error(str(error))
             if self.contact.error is not None:
                 logger.warning("refresh_failed", source=self.name, error=self.contact.error)
-            await trio.sleep(self._config.refresh_interval_ms / 1000)
-            timeout_s = self._config.produce_timeout_ms / 1000
+            with trio.move_on_after(self._config.now.refresh_interval_ms / 1000):
+                await self._refresh_now.wait_and_clear()
+            timeout_s = self._config.timeout_s
 
     async def _refresh(self, timeout_s: float) -> str | None:
         """Look once and return the source's problem, if any. Raises PipelineError if the destination refuses writes."""
@@ -98,11 +157,11 @@ class SourceMirror:
                 known.cluster_ids[self.name] = view.cluster_id
                 selected = hub.selected.choose(self.name, view)
                 if known.refusal_of(self.name) is None:
-                    described = self._known.described
+                    described = self.known.described
                     described.take(await described.read(selected, timeout_s=timeout_s))
             self.contact.end(is_answered=True)
             hub.selected.take(self.name, selected)
-            self._known.is_accepted = True
+            self.known.is_accepted = True
         except PipelineError as error:
             self.contact.end(is_answered=False)
             return str(error)
@@ -137,7 +196,7 @@ class SourceMirror:
                 copies.setdefault(assignment.replica.topic, []).append((proposal.source, assignment))
         states = self.copies.states.values()
         await hub.replicas.look_up(copies, {copy.assignment.replica.topic for copy in states if copy.error})
-        promoted = await promotions_of(hub.cluster, copies, timeout_s=self._config.produce_timeout_ms / 1000)
+        promoted = await promotions_of(hub.cluster, copies, timeout_s=self._config.timeout_s)
         for topic, entries in copies.items():
             if topic in promoted:
                 for _, assignment in entries:
@@ -188,7 +247,7 @@ class SourceMirror:
             number = assignment.replica.partition
             if number in refused:
                 copies.reject(assignment, refused[number], advice=Advice.RESTORE_TABLE)
-            elif number in origins:
+            elif number in origins and hub.selected.is_selected(self.name, assignment.source.partition.topic):
                 copies.assign(assignment, origins[number].token())
 
     def _settings_of(self, replica_topic: str) -> CombinedSettings | None:
@@ -197,7 +256,7 @@ class SourceMirror:
 
     async def _changes_of(self, topics: Iterable[str], timeout_s: float) -> set[str]:
         """Read the settings of the source's topics, and return the topics with new ones."""
-        described = self._known.described
+        described = self.known.described
         found = described.changed(await described.read(topics, timeout_s=timeout_s, with_provenance=False))
         if found:  # of topics that were recreated just now they are not meant
             now = (await self._source.fetch_all_topics(timeout_s=timeout_s)).topics
@@ -209,15 +268,15 @@ class SourceMirror:
     async def _follow_settings(self) -> None:
         """Have replicas follow changes of the settings of the source's topics, until cancelled."""
         changed: set[str] = set()
-        timeout_s = self._config.produce_timeout_ms / 1000
         while True:
-            await trio.sleep(self._config.topic_settings_interval_ms / 1000)
-            topics = self._hub.selected.of(self.name).keys() & self._known.described.topics.keys()
-            if not topics or not self._known.is_accepted:
+            with trio.move_on_after(self._config.now.topic_settings_interval_ms / 1000):
+                await self._compare_now.wait_and_clear()
+            topics = self._hub.selected.of(self.name).keys() & self.known.described.topics.keys()
+            if not (topics and self.known.is_accepted and self._config.now.topic_settings):
                 continue
             try:
                 with unwrapped_errors():
-                    changed |= await self._changes_of(topics, timeout_s)
+                    changed |= await self._changes_of(topics, self._config.timeout_s)
                     for topic in sorted(changed):
                         replica = self._hub.selected.replica_of(self.name, topic)
                         if replica is not None:

@@ -7,7 +7,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from pipeline.mirror.copying.copies import SILENCE_S, Advice, CopyState, PartitionCopy, SourceCopies
 from pipeline.mirror.copying.progress import Lag
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.metrics import LABELS, MirrorMetrics, by_partition, labels_of
 from pipeline.mirror.totals import FlowTotals
 from pipeline.model import Clock
@@ -103,31 +104,35 @@ class CopyView:
         return self.state not in WELL or self.lag.offsets is None
 
 
+class SourceState(Protocol):
+    """State of one source, as its mirror has it."""
+
+    contact: SourceContact
+    copies: SourceCopies
+
+    def groups_status(self) -> dict[str, Any] | None:
+        """Return the state of copied group offsets; None if they are not copied."""
+        ...
+
+
 class MirrorStatus(Collector):
     """State of all sources and their partitions at the moment of a request."""
 
     def __init__(
-        self,
-        sources: Mapping[str, SourceCopies],
-        groups: Mapping[str, Callable[[], dict[str, Any]]],
-        contacts: Mapping[str, SourceContact],
-        metrics: MirrorMetrics,
-        *,
-        clock: Clock,
-        fetch_wait_s: float,
+        self, sources: Mapping[str, SourceState], config: CurrentConfig, metrics: MirrorMetrics, *, clock: Clock
     ) -> None:
-        """`groups`: functions that return the state of copied group offsets, for the sources that have them copied."""
+        """`sources` is a live view, in the order of the settings."""
         self.error: str | None = NOT_REACHED_YET
         """Problem of the destination at the start."""
-        self._contacts = contacts
         self.topics: Callable[[], list[dict[str, Any]]] = list
         """Returns the replica topics that differ from their sources in settings."""
         self.flows: Callable[[], list[dict[str, Any]]] = list
         """Returns the flows with remarks on topics that are not copied as the settings ask."""
+        self.settings: Callable[[], dict[str, Any]] = dict
+        """Returns the version of the settings in force, and how they compare with their file."""
         self._sources = sources
-        self._groups = groups
         self._clock = clock
-        self._bound_s = fetch_wait_s + SILENCE_S
+        self._config = config
         self._registry = metrics.registry
         self._troubled: tuple[float, dict[str, Any]] | None = None
         metrics.registry.register(self)
@@ -164,20 +169,26 @@ class MirrorStatus(Collector):
     def _all_views(self) -> dict[str, list[CopyView]]:
         now, now_ms = trio.current_time(), self._clock()
         return {
-            name: [self._view(copy, now, now_ms) for _, copy in sorted(copies.states.items())]
-            for name, copies in self._sources.items()
+            name: [self._view(copy, now, now_ms) for _, copy in sorted(source.copies.states.items())]
+            for name, source in self._sources.items()
         }
 
     def _document(self, views: Mapping[str, Sequence[CopyView]], shown: set[int] | None) -> dict[str, Any]:
         now, totals = trio.current_time(), self._totals(views, trio.current_time())
         flows = [flow | totals.get(flow["name"], FlowTotals()).document(now) for flow in self.flows()]
         sources = [self._source_document(name, found, shown, now) for name, found in views.items()]
-        return {"error": self.error, "flows": flows, "topics": self.topics(), "sources": sources}
+        return {
+            "error": self.error,
+            "settings": self.settings(),
+            "flows": flows,
+            "topics": self.topics(),
+            "sources": sources,
+        }
 
     def _totals(self, views: Mapping[str, Iterable[CopyView]], now: float) -> dict[str, FlowTotals]:
-        totals = {flow.name: FlowTotals() for copies in self._sources.values() for flow in copies.flows.flows}
+        totals = {flow.name: FlowTotals() for source in self._sources.values() for flow in source.copies.flows.flows}
         for name, found in views.items():
-            flows = self._sources[name].flows
+            flows = self._sources[name].copies.flows
             for view in found:
                 copy, flow = view.copy, flows.flow_of(view.copy.source.topic)
                 if flow is not None:
@@ -203,10 +214,10 @@ class MirrorStatus(Collector):
             "mirror_unknown_lag_partitions", "Partitions whose lag is not known.", labels=LABELS[:1]
         )
         lags: list[tuple[tuple[str, str, str], Lag]] = []
-        for name, copies in self._sources.items():
-            up.add_metric([name], float(self._contacts[name].present(now)[0]))
+        for name, source in self._sources.items():
+            up.add_metric([name], float(self._sources[name].contact.present(now)[0]))
             age.add_metric([name], _number(self._answer_age_s(name, now)))
-            views = [self._view(copy, now, now_ms) for copy in copies.states.values()]
+            views = [self._view(copy, now, now_ms) for copy in source.copies.states.values()]
             counts = Counter(view.state for view in views)
             for state in CopyState:
                 states.add_metric([name, state.value], counts[state])
@@ -221,6 +232,10 @@ class MirrorStatus(Collector):
         yield by_partition(offsets, "", ((labels, _number(lag.offsets)) for labels, lag in lags))
         yield by_partition(size, "", ((labels, _number(lag.bytes)) for labels, lag in lags))
         yield by_partition(seconds, "", ((labels, _number(lag.seconds)) for labels, lag in lags))
+
+    @property
+    def _bound_s(self) -> float:
+        return self._config.fetch_wait_s + SILENCE_S
 
     def _view(self, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
         progress = copy.progress
@@ -241,15 +256,15 @@ class MirrorStatus(Collector):
         return CopyView(copy, CopyState.COPYING if lag.offsets else CopyState.CAUGHT_UP, lag, None, None)
 
     def _answer_age_s(self, name: str, now: float) -> float | None:
-        times = [self._contacts[name].answered_at, self._sources[name].answered_at]
+        times = [self._sources[name].contact.answered_at, self._sources[name].copies.answered_at]
         last = max((time for time in times if time is not None), default=None)
         return None if last is None else now - last
 
     def _source_document(
         self, name: str, views: Sequence[CopyView], shown: set[int] | None, now: float
     ) -> dict[str, Any]:
-        copies = self._sources[name]
-        is_up, error, since = self._contacts[name].present(now)
+        copies = self._sources[name].copies
+        is_up, error, since = self._sources[name].contact.present(now)
         counts = Counter(view.state for view in views)
         return {
             "name": name,
@@ -259,7 +274,7 @@ class MirrorStatus(Collector):
             "answer_age_seconds": _rounded(self._answer_age_s(name, now)),
             "states": {state.value: counts[state] for state in CopyState},
             "unknown_lags": sum(view.lag.offsets is None for view in views),
-            "groups": self._groups[name]() if name in self._groups else None,
+            "groups": self._sources[name].groups_status(),
             "partitions": [
                 self._partition_document(view, copies, now) for view in views if shown is None or id(view.copy) in shown
             ],

@@ -26,7 +26,7 @@ from pipeline.settings import parse_addresses
 from tests.support.brokers import clock, serving_cluster
 from tests.support.clients import wait_for
 from tests.support.copies import read_logs
-from tests.support.mirrors import mirroring_of, settings_of, until
+from tests.support.mirrors import connected_to, mirroring_of, settings_of, until
 
 DEADLINE_S = 180
 PARTITIONS = [TopicPartition("mirrored", number) for number in range(2)]
@@ -55,10 +55,12 @@ async def test_a_mirror_copies_batches_of_apache_kafka(apache_kafka: str, tmp_pa
             await publish(source, codec)
             metrics = MirrorMetrics(CollectorRegistry())
             config = MirrorConfig.from_settings(settings)
-            service = MirrorService(config, {"kafka": source}, hub, clock=clock, rng=Random(1), metrics=metrics)
+            service = MirrorService(
+                config, connected_to({"kafka": source}), hub, clock=clock, rng=Random(1), metrics=metrics
+            )
             written = await read_logs(source, PARTITIONS)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(service.run)
+                await nursery.start(service.run)
                 with trio.fail_after(DEADLINE_S):
                     while sum(line["lag"] == 0 for line in service.status()["sources"][0]["partitions"]) < 2:
                         await trio.sleep(0.05)
@@ -142,9 +144,11 @@ async def test_groups_of_apache_kafka_go_on_at_the_hub(apache_kafka: str, tmp_pa
         }
         config = MirrorConfig.from_settings(settings)
         metrics = MirrorMetrics(CollectorRegistry())
-        service = MirrorService(config, {"kafka": source}, hub, clock=clock, rng=Random(1), metrics=metrics)
+        service = MirrorService(
+            config, connected_to({"kafka": source}), hub, clock=clock, rng=Random(1), metrics=metrics
+        )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(service.run)
+            await nursery.start(service.run)
             with trio.fail_after(DEADLINE_S):
                 while service.status()["sources"][0]["groups"]["copied"] < len(groups):
                     await trio.sleep(0.05)

@@ -21,6 +21,7 @@ from pipeline.model import TopicPartition
 from pipeline.settings import parse_addresses
 from tests.support.brokers import Brokers, clock, replicated_cluster
 from tests.support.copies import log_ends, read_logs
+from tests.support.mirrors import connected_to
 
 DEADLINE_S = 180
 WHOLE, TRIMMED = "transactions-whole", "transactions-trimmed"
@@ -144,9 +145,11 @@ async def mirrored(source: Cluster, bootstrap: str, hub: Brokers) -> AsyncIterat
     }
     metrics = MirrorMetrics(CollectorRegistry())
     config = MirrorConfig.from_settings(settings)
-    service = MirrorService(config, {"kafka": source}, hub.cluster, clock=clock, rng=Random(1), metrics=metrics)
+    service = MirrorService(
+        config, connected_to({"kafka": source}), hub.cluster, clock=clock, rng=Random(1), metrics=metrics
+    )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.run)
+        await nursery.start(service.run)
         yield
         nursery.cancel_scope.cancel()
 

@@ -148,7 +148,7 @@ async def test_hostile_texts_are_shown_and_do_nothing(window: Window) -> None:
     async with serving_page(["east"]) as shown:
         copy = shown.add("east", f"clicks{HOSTILE}")
         gap = gap_of(copy.assignment, 3, 8, GapReason.RETENTION, now_ms=clock(), detail=HOSTILE)
-        shown.copies["east"].halt(copy, gap, f"refused: {HOSTILE}", recheck_s=5)
+        shown.copies["east"].halt(copy, gap, f"refused: {HOSTILE}")
         shown.contacts["east"].set_error(f"error of the source: {HOSTILE}")
         shown.gaps.ledger.apply(gap)
         shown.gaps.is_read = True

@@ -19,6 +19,7 @@ from pipeline.model import TopicPartition
 from pipeline.records.record import iterate_records
 from tests.support.brokers import Brokers, clock, replicated_cluster
 from tests.support.copies import log_ends, read_logs
+from tests.support.mirrors import connected_to
 
 CLICKS = [TopicPartition("clicks", 0), TopicPartition("clicks", 1)]
 DEADLINE_S = 180
@@ -77,13 +78,13 @@ async def test_leaders_of_both_clusters_come_and_go_and_the_copy_is_exact(tmp_pa
         await create_topics(live.cluster, [NewTopic(name="clicks", partitions=2, replication_factor=3)])
         service = MirrorService(
             MirrorConfig.from_settings(MIRROR),
-            {"east": live.cluster},
+            connected_to({"east": live.cluster}),
             hub.cluster,
             clock=clock,
             rng=Random(1),
             metrics=MirrorMetrics(CollectorRegistry()),
         )
-        nursery.start_soon(service.run)
+        await nursery.start(service.run)
         sent = 0
         async with open_producer(live.cluster, ProducerConfig(linger_ms=0), clock=clock, rng=Random(2)) as producer:
 

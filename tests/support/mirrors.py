@@ -1,7 +1,7 @@
 """Two live clusters and a hub in this process, with a mirror between them, and what tests do with them."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -19,8 +19,9 @@ from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.producer.producer import open_producer
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.live_settings import ReadFile
 from pipeline.mirror.metrics import MirrorMetrics
-from pipeline.mirror.service import MirrorService
+from pipeline.mirror.service import Connect, MirrorService
 from pipeline.model import HostPort, TopicPartition
 from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
 from pipeline.protocol.messages.list_offsets import LATEST
@@ -55,12 +56,32 @@ class Site:
         return self.metrics.get_sample_value("mirror_source_up", {"source": source})
 
     @asynccontextmanager
-    async def mirroring(self, **settings: Any) -> AsyncIterator[MirrorService]:
+    async def mirroring(self, read_file: ReadFile | None = None, **settings: Any) -> AsyncIterator[MirrorService]:
         """A mirror of both, until the block ends as suddenly as a crash."""
         self.metrics = CollectorRegistry()
         sources = {"east": self.east, "west": self.west}
-        async with mirroring_of(self.hub, self.metrics, settings, **sources) as service:
+        async with mirroring_of(self.hub, self.metrics, settings, read_file, **sources) as service:
             yield service
+
+
+def mirror_settings(*sources: str, **settings: Any) -> dict[str, Any]:
+    """Settings of a mirror of these sources."""
+    return {
+        "destination.bootstrap.servers": "given:1",
+        "sources": [{"name": name, "bootstrap.servers": "given:1"} for name in sources],
+        **({} if "flows" in settings else {"topics": ["clicks.*"]}),
+        "http.listen": "127.0.0.1:0",
+        "refresh.interval.ms": 100,
+        "retry.backoff.ms": 20,
+        "fetch.max.wait.ms": 50,
+        "produce.timeout.ms": 1000,
+        **{key.replace("_", "."): value for key, value in settings.items()},
+    }
+
+
+def connected_to(sources: Mapping[str, Cluster]) -> Connect:
+    """Clusters that are open already, and stay open, by the name of their source."""
+    return lambda source: nullcontext(sources[source.name])
 
 
 @asynccontextmanager
@@ -68,27 +89,18 @@ async def mirroring_of(
     destination: Cluster,
     registry: CollectorRegistry | None = None,
     settings: dict[str, Any] | None = None,
+    read_file: ReadFile | None = None,
     /,
     **sources: Cluster,
 ) -> AsyncIterator[MirrorService]:
     """A mirror of these sources, until the block ends as suddenly as a crash."""
-    config = MirrorConfig.from_settings(
-        {
-            "destination.bootstrap.servers": "given:1",
-            "sources": [{"name": name, "bootstrap.servers": "given:1"} for name in sources],
-            **({} if "flows" in (settings or {}) else {"topics": ["clicks.*"]}),
-            "http.listen": "127.0.0.1:0",
-            "refresh.interval.ms": 100,
-            "retry.backoff.ms": 20,
-            "fetch.max.wait.ms": 50,
-            "produce.timeout.ms": 1000,
-            **{key.replace("_", "."): value for key, value in (settings or {}).items()},
-        }
-    )
+    config = MirrorConfig.from_settings(mirror_settings(*sources, **(settings or {})))
     metrics = MirrorMetrics(registry or CollectorRegistry())
-    service = MirrorService(config, sources, destination, clock=clock, rng=Random(1), metrics=metrics)
+    service = MirrorService(
+        config, connected_to(sources), destination, clock=clock, rng=Random(1), metrics=metrics, read_file=read_file
+    )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.run)
+        await nursery.start(service.run)
         yield service
         nursery.cancel_scope.cancel()
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.mirror.metrics import MirrorMetrics
@@ -22,6 +23,17 @@ from pipeline.model import HostPort, TopicPartition
 from pipeline.net.http import http_application, serve_http
 from tests.support.brokers import clock
 from tests.support.mirrors import NOBODY
+
+
+@dataclass
+class ShownSource:
+    """A source whose state tests change."""
+
+    copies: SourceCopies
+    contact: SourceContact = field(default_factory=SourceContact)
+
+    def groups_status(self) -> None:
+        """No groups are copied."""
 
 
 @dataclass
@@ -63,15 +75,18 @@ async def serving_page(
         {
             "destination.bootstrap.servers": "given:1",
             "http.listen": "127.0.0.1:0",
+            "fetch.max.wait.ms": 60_000,  # so that no lag is outdated while a test looks
             "sources": [{"name": name, "bootstrap.servers": "given:1"} for name in sources],
             **({"flows": list(flows)} if flows else {"topics": [".*"]}),
         }
     )
     metrics = MirrorMetrics(CollectorRegistry())
     declared = flows_of(config)
-    copies = {name: SourceCopies(name, declared[name], metrics, retry_backoff_s=1) for name in sources}
-    contacts = {name: SourceContact() for name in sources}
-    status = MirrorStatus(copies, {}, contacts, metrics, clock=clock, fetch_wait_s=3600)
+    current = CurrentConfig(config)
+    shown_sources = {name: ShownSource(SourceCopies(name, declared[name], metrics, current)) for name in sources}
+    copies = {name: source.copies for name, source in shown_sources.items()}
+    contacts = {name: source.contact for name, source in shown_sources.items()}
+    status = MirrorStatus(shown_sources, current, metrics, clock=clock)
     status.flows = lambda: [
         {"name": flow.name, "source": flow.source, "topics": 1, "remarks": [], "remark_count": 0}
         for of_source in declared.values()

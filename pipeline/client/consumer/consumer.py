@@ -61,6 +61,11 @@ class Consumer:
         """The partitions that are fetched."""
         return frozenset(self._fetcher.states)
 
+    def configure(self, config: ConsumerConfig) -> None:
+        """Send all further requests with other settings. Requests under way, and what was fetched, stay as they are."""
+        self._max_opened_bytes = config.max_opened_bytes
+        self._fetcher.configure(config)
+
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Fetch these partitions from these offsets on, and no others. Raises as `add`, and changes nothing then."""
         self._fetcher.assign({partition: begin_at(partition, offset) for partition, offset in offsets.items()})

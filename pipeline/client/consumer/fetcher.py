@@ -72,6 +72,11 @@ class Fetcher:
         self._lane = cluster.new_lane("fetch")
         """A broker holds long polls: those of another consumer, perhaps closed already, must not delay ours."""
 
+    def configure(self, config: ConsumerConfig) -> None:
+        """Send all further requests with other settings."""
+        self._config = config
+        self._changed.notify()
+
     def assign(self, states: dict[TopicPartition, FetchState]) -> None:
         """Fetch these partitions and no others. Raises as `Cluster.track`, and changes nothing then."""
         self._cluster.track(topic_partition.topic for topic_partition in states)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.cluster.config import ConsumerConfig, IsolationLevel
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import (
     PartitionFetchError,
@@ -38,6 +38,7 @@ from pipeline.mirror.copying.gap_policy import GapCrossing
 from pipeline.mirror.copying.high_watermarks import HighWatermarks
 from pipeline.mirror.copying.locator import Locator
 from pipeline.mirror.copying.replica_ends import ReplicaEnds
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.epochs import EpochEntries, added_entries, source_epochs
 from pipeline.mirror.journals.gap_journal import GapJournal
@@ -59,7 +60,7 @@ class SourceCopier:
         source: Cluster,
         destination: Cluster,
         replicas: Destination,
-        config: MirrorConfig,
+        config: CurrentConfig,
         flows: SourceFlows,
         metrics: MirrorMetrics,
         gaps: GapJournal,
@@ -67,35 +68,33 @@ class SourceCopier:
         *,
         clock: Clock,
     ) -> None:
-        self.copies = SourceCopies(name, flows, metrics, retry_backoff_s=config.retry_backoff_ms / 1000)
+        self.copies = SourceCopies(name, flows, metrics, config)
         self._source = source
         self._replicas = replicas
         self._config = config
         self._metrics = metrics
-        timeout_s = config.produce_timeout_ms / 1000
         self._epochs = epochs
-        self._crossing = GapCrossing(gaps, epochs, source, replicas, flows, clock=clock, timeout_s=timeout_s)
-        recheck_s = max(config.refresh_interval_ms, config.retry_backoff_ms) / 1000
-        self._locator = Locator(self.copies, self._crossing, destination, replicas, recheck_s=recheck_s)
-        self._watermarks = HighWatermarks(self.copies, source, fetch_wait_s=config.fetch_max_wait_ms / 1000)
-        self._replica_ends = ReplicaEnds(self.copies, destination, timeout_s=timeout_s)
+        self._crossing = GapCrossing(gaps, epochs, source, replicas, flows, config, clock=clock)
+        self._locator = Locator(self.copies, self._crossing, destination, replicas)
+        self._watermarks = HighWatermarks(self.copies, source, config)
+        self._replica_ends = ReplicaEnds(self.copies, destination, config)
 
     async def run(self) -> None:
         """Copy until cancelled."""
-        settings = ConsumerConfig(
-            max_bytes=self._config.fetch_max_bytes,
-            max_partition_bytes=min(self._config.fetch_max_bytes, 4 * 1024 * 1024),
-            max_wait_ms=self._config.fetch_max_wait_ms,
-            isolation_level=self._replicas.isolation,
-        )
+        config = self._config.now
         async with (
-            open_consumer(self._source, settings, self.copies.note_answer) as consumer,
+            open_consumer(
+                self._source, consumer_config(config, self._replicas.isolation), self.copies.note_answer
+            ) as consumer,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(self._locator.run, consumer)
             nursery.start_soon(self._watermarks.run)
             nursery.start_soon(self._replica_ends.run)
             while True:
+                if self._config.now is not config:
+                    config = self._config.now
+                    consumer.configure(consumer_config(config, self._replicas.isolation))
                 await self._copy_once(consumer)
 
     async def _copy_once(self, consumer: Consumer) -> None:
@@ -103,26 +102,33 @@ class SourceCopier:
         try:
             polled = await consumer.poll_batches(POLL_TIMEOUT_S)
         except (PartitionOffsetOutOfRangeError, PartitionTruncatedError) as error:
-            copy = self.copies.states[error.topic_partition]
-            consumer.remove(copy.source)
+            consumer.remove(error.topic_partition)
+            copy = self.copies.states.get(error.topic_partition)
+            if copy is None:  # withdrawn meanwhile
+                return
             copy.is_out_of_range |= isinstance(error, PartitionOffsetOutOfRangeError)
             copy.is_truncated |= isinstance(error, PartitionTruncatedError)
             self.copies.locate_again(copy)
             return
         except PartitionFetchError as error:
-            self._rest(consumer, self.copies.states[error.topic_partition], str(error), advice_on(error))
+            consumer.remove(error.topic_partition)
+            copy = self.copies.states.get(error.topic_partition)
+            if copy is not None:
+                self.copies.rest(copy, str(error), advice_on(error))
             return
-        requests = deque(requests_of(polled, self._config.fetch_max_bytes))
+        requests = deque(requests_of(polled, self._config.now.fetch_max_bytes))
         polled.clear()  # the batches of a request are freed when it was appended
         while requests:
             await self._append(consumer, requests.popleft())
         while self.copies.withdrawn:
             partition = self.copies.withdrawn.pop()
-            if self.copies.states[partition].is_rejected:
+            copy = self.copies.states.get(partition)
+            if copy is None or copy.is_rejected:
                 consumer.remove(partition)
 
     async def _append(self, consumer: Consumer, fetched: Mapping[TopicPartition, FetchedBatches]) -> None:
-        found = [(self.copies.states[partition], batches) for partition, batches in fetched.items()]
+        states = self.copies.states  # without partitions that were withdrawn
+        found = [(states[partition], batches) for partition, batches in fetched.items() if partition in states]
         await self._record_epochs(consumer, found)
         due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
         results = await self._replicas.append(due)
@@ -183,8 +189,19 @@ class SourceCopier:
             self._rest(consumer, copy, reason, Advice.REPLACE_HUB_TOPIC)
 
     def _rest(self, consumer: Consumer, copy: PartitionCopy, reason: str, advice: Advice) -> None:
-        consumer.remove(copy.source)
+        if self.copies.is_current(copy):
+            consumer.remove(copy.source)
         self.copies.rest(copy, reason, advice)
+
+
+def consumer_config(config: MirrorConfig, isolation: IsolationLevel) -> ConsumerConfig:
+    """Return the settings of the consumer of a source."""
+    return ConsumerConfig(
+        max_bytes=config.fetch_max_bytes,
+        max_partition_bytes=min(config.fetch_max_bytes, 4 * 1024 * 1024),
+        max_wait_ms=config.fetch_max_wait_ms,
+        isolation_level=isolation,
+    )
 
 
 def advice_on(error: Exception) -> Advice:

@@ -7,6 +7,7 @@ import structlog
 import trio
 
 from pipeline.mirror.copying.progress import CopyProgress
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epochs import EpochEntries
 from pipeline.mirror.journals.gaps import Gap
 from pipeline.mirror.journals.table import Assignment
@@ -66,8 +67,8 @@ class Advice(Enum):
     )
     RENAME_AT_SOURCE = "recreate the topic at the source under another name"
     EXCLUDE = (
-        "if the topic was deleted on purpose, exclude it (topics.exclude) and restart the mirror; else check that the "
-        "source lets this mirror describe it"
+        "if the topic was deleted on purpose, exclude it (topics.exclude, `pipeline mirror apply`); else check whether "
+        "the source lets this mirror describe it"
     )
 
 
@@ -126,7 +127,7 @@ class PartitionCopy:
 class SourceCopies:
     """The partitions of one source, by name. `assign` and `reject` may be called while they are copied."""
 
-    def __init__(self, source: str, flows: SourceFlows, metrics: MirrorMetrics, *, retry_backoff_s: float) -> None:
+    def __init__(self, source: str, flows: SourceFlows, metrics: MirrorMetrics, config: CurrentConfig) -> None:
         self.source = source
         self.flows = flows
         self.states: dict[TopicPartition, PartitionCopy] = {}
@@ -137,7 +138,7 @@ class SourceCopies:
         self.answered_at: float | None = None
         """Time of the source's last answer about any partition."""
         self._metrics = metrics
-        self._retry_backoff_s = retry_backoff_s
+        self._config = config
 
     def expect(self, assignment: Assignment) -> None:
         """Show a partition of the table that the source has not named yet; it is copied once it is assigned."""
@@ -164,6 +165,16 @@ class SourceCopies:
             self.withdrawn.add(copy.source)
         copy.is_rejected, copy.position = True, None
 
+    def withdraw(self, copy: PartitionCopy) -> None:
+        """Stop copying a partition, and forget it: no flow selects its topic any more."""
+        copy.is_rejected, copy.position = True, None  # requests under way must not go on
+        self.withdrawn.add(copy.source)
+        del self.states[copy.source]
+
+    def is_current(self, copy: PartitionCopy) -> bool:
+        """Return True if no newer state has replaced this one."""
+        return self.states.get(copy.source) is copy
+
     def reject_all(self, reason: str) -> None:
         """Stop copying all partitions until they are assigned again."""
         for copy in list(self.states.values()):
@@ -178,11 +189,11 @@ class SourceCopies:
             state = CopyState.WAITING if advice is Advice.LOOK_AT_BOTH else CopyState.HALTED
             _note_trouble(copy, Trouble(reason=reason, advice=advice, state=state, at=now))
             copy.position = None
-            copy.retry_at = now + self._retry_backoff_s
+            copy.retry_at = now + self._config.retry_backoff_s
             self.uncertain.set()
 
-    def halt(self, copy: PartitionCopy, gap: Gap, reason: str, *, recheck_s: float) -> None:
-        """Stop copying a partition until the gap is skipped; located again in `recheck_s`, as the gap may change."""
+    def halt(self, copy: PartitionCopy, gap: Gap, reason: str) -> None:
+        """Stop copying a partition until the gap is skipped; located again now and then, as the gap may change."""
         self._metrics.count_failure(copy.assignment.source)
         if not copy.is_rejected:
             if copy.error != reason:
@@ -192,7 +203,7 @@ class SourceCopies:
             if copy.progress.position is None:
                 copy.progress.note_position(gap.first)  # so that the lag shows what waits at the source
             copy.position, copy.halt = None, gap
-            copy.retry_at = now + recheck_s
+            copy.retry_at = now + self._config.recheck_s
             self.uncertain.set()
 
     def locate_again(self, copy: PartitionCopy) -> None:

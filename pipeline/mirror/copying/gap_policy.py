@@ -16,6 +16,7 @@ from pipeline.mirror.config import GapPolicy
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.divergence import FallenEpochsError, shared_end
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.epochs import added_entries, entries_before, source_epochs
 from pipeline.mirror.journals.gap_journal import GapJournal
@@ -58,9 +59,9 @@ class GapCrossing:
         source: Cluster,
         replicas: Destination,
         flows: SourceFlows,
+        config: CurrentConfig,
         *,
         clock: Clock,
-        timeout_s: float,
     ) -> None:
         self._journal = journal
         self._epochs = epochs
@@ -68,7 +69,7 @@ class GapCrossing:
         self._replicas = replicas
         self._flows = flows
         self._clock = clock
-        self._timeout_s = timeout_s
+        self._config = config
 
     def is_accepted(self, copy: PartitionCopy, end: int) -> bool:
         """Return True if the records before the replica's end are known to differ from those of the source."""
@@ -127,7 +128,7 @@ class GapCrossing:
     async def _compare(self, copy: PartitionCopy, end: int) -> None:
         """Halt, or record the gap, if the source lost records that the replica has."""
         try:
-            shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._timeout_s)
+            shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._config.timeout_s)
         except FallenEpochsError as error:
             names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("source_epochs_fell", source=copy.assignment.source.cluster, **names, error=str(error))
@@ -183,7 +184,7 @@ class GapCrossing:
         return gap_of(copy.assignment, first, last, reason, now_ms=now_ms, cluster_id=cluster_id, detail=detail)
 
     async def _bound(self, copy: PartitionCopy, position: int) -> int:
-        listed = await list_offsets(self._source, {copy.source: position}, timeout_s=self._timeout_s)
+        listed = await list_offsets(self._source, {copy.source: position}, timeout_s=self._config.timeout_s)
         return listed[copy.source].offset
 
 

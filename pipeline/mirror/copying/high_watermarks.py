@@ -11,6 +11,7 @@ from pipeline.client.admin.offsets import list_offsets_at
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import SILENCE_S, SourceCopies
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.schema import ZERO_UUID
@@ -27,10 +28,10 @@ logger = structlog.get_logger()
 class HighWatermarks:
     """Asks the leaders of one source for high watermarks that are about to be outdated, in one request for each."""
 
-    def __init__(self, copies: SourceCopies, source: Cluster, *, fetch_wait_s: float) -> None:
+    def __init__(self, copies: SourceCopies, source: Cluster, config: CurrentConfig) -> None:
         self._copies = copies
         self._source = source
-        self._due_s = fetch_wait_s + DUE_S
+        self._config = config
         self._asked: set[BrokerId] = set()
         """Leaders that have not answered yet."""
 
@@ -46,10 +47,10 @@ class HighWatermarks:
     def _due(self, now: float) -> dict[BrokerId, dict[TopicPartition, int]]:
         """Return the partitions to ask for, by leader. Partitions without leader stay without answer."""
         due: dict[BrokerId, dict[TopicPartition, int]] = {}
-        view = self._source.view
+        view, due_s = self._source.view, self._config.fetch_wait_s + DUE_S
         for topic_partition, copy in self._copies.states.items():
             progress = copy.progress
-            if copy.is_rejected or progress.position is None or progress.is_fresh(now, self._due_s):
+            if copy.is_rejected or progress.position is None or progress.is_fresh(now, due_s):
                 continue
             leader = view.leader_of(topic_partition)
             if leader is None or leader in self._asked:

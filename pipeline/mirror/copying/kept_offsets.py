@@ -11,6 +11,7 @@ from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Appended, ReplicaPlace
 from pipeline.mirror.copying.divergence import LastBatches, last_batches
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.records.batch import read_header
@@ -25,14 +26,16 @@ class KeptOffsets:
 
     isolation = IsolationLevel.READ_UNCOMMITTED
 
-    def __init__(self, destination: Cluster, *, timeout_s: float) -> None:
+    def __init__(self, destination: Cluster, config: CurrentConfig) -> None:
         self._destination = destination
-        self._timeout_s = timeout_s
+        self._config = config
 
     async def locate(self, copy: PartitionCopy) -> ReplicaPlace:
         """Return the replica's log end offset. Raises ReplicaError if its broker cannot append at given offsets."""
         replica = copy.assignment.replica
-        end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
+        end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._config.timeout_s))[
+            replica
+        ].offset
         leader = self._destination.view.leader_of(replica)
         if leader is not None and not await can_keep_offsets(self._destination, leader):
             raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
@@ -44,7 +47,7 @@ class KeptOffsets:
             self._destination,
             {copy.assignment.replica: batches.data for copy, batches in due},
             keep_offsets=True,
-            timeout_s=self._timeout_s,
+            timeout_s=self._config.timeout_s,
             ends={copy.assignment.replica: copy.replica_end for copy, _ in due},
             sources={copy.assignment.replica: copy.token for copy, _ in due},
         )
@@ -53,7 +56,9 @@ class KeptOffsets:
     async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int) -> LastBatches:
         """Return the batches of both logs that cover the last offset before `end`."""
         replica = copy.assignment.replica
-        return await last_batches(source, copy.source, self._destination, replica, end, timeout_s=self._timeout_s)
+        return await last_batches(
+            source, copy.source, self._destination, replica, end, timeout_s=self._config.timeout_s
+        )
 
 
 def _appended(copy: PartitionCopy, batches: FetchedBatches, result: RawProduced) -> Appended:

@@ -21,20 +21,12 @@ class Locator:
     """Finds the position of each partition of one source that is not certain."""
 
     def __init__(
-        self,
-        copies: SourceCopies,
-        crossing: GapCrossing,
-        destination: Cluster,
-        replicas: Destination,
-        *,
-        recheck_s: float,
+        self, copies: SourceCopies, crossing: GapCrossing, destination: Cluster, replicas: Destination
     ) -> None:
-        """`recheck_s` is the interval in seconds between looks at a halted partition."""
         self._copies = copies
         self._crossing = crossing
         self._destination = destination
         self._replicas = replicas
-        self._recheck_s = recheck_s
         self._locating: dict[BrokerId | None, trio.CapacityLimiter] = {}
         """Limiters by destination leader, so that a leader that is away does not delay partitions of the others."""
 
@@ -66,10 +58,10 @@ class Locator:
                     standing = await self._replicas.locate(copy)
                     place = await self._crossing.continue_at(copy, standing.source_offset)
         except HaltedError as halted:
-            consumer.remove(copy.source)
-            self._copies.halt(copy, halted.gap, str(halted), recheck_s=self._recheck_s)
+            self._stop_fetching(consumer, copy)
+            self._copies.halt(copy, halted.gap, str(halted))
         except PipelineError as error:
-            consumer.remove(copy.source)
+            self._stop_fetching(consumer, copy)
             self._copies.rest(copy, str(error))
         else:
             if not copy.is_rejected:
@@ -84,3 +76,7 @@ class Locator:
         finally:
             copy.is_being_located = False
             self._copies.uncertain.set()
+
+    def _stop_fetching(self, consumer: Consumer, copy: PartitionCopy) -> None:
+        if self._copies.is_current(copy):  # a newer state may be fetched already
+            consumer.remove(copy.source)

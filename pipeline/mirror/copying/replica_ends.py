@@ -11,6 +11,7 @@ from pipeline.client.admin.offsets import list_offsets_at
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.model import BrokerId
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.messages.list_offsets import LATEST
@@ -25,10 +26,10 @@ logger = structlog.get_logger()
 class ReplicaEnds:
     """Has replicas of one source located again whose destination does not confirm their position."""
 
-    def __init__(self, copies: SourceCopies, destination: Cluster, *, timeout_s: float) -> None:
+    def __init__(self, copies: SourceCopies, destination: Cluster, config: CurrentConfig) -> None:
         self._copies = copies
         self._destination = destination
-        self._timeout_s = timeout_s
+        self._config = config
         self._asked: set[BrokerId] = set()
         """Leaders that have not answered yet."""
 
@@ -59,7 +60,9 @@ class ReplicaEnds:
         ends: dict[object, int] = {}
         try:
             with unwrapped_errors():
-                listed = await list_offsets_at(self._destination, leader, wanted, timeout_s=self._timeout_s, lane=LANE)
+                listed = await list_offsets_at(
+                    self._destination, leader, wanted, timeout_s=self._config.timeout_s, lane=LANE
+                )
                 ends = {replica: found.offset for replica, found in listed.items()}
         except PipelineError as error:
             logger.info("replica_ends_not_known", source=self._copies.source, broker=leader, error=str(error))

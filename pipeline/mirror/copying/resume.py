@@ -1,11 +1,10 @@
 """Resumption of halted partitions: `POST /v1/resume` records their gaps, and has them copied on."""
 
-from collections.abc import Iterable
-from contextlib import aclosing
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -14,8 +13,8 @@ from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.model import Clock
+from pipeline.net.json_body import BodyRefusedError, error_response, read_body
 
-MAX_BODY_BYTES = 1 << 20
 MAX_NAMES = 10_000
 
 
@@ -36,8 +35,8 @@ class NotHaltedError(PipelineError):
 class Resumption:
     """Resumes halted partitions of all sources."""
 
-    def __init__(self, sources: Iterable[SourceCopies], gaps: GapJournal, *, clock: Clock) -> None:
-        self._sources = list(sources)
+    def __init__(self, sources: Callable[[], Iterable[SourceCopies]], gaps: GapJournal, *, clock: Clock) -> None:
+        self._sources = sources
         self._gaps = gaps
         self._clock = clock
 
@@ -66,7 +65,7 @@ class Resumption:
     def _halted(self, request: ResumeRequest) -> list[tuple[SourceCopies, PartitionCopy]]:
         found: dict[int, tuple[SourceCopies, PartitionCopy]] = {}
         by_name: dict[str, list[tuple[SourceCopies, PartitionCopy]]] = {}
-        for copies in self._sources:
+        for copies in self._sources():
             if request.source in (None, copies.source):
                 for copy in copies.states.values():
                     for each in (copy.source.topic, str(copy.source)):
@@ -80,25 +79,16 @@ class Resumption:
         return list(found.values())
 
     async def _serve(self, request: Request) -> JSONResponse:
-        # A page of another origin can post a form or text without asking, JSON only with this server's consent.
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return _error(415, "the content type must be application/json")
-        body = bytearray()
-        async with aclosing(request.stream()) as chunks:
-            async for chunk in chunks:
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    return _error(413, f"the body has more than {MAX_BODY_BYTES} bytes")
         try:
-            asked = ResumeRequest.model_validate_json(bytes(body))
-        except ValidationError as error:
-            return _error(400, "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+            asked = await read_body(request, ResumeRequest)
+        except BodyRefusedError as error:
+            return error_response(error.status, str(error))
         try:
             gaps = await self.resume(asked)
         except NotHaltedError as error:
-            return _error(409, str(error))
+            return error_response(409, str(error))
         except PipelineError as error:
-            return _error(503, f"the gap cannot be recorded, so nothing more is skipped: {error}")
+            return error_response(503, f"the gap cannot be recorded, so nothing more is skipped: {error}")
         return JSONResponse({"skipped": asked.skip, "gaps": gaps})
 
 
@@ -110,7 +100,3 @@ def _refusal(name: str, source: str | None, copies: list[PartitionCopy]) -> str:
     if refused:
         return f"{name}{where} cannot be resumed: {refused[0]}"
     return f"nothing to resume: {name}{where} is not halted"
-
-
-def _error(status: int, reason: str) -> JSONResponse:
-    return JSONResponse({"error": reason}, status_code=status)

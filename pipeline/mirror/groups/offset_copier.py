@@ -9,7 +9,6 @@ C. An offset that a broker has comes before one of the same group that ZooKeeper
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -49,6 +48,18 @@ logger = structlog.get_logger()
 
 _Found = dict[str, dict[TopicPartition, CommittedOffset]]
 """Offsets by group and source partition."""
+
+
+def group_settings(config: MirrorConfig) -> tuple[object, ...]:
+    """Return the settings that a GroupOffsetCopier has from its construction on."""
+    return (
+        config.group_offsets_enabled,
+        config.group_offsets_interval_ms,
+        config.groups,
+        config.groups_exclude,
+        config.produce_timeout_ms,
+        config.retry_backoff_ms,
+    )
 
 
 class GroupOffsetCopier:
@@ -307,25 +318,3 @@ class GroupOffsetCopier:
             and topic.error_code == ErrorCode.NONE
             and (ZERO_UUID in (topic.topic_id, ids[topic.name]) or topic.topic_id == ids[topic.name])
         }
-
-
-def group_offset_copiers(
-    config: MirrorConfig,
-    sources: Mapping[str, Cluster],
-    destination: Cluster,
-    copies: Mapping[str, Mapping[TopicPartition, PartitionCopy]],
-    *,
-    clock: Clock,
-    rng: Random,
-    metrics: MirrorMetrics,
-) -> dict[str, GroupOffsetCopier]:
-    """Return a copier of group offsets for each source, none unless `group.offsets.enabled`."""
-    if not config.group_offsets_enabled:
-        return {}
-    journal = GroupOffsetJournal(destination, clock=clock, rng=rng)
-    return {
-        each.name: GroupOffsetCopier(
-            each, config, sources[each.name], destination, copies[each.name], journal, clock=clock, metrics=metrics
-        )
-        for each in config.sources
-    }

@@ -52,6 +52,11 @@ class SourceFlows:
         self.flows = tuple(flows)
         self._selecting: dict[str, tuple[Flow, ...]] = {}
 
+    def replace(self, flows: Sequence[Flow]) -> None:
+        """Have other flows from now on. All parts of the mirror that hold this object follow."""
+        self.flows = tuple(flows)
+        self._selecting.clear()
+
     def selecting(self, topic: str) -> tuple[Flow, ...]:
         """Return the flows that select a topic; the first one copies the topic (invariant A)."""
         found = self._selecting.get(topic)

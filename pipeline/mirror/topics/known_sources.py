@@ -3,10 +3,11 @@
 Invariant: a replica has records of several sources, so whatever it needs follows from what is known of all of them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.table import Assignment, PartitionTable, Proposal, SourcePartition
 from pipeline.mirror.topic_settings import CombinedSettings, SettingValue, TopicShare, combine_settings
 from pipeline.mirror.topics.loops import loop_of, path_of
@@ -31,22 +32,25 @@ class KnownSources:
     """The sources by name, in the order of the settings."""
 
     def __init__(
-        self, destination: Cluster, table: PartitionTable, selected: SelectedTopics, setting_names: Sequence[str]
+        self, destination: Cluster, table: PartitionTable, selected: SelectedTopics, config: CurrentConfig
     ) -> None:
-        """`setting_names` are the settings that replicas take from their sources."""
         self._destination = destination
         self._table = table
-        self._setting_names = setting_names
+        self._config = config
         self.selected = selected
         self.by_name: dict[str, KnownSource] = {}
         self.cluster_ids: dict[str, str | None] = {}
         """Cluster ids by name; None for a source that has not answered, or has no id."""
 
-    def add(self, name: str, source: Cluster) -> KnownSource:
-        """Add a source that has not answered yet."""
-        self.by_name[name] = KnownSource(SourceTopics(source, self._setting_names))
-        self.cluster_ids[name] = None
-        return self.by_name[name]
+    def known(self, source: Cluster) -> KnownSource:
+        """Return the state of a source that has not answered yet."""
+        return KnownSource(SourceTopics(source, self._config))
+
+    def set_sources(self, sources: Mapping[str, KnownSource]) -> None:
+        """Have these sources, in this order. A source whose state is a new one has no id."""
+        ids = {name: self.cluster_ids[name] for name, known in self.by_name.items() if sources.get(name) is known}
+        self.by_name = dict(sources)
+        self.cluster_ids = {name: ids.get(name) for name in sources}
 
     def refusal_of(self, name: str) -> str | None:
         """Return the reason why a source must not be copied, None if it may be."""
@@ -111,7 +115,7 @@ class KnownSources:
         """Return the reason why settings of source topics cannot be read, None if they can or need not be."""
         known = self.by_name[name].described.topics
         refused = [known[topic].refusal for topic in topics if topic in known and known[topic].refusal]
-        if not refused or not self._setting_names:
+        if not refused or not self._config.now.topic_settings:
             return None
         return f"{refused[0]}: permit DescribeConfigs at {name}, or set topic.settings = []"
 
@@ -134,7 +138,7 @@ class KnownSources:
                     shares.append(TopicShare(source=label, values=described.values, has_topic=has_topic))
                 elif present is not None and (name, topic) in recorded:
                     shares.append(TopicShare(source=label, values=present, has_topic=has_topic))
-        return combine_settings(shares, self._setting_names)
+        return combine_settings(shares, self._config.now.topic_settings)
 
     def _is_replaced(self, name: str, topic: str) -> bool:
         """Return True if the source's topic is a new one of this name, whose settings are not for the old copy."""

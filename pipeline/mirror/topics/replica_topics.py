@@ -20,6 +20,7 @@ from pipeline.client.admin.topics import NewTopic, create_partitions, create_top
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.producer.raw_produce import can_check_sources
 from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.table import PartitionTable
 from pipeline.mirror.topic_settings import DELETING, CombinedSettings, SettingValue
 from pipeline.mirror.topics.source_topics import own_values
@@ -71,11 +72,10 @@ class ReplicaTopic:
 class ReplicaTopics:
     """The replica topics of a destination, as a partition table and the sources ask for them."""
 
-    def __init__(self, destination: Cluster, table: PartitionTable, names: Sequence[str], *, timeout_s: float) -> None:
+    def __init__(self, destination: Cluster, table: PartitionTable, config: CurrentConfig) -> None:
         self._destination = destination
         self._table = table
-        self._names = names
-        self._timeout_s = timeout_s
+        self._config = config
         self._turn = trio.Lock()
         self._checks_sources: bool | None = None
         self.topics: dict[str, ReplicaTopic] = {}
@@ -88,9 +88,9 @@ class ReplicaTopics:
         wanted = set(topics)
         view = self._destination.view.topics
         if not wanted <= view.keys():
-            found = (await self._destination.fetch_all_topics(timeout_s=self._timeout_s)).topics
+            found = (await self._destination.fetch_all_topics(timeout_s=self._config.timeout_s)).topics
             self._destination.track(found.keys() & wanted)
-            await self._destination.refresh(timeout_s=self._timeout_s)
+            await self._destination.refresh(timeout_s=self._config.timeout_s)
             view = self._destination.view.topics
         again = set(doubtful)
         unread = []
@@ -106,8 +106,8 @@ class ReplicaTopics:
     async def _describe(self, topics: Sequence[str]) -> None:
         if not topics:
             return
-        names = (*self._names, MIRROR_SOURCE_CONFIG, MIRROR_PARTITIONS, MIRROR_PROMOTED)
-        found = await describe_many_topics(self._destination, sorted(topics), names, timeout_s=self._timeout_s)
+        names = (*self._config.now.topic_settings, MIRROR_SOURCE_CONFIG, MIRROR_PARTITIONS, MIRROR_PROMOTED)
+        found = await describe_many_topics(self._destination, sorted(topics), names, timeout_s=self._config.timeout_s)
         for name, result in found.items():
             if isinstance(result, KafkaError):
                 self.topics.pop(name, None)
@@ -231,7 +231,7 @@ class ReplicaTopics:
         """Return the values to set or, with None, to remove; without values that the destination has refused."""
         replica.differences = wanted.differences
         present = replica.overrides
-        names = {*self._names, *wanted.values}
+        names = {*self._config.now.topic_settings, *wanted.values}
         changes = {name: wanted.values.get(name) for name in names if wanted.values.get(name) != present.get(name)}
         replica.refused = {
             name: entry for name, entry in replica.refused.items() if name in changes and changes[name] == entry[0]
@@ -266,7 +266,7 @@ class ReplicaTopics:
 
     async def _alter(self, topic: str, changes: Mapping[str, str | None]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        await alter_configs(self._destination, {resource: changes}, timeout_s=self._timeout_s)
+        await alter_configs(self._destination, {resource: changes}, timeout_s=self._config.timeout_s)
 
 
 def _with_origins(

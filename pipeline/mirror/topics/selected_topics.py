@@ -21,14 +21,22 @@ logger = structlog.get_logger()
 class SelectedTopics:
     """The selected topics by source."""
 
-    def __init__(self, flows: Mapping[str, SourceFlows], table: PartitionTable) -> None:
-        self._flows = flows
+    def __init__(self, table: PartitionTable) -> None:
+        self._flows: dict[str, SourceFlows] = {}
         self._table = table
-        self._topics: dict[str, dict[str, TopicMetadata]] = {name: {} for name in flows}
-        self._feeding: dict[str, dict[str, list[str]]] = {name: {} for name in flows}
+        self._topics: dict[str, dict[str, TopicMetadata]] = {}
+        self._feeding: dict[str, dict[str, list[str]]] = {}
         """Topics of each source by the name of their replica."""
-        self._without: dict[str, set[str]] = {name: set() for name in flows}
+        self._without: dict[str, set[str]] = {}
         """Topics of each source that can have no replica."""
+
+    def set_flows(self, flows: Mapping[str, SourceFlows]) -> None:
+        """Have these sources, in this order. Topics that no flow selects now are left out."""
+        self._flows = dict(flows)
+        topics, self._topics, self._feeding = self._topics, {}, {}
+        self._without = {name: self._without.get(name, set()) for name in flows}
+        for name in flows:
+            self.take(name, topics.get(name, {}))
 
     def of(self, source: str) -> Mapping[str, TopicMetadata]:
         """Return the selected topics of a source."""
@@ -43,8 +51,9 @@ class SelectedTopics:
         return {topic.name: topic for topic in view.topics.values() if self.is_selected(source, topic.name)}
 
     def take(self, source: str, topics: Mapping[str, TopicMetadata]) -> None:
-        """Keep the selected topics of a source, under the replicas that the table has for them now."""
-        self._topics[source] = dict(topics)
+        """Keep these topics of a source as far as flows select them, with the replicas that the table has for them."""
+        topics = {name: topic for name, topic in topics.items() if self.is_selected(source, name)}
+        self._topics[source] = topics
         feeding: dict[str, list[str]] = {}
         without: set[str] = set()
         for topic in sorted(topics):

@@ -3,12 +3,13 @@
 Invariant: what a source last reported stays until it reports something else, also while the source is unreachable.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.client.admin.resource_configs import ConfigEntry, describe_many_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import ConfigurationError
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.topic_settings import SettingValue
 from pipeline.promotion import MIRROR_PROMOTED
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -32,9 +33,9 @@ class SourceTopic:
 class SourceTopics:
     """Topics of one source, by name."""
 
-    def __init__(self, cluster: Cluster, names: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster, config: CurrentConfig) -> None:
         self._cluster = cluster
-        self._names = names
+        self._config = config
         self.topics: dict[str, SourceTopic] = {}
 
     async def read(
@@ -44,7 +45,9 @@ class SourceTopics:
 
         Raises KafkaError, NetworkError; a refusal of single topics is in `SourceTopic.refusal`.
         """
-        names = (*self._names, MIRROR_PARTITIONS, MIRROR_PROMOTED) if with_provenance else self._names
+        names = self._config.now.topic_settings
+        if with_provenance:
+            names = (*names, MIRROR_PARTITIONS, MIRROR_PROMOTED)
         results = await describe_many_topics(self._cluster, sorted(topics), names, timeout_s=timeout_s)
         found = {name: _topic_of(result, self.topics.get(name), with_provenance) for name, result in results.items()}
         return {name: topic for name, topic in found.items() if topic is not None}

@@ -60,6 +60,18 @@ def status(monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], exit_code: i
     return result.stdout
 
 
+def test_settings_that_a_restart_would_replace_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(**settings: Any) -> str:
+        result = run(monkeypatch, source_of([]), settings=settings)
+        assert result.exit_code == 0
+        return result.stdout
+
+    assert "settings" not in shown(version="1", is_of_file=True, file_error=None)
+    assert "settings" not in shown(version="1", is_of_file=None, file_error=None)
+    assert "which a restart would put in force" in shown(version="1", is_of_file=False, file_error=None)
+    assert "is wrong: mirror.toml: cannot" in shown(version="1", is_of_file=None, file_error="mirror.toml: cannot")
+
+
 def test_a_mirror_without_trouble_has_a_summary_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch, source_of([line(0), line(1, "copying", 30)]))
     heading, east = result.stdout.splitlines()

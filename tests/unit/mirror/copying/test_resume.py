@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.copies import SourceCopies
-from pipeline.mirror.copying.resume import MAX_BODY_BYTES, ResumeRequest, Resumption
+from pipeline.mirror.copying.resume import ResumeRequest, Resumption
+from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import GAPS_TOPIC, GapReason, gap_of
 from pipeline.mirror.journals.table import Assignment, SourcePartition
@@ -24,8 +26,9 @@ from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.http import http_application, serve_http
+from pipeline.net.json_body import MAX_BODY_BYTES
 from tests.support.brokers import clock
-from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, publish, until_copied, until_said
+from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, mirror_settings, publish, until_copied, until_said
 
 
 @asynccontextmanager
@@ -94,14 +97,15 @@ async def test_a_ledger_without_its_first_records_is_not_shown_as_complete(site:
 
 
 async def test_thousands_of_halted_partitions_are_found_at_once(site: Site) -> None:
-    copies = SourceCopies("east", SourceFlows(()), MirrorMetrics(CollectorRegistry()), retry_backoff_s=1)
+    config = MirrorConfig.from_settings(mirror_settings("east"))
+    copies = SourceCopies("east", SourceFlows(()), MirrorMetrics(CollectorRegistry()), CurrentConfig(config))
     names = [TopicPartition(topic, number) for topic in ("clicks", "views") for number in range(4000)]
     for each in names:
         source = SourcePartition(cluster="east", partition=each, topic_id=UUID(int=1))
         assignment = Assignment(source=source, replica=each)
         copies.assign(assignment)
         copies.states[each].halt = gap_of(assignment, 1, 2, GapReason.RETENTION, now_ms=1)
-    resumption = Resumption([copies], GapJournal(site.hub, clock=clock, rng=Random(1)), clock=clock)
+    resumption = Resumption(lambda: [copies], GapJournal(site.hub, clock=clock, rng=Random(1)), clock=clock)
     began = trio.current_time()
     gaps = await resumption.resume(ResumeRequest(names=["clicks", "views", *map(str, names)]))
     assert [(gap["topic"], gap["partition"]) for gap in gaps] == names

@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies 
 
 app.command()(verify)
 
-WELL = frozenset({"caught_up", "copying"})
+WELL = frozenset({"caught_up", "copying", "paused"})
 """States of partitions without trouble."""
 MAX_TROUBLES = 50
 """Partitions with trouble that are listed without `--all`."""
@@ -118,6 +118,8 @@ def _print_status(document: Mapping[str, Any], *, show_all: bool) -> None:
     for topic in document.get("topics", ()):  # older mirrors have none
         for problem in topic["problems"]:
             output.say(f"settings of {topic['topic']}: {output.printable(problem)}")
+    for pause in document.get("pauses", ()):
+        output.say(f"paused since {_time(pause['time_ms'])}: {_scope(pause)}")
     _say_settings(document.get("settings") or {})  # older mirrors have none
     if document["error"]:
         output.say(f"destination: {output.printable(document['error'])}")
@@ -222,26 +224,86 @@ def gaps(
         output.say(f"The ledger is not complete: its records before offset {begin} were deleted.")
 
 
+Flow = Annotated[str | None, typer.Option("--flow", metavar="NAME", help="All topics of this flow.")]
+OfSource = Annotated[
+    str | None,
+    typer.Option("--source", metavar="NAME", help="All of this source; with names, only its partitions."),
+]
+
+
+@app.command()
+def pause(
+    url: Mirror,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC[-PARTITION]...]", help="Topics or partitions of sources.")
+    ] = None,
+    flow: Flow = None,
+    source: OfSource = None,
+    json: Json = False,
+) -> None:
+    """Stop copying topics, partitions, a flow or a source until `pipeline mirror resume`, also after restarts.
+
+    All mirrors of the hub follow. The status goes on showing the lag.
+    """
+    document = read_json(f"{url}/v1/pause", {"names": names or [], "flow": flow, "source": source})
+    if json:
+        output.print_json(document)
+    else:
+        for scope in document["scopes"]:
+            output.say(f"paused: {_scope(scope)}")
+
+
 @app.command()
 def resume(
-    names: Annotated[
-        list[str], typer.Argument(metavar="TOPIC[-PARTITION]...", help="Halted partitions, or topics with some.")
-    ],
     url: Mirror,
-    source: Annotated[
-        str | None, typer.Option("--source", metavar="NAME", help="Only partitions of this source.")
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC[-PARTITION]...]", help="Paused or halted partitions, or topics with some."),
     ] = None,
+    flow: Flow = None,
+    source: OfSource = None,
     skip: Annotated[bool, typer.Option("--skip", help="Record the gaps, and continue behind them.")] = False,
     json: Json = False,
 ) -> None:
-    """Have halted partitions continue behind the records that they cannot get. Without --skip, show these records."""
-    document = read_json(f"{url}/v1/resume", {"names": names, "source": source, "skip": skip})
+    """Continue copying what is paused, or halted at records that the source no longer has.
+
+    A pause ends. For halted partitions, show the missing records; with --skip continue behind them.
+    """
+    if not skip:
+        ended = read_json(f"{url}/v1/unpause", {"names": names or [], "flow": flow, "source": source})
+        if ended["scopes"] or not names:
+            _say_resumed(ended, json=json)
+            return
+    document = read_json(f"{url}/v1/resume", {"names": names or [], "source": source, "skip": skip})
     if json:
         output.print_json(document)
     else:
         output.say(_table_of_gaps(document["gaps"]))
     if not skip:
         output.exit_with("nothing was skipped; to record these gaps and continue behind them, add --skip")
+
+
+def _say_resumed(document: Mapping[str, Any], *, json: bool) -> None:
+    if json:
+        output.print_json(document)
+    for scope in () if json else document["scopes"]:
+        output.say(f"resumed: {_scope(scope)}")
+    if not document["scopes"]:
+        output.exit_with("nothing of that name is paused; `pipeline mirror status` lists the pauses")
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _scope(scope: Mapping[str, Any]) -> str:
+    """Return what a pause holds, in words."""
+    if scope["flow"] is not None:
+        return f"flow {scope['flow']}"
+    if scope["topic"] is None:
+        return f"source {scope['source']}"
+    number = "" if scope["partition"] is None else f"-{scope['partition']}"
+    return f"{scope['topic']}{number} of {scope['source']}"
 
 
 def _table_of_gaps(found: list[dict[str, Any]]) -> str:
@@ -254,7 +316,7 @@ def _table_of_gaps(found: list[dict[str, Any]]) -> str:
             gap["last"],
             gap["last"] - gap["first"] + 1,
             gap["reason"],
-            datetime.fromtimestamp(gap["time_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            _time(gap["time_ms"]),
             gap["detail"],
         ]
         for gap in found

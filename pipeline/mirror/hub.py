@@ -12,6 +12,7 @@ from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.pause_journal import PauseJournal
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
@@ -35,6 +36,7 @@ class Hub:
         self.journal = TableJournal(destination, metrics.count_skipped_table_records)
         self.gaps = GapJournal(destination, clock=clock, rng=rng)
         self.epochs = EpochJournal(destination, clock=clock, rng=rng)
+        self.pauses = PauseJournal(destination, clock=clock, rng=rng)
         self.group_offsets = GroupOffsetJournal(destination, clock=clock, rng=rng)
         self.destination: Destination = KeptOffsets(destination, config)
         self.replicas = ReplicaTopics(destination, self.journal.table, config)
@@ -49,7 +51,7 @@ class Hub:
         """Read all journals; `timeout_s` bounds the first contact. Raises PipelineError."""
         await self.cluster.refresh(timeout_s=timeout_s)
         async with trio.open_nursery() as nursery:
-            for journal in (self.journal, self.gaps, self.epochs):
+            for journal in (self.journal, self.gaps, self.epochs, self.pauses):
                 nursery.start_soon(journal.open)
 
     def set_sources(self, sources: Mapping[str, KnownSource], flows: Mapping[str, SourceFlows]) -> None:

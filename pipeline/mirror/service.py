@@ -19,6 +19,7 @@ from pipeline.mirror.hub import Hub
 from pipeline.mirror.live_settings import LiveSettings, ReadFile, checked_flows
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.page.status_page import StatusPage
+from pipeline.mirror.pausing import Pausing
 from pipeline.mirror.source_mirror import FIRST_ANSWER_TIMEOUT_S, SourceMirror
 from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.topics.flows import SourceFlows
@@ -69,6 +70,8 @@ class MirrorService:
         self.state = MirrorStatus(self.sources, self._config, metrics, clock=clock)
         self.state.topics, self.state.flows = self._hub.replicas.problems, self._hub.selected.flows
         self.state.settings = self.settings.status
+        self.pausing = Pausing(self._hub.pauses, lambda: [source.copies for source in self.sources.values()])
+        self.state.pauses = self.pausing.status
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Mirror until cancelled. Reports the start once the sources are known; clusters may be away then."""
@@ -207,7 +210,8 @@ async def run_mirror(
         config, connect, destination, clock=clock, rng=rng, metrics=mirror_metrics, read_file=read_file
     )
     page = StatusPage(service.state, service.gaps, clock=clock)
-    routes = [*page.routes(), *service.state.routes(), service.resumption.route(), *service.settings.routes()]
+    routes = [*page.routes(), *service.state.routes(), service.resumption.route()]
+    routes += [*service.settings.routes(), *service.pausing.routes()]
     async with trio.open_nursery() as nursery:
         address: HostPort = await nursery.start(serve_http, http_application(routes), config.http_listen)
         await nursery.start(service.run)

@@ -50,6 +50,7 @@ class SourceMirror:
             hub.metrics,
             hub.gaps,
             hub.epochs,
+            hub.pauses.pauses,
             clock=hub.clock,
         )
         self.copies = self.copier.copies
@@ -88,6 +89,7 @@ class SourceMirror:
             elif copy.halt is not None:  # perhaps its gap is to be skipped now
                 self.copies.locate_again(copy)
         self._expect_copies()
+        self.copies.follow_pauses()
         has_other_groups = group_settings(self._config.now) != group_settings(before)
         if has_other_groups or config.zookeeper_connect != self.config.zookeeper_connect:
             self._groups_scope.cancel()
@@ -181,6 +183,8 @@ class SourceMirror:
                 return refusal
             problem = "; ".join(filter(None, (unlisted, await self._take_in()))) or None
             self._reject_gone(view)
+            await hub.pauses.read_on()
+            self.copies.follow_pauses()
             await hub.gaps.read_on()  # another mirror may have recorded the gap of a halted partition
         return problem
 

@@ -6,7 +6,7 @@ Invariant: nothing unknown is shown as a number. An unknown lag is null in the d
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import trio
@@ -32,12 +32,13 @@ SEVERITIES = (
     CopyState.WAITING,
     CopyState.SILENT,
     CopyState.GONE,
+    CopyState.PAUSED,
     CopyState.LOCATING,
     CopyState.COPYING,
     CopyState.CAUGHT_UP,
 )
 """States, the worst first."""
-WELL = frozenset({CopyState.COPYING, CopyState.CAUGHT_UP})
+WELL = frozenset({CopyState.COPYING, CopyState.CAUGHT_UP, CopyState.PAUSED})
 MAX_TROUBLED = 200
 """Partitions of the document of partitions with trouble."""
 TROUBLED_AGE_S = 1.0
@@ -128,6 +129,8 @@ class MirrorStatus(Collector):
         """Returns the replica topics that differ from their sources in settings."""
         self.flows: Callable[[], list[dict[str, Any]]] = list
         """Returns the flows with remarks on topics that are not copied as the settings ask."""
+        self.pauses: Callable[[], list[dict[str, Any]]] = list
+        """Returns the pauses of the hub."""
         self.settings: Callable[[], dict[str, Any]] = dict
         """Returns the version of the settings in force, and how they compare with their file."""
         self._sources = sources
@@ -180,6 +183,7 @@ class MirrorStatus(Collector):
         return {
             "error": self.error,
             "settings": self.settings(),
+            "pauses": self.pauses(),
             "flows": flows,
             "topics": self.topics(),
             "sources": sources,
@@ -238,6 +242,12 @@ class MirrorStatus(Collector):
         return self._config.fetch_wait_s + SILENCE_S
 
     def _view(self, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
+        view = self._view_unless_paused(copy, now, now_ms)
+        if copy.pause is None or copy.is_rejected:
+            return view
+        return replace(view, state=CopyState.PAUSED, advice=Advice.RESUME)
+
+    def _view_unless_paused(self, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
         progress = copy.progress
         is_certain = copy.position is not None
         lag = progress.lag(now=now, now_ms=now_ms, bound_s=self._bound_s, is_certain=is_certain)
@@ -302,6 +312,7 @@ class MirrorStatus(Collector):
             "offsets_per_second": offsets_per_s,
             "answer_age_seconds": None if progress.answered_at is None else _rounded(now - progress.answered_at),
             "error": view.error,
+            "pause": None if copy.pause is None else copy.pause.to_json(),
             "halt": None if copy.halt is None else copy.halt.to_json(),
             "advice": None if view.advice is None else view.advice.value,
             "last_error": None

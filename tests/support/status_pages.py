@@ -14,6 +14,7 @@ from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.pauses import Pauses
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.page.status_page import StatusPage
@@ -83,7 +84,9 @@ async def serving_page(
     metrics = MirrorMetrics(CollectorRegistry())
     declared = flows_of(config)
     current = CurrentConfig(config)
-    shown_sources = {name: ShownSource(SourceCopies(name, declared[name], metrics, current)) for name in sources}
+    shown_sources = {
+        name: ShownSource(SourceCopies(name, declared[name], metrics, current, Pauses())) for name in sources
+    }
     copies = {name: source.copies for name, source in shown_sources.items()}
     contacts = {name: source.contact for name, source in shown_sources.items()}
     status = MirrorStatus(shown_sources, current, metrics, clock=clock)

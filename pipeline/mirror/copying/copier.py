@@ -42,6 +42,7 @@ from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.epochs import EpochEntries, added_entries, source_epochs
 from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.pauses import Pauses
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import Clock, TopicPartition
@@ -65,10 +66,11 @@ class SourceCopier:
         metrics: MirrorMetrics,
         gaps: GapJournal,
         epochs: EpochJournal,
+        pauses: Pauses,
         *,
         clock: Clock,
     ) -> None:
-        self.copies = SourceCopies(name, flows, metrics, config)
+        self.copies = SourceCopies(name, flows, metrics, config, pauses)
         self._source = source
         self._replicas = replicas
         self._config = config
@@ -123,12 +125,13 @@ class SourceCopier:
         while self.copies.withdrawn:
             partition = self.copies.withdrawn.pop()
             copy = self.copies.states.get(partition)
-            if copy is None or copy.is_rejected:
+            if copy is None or copy.is_rejected or copy.pause is not None:
                 consumer.remove(partition)
 
     async def _append(self, consumer: Consumer, fetched: Mapping[TopicPartition, FetchedBatches]) -> None:
-        states = self.copies.states  # without partitions that were withdrawn
-        found = [(states[partition], batches) for partition, batches in fetched.items() if partition in states]
+        copies = ((self.copies.states.get(partition), batches) for partition, batches in fetched.items())
+        # Partitions that were withdrawn or paused meanwhile are left out.
+        found = [(copy, batches) for copy, batches in copies if copy is not None and copy.pause is None]
         await self._record_epochs(consumer, found)
         due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
         results = await self._replicas.append(due)

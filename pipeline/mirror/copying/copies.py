@@ -1,5 +1,6 @@
 """The state of a source's partitions: where each stands, why it rests, and when it is tried again."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -10,6 +11,7 @@ from pipeline.mirror.copying.progress import CopyProgress
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epochs import EpochEntries
 from pipeline.mirror.journals.gaps import Gap
+from pipeline.mirror.journals.pauses import Pause, Pauses
 from pipeline.mirror.journals.table import Assignment
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
@@ -38,6 +40,8 @@ class CopyState(Enum):
     """Copying fails again and again until somebody acts on the advice."""
     REJECTED = "rejected"
     """Must not be copied."""
+    PAUSED = "paused"
+    """A user paused the partition; the lag stays true as long as the source answers."""
     GONE = "gone"
     """The source no longer has the partition."""
 
@@ -58,6 +62,7 @@ class Advice(Enum):
         "look at the gap with `pipeline mirror resume TOPIC-PARTITION`; with `--skip` it is recorded, and copying "
         "continues behind it"
     )
+    RESUME = "a user paused the partition: `pipeline mirror resume` with its topic, flow or source continues copying"
     REPLACE_HUB_TOPIC = "rename or delete the topic of the hub that stands in the way, or exclude it (topics.exclude)"
     LEAVE_PROMOTED = "nothing more to do here: the topic belongs to its producers; exclude it (topics.exclude)"
     CHECK_SOURCE = "correct the source's bootstrap.servers, or give the other cluster a name of its own"
@@ -96,6 +101,8 @@ class PartitionCopy:
     last_trouble: Trouble | None = None
     """The latest trouble, also after copying worked again."""
     retry_at: float = 0.0
+    pause: Pause | None = None
+    """Pause that holds the partition."""
     is_rejected: bool = False
     """True if the partition must not be copied (reason: `trouble`). Never reset: a new state replaces this one."""
     is_being_located: bool = False
@@ -127,7 +134,9 @@ class PartitionCopy:
 class SourceCopies:
     """The partitions of one source, by name. `assign` and `reject` may be called while they are copied."""
 
-    def __init__(self, source: str, flows: SourceFlows, metrics: MirrorMetrics, config: CurrentConfig) -> None:
+    def __init__(
+        self, source: str, flows: SourceFlows, metrics: MirrorMetrics, config: CurrentConfig, pauses: Pauses
+    ) -> None:
         self.source = source
         self.flows = flows
         self.states: dict[TopicPartition, PartitionCopy] = {}
@@ -139,6 +148,7 @@ class SourceCopies:
         """Time of the source's last answer about any partition."""
         self._metrics = metrics
         self._config = config
+        self._pauses = pauses
 
     def expect(self, assignment: Assignment) -> None:
         """Show a partition of the table that the source has not named yet; it is copied once it is assigned."""
@@ -150,7 +160,7 @@ class SourceCopies:
         copy = self.states.get(partition)
         if copy is None or copy.is_rejected:
             # A new state: requests under way for the rejected one must not change it.
-            self.states[partition] = PartitionCopy(assignment, token=token)
+            self.states[partition] = PartitionCopy(assignment, token=token, pause=self.pause_of(partition))
             self.uncertain.set()
         else:
             copy.token = token
@@ -164,6 +174,28 @@ class SourceCopies:
             _note_trouble(copy, Trouble(reason=reason, advice=advice, state=state, at=trio.current_time()))
             self.withdrawn.add(copy.source)
         copy.is_rejected, copy.position = True, None
+
+    def pause_of(self, partition: TopicPartition) -> Pause | None:
+        """Return a pause that holds a source partition; None if there is none."""
+        flow = self.flows.flow_of(partition.topic)
+        return self._pauses.covering(self.source, partition, None if flow is None else flow.name)
+
+    def follow_pauses(self) -> None:
+        """Stop copying partitions that are paused now, and continue those that are not paused any more."""
+        for copy in self.states.values():
+            pause = self.pause_of(copy.source)
+            was_paused, copy.pause = copy.pause is not None, pause
+            if pause is not None and not was_paused:
+                self.withdrawn.add(copy.source)
+            elif pause is None and was_paused:
+                self.locate_again(copy)
+
+    def named(self, names: Iterable[str], source: str | None) -> list[PartitionCopy]:
+        """Return the partitions of these names, each of a topic or a partition; none if this is another source."""
+        wanted = set(names)
+        if source not in (None, self.source):
+            return []
+        return [copy for copy in self.states.values() if copy.source.topic in wanted or str(copy.source) in wanted]
 
     def withdraw(self, copy: PartitionCopy) -> None:
         """Stop copying a partition, and forget it: no flow selects its topic any more."""

@@ -8,7 +8,7 @@ from pipeline.client.consumer.consumer import Consumer
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
 from pipeline.mirror.copying.destination import Destination
-from pipeline.mirror.copying.gap_policy import GapCrossing, HaltedError
+from pipeline.mirror.copying.gap_policy import Continuation, GapCrossing, HaltedError
 from pipeline.model import BrokerId
 from pipeline.net.nurseries import unwrapped_errors
 
@@ -50,13 +50,16 @@ class Locator:
                     await uncertain.wait()
 
     async def _locate(self, consumer: Consumer, copy: PartitionCopy) -> None:
-        """Ask where the replica stands and fetch from there."""
+        """Ask where the replica stands and fetch from there; a paused partition is not fetched, and crosses no gap."""
+        is_paused = copy.pause is not None
         try:
             leader = self._destination.view.leader_of(copy.assignment.replica)
             with unwrapped_errors():
                 async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
                     standing = await self._replicas.locate(copy)
-                    place = await self._crossing.continue_at(copy, standing.source_offset)
+                    place = Continuation(offset=standing.source_offset)
+                    if not is_paused:
+                        place = await self._crossing.continue_at(copy, standing.source_offset)
         except HaltedError as halted:
             self._stop_fetching(consumer, copy)
             self._copies.halt(copy, halted.gap, str(halted))
@@ -64,7 +67,12 @@ class Locator:
             self._stop_fetching(consumer, copy)
             self._copies.rest(copy, str(error))
         else:
-            if not copy.is_rejected:
+            if copy.is_rejected or is_paused != (copy.pause is not None):
+                pass  # a partition that was paused or resumed meanwhile is located again
+            elif is_paused:
+                copy.replica_end, copy.position = standing.replica_end, place.offset
+                copy.progress.note_position(place.offset)
+            else:
                 copy.replica_end, copy.position = standing.replica_end, place.offset
                 copy.is_out_of_range, copy.is_truncated, copy.straddling_end, copy.halt = False, False, None, None
                 copy.progress.note_position(place.offset)

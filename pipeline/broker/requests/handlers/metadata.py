@@ -46,7 +46,15 @@ MAX_TOPICS_AT_ONCE = 200
 MAX_PARTITIONS_AT_ONCE = 1000
 """Partitions that are described before other requests have a turn."""
 TOPICS_OF_SERVICES = frozenset(
-    {"_audit", "_mirror_epochs", "_mirror_gaps", "_mirror_group_offsets", "_mirror_partitions", "_schemas"}
+    {
+        "_audit",
+        "_mirror_epochs",
+        "_mirror_gaps",
+        "_mirror_group_offsets",
+        "_mirror_partitions",
+        "_mirror_pauses",
+        "_schemas",
+    }
 )
 KAFKAS_INTERNAL_TOPICS = frozenset({"__transaction_state", "__share_group_state"})
 """Topics of transactions and share groups, which are not served: they must not become ordinary topics."""

@@ -21,6 +21,7 @@ from pipeline.mirror.copying.resume import ResumeRequest, Resumption
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import GAPS_TOPIC, GapReason, gap_of
+from pipeline.mirror.journals.pauses import Pauses
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
@@ -42,7 +43,7 @@ async def halted(site: Site) -> AsyncIterator[str]:
     await delete_records(site.east, {CLICKS: 2}, timeout_s=DEADLINE_S)
     async with site.mirroring() as service, trio.open_nursery() as nursery:
         await until_said(service, "offsets 1 to 1")
-        routes = http_application([service.resumption.route()])
+        routes = http_application([service.resumption.route(), *service.pausing.routes()])
         address = await nursery.start(serve_http, routes, HostPort("127.0.0.1", 0))
         yield f"http://{address}"
         nursery.cancel_scope.cancel()
@@ -98,7 +99,7 @@ async def test_a_ledger_without_its_first_records_is_not_shown_as_complete(site:
 
 async def test_thousands_of_halted_partitions_are_found_at_once(site: Site) -> None:
     config = MirrorConfig.from_settings(mirror_settings("east"))
-    copies = SourceCopies("east", SourceFlows(()), MirrorMetrics(CollectorRegistry()), CurrentConfig(config))
+    copies = SourceCopies("east", SourceFlows(()), MirrorMetrics(CollectorRegistry()), CurrentConfig(config), Pauses())
     names = [TopicPartition(topic, number) for topic in ("clicks", "views") for number in range(4000)]
     for each in names:
         source = SourcePartition(cluster="east", partition=each, topic_id=UUID(int=1))

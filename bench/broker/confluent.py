@@ -6,7 +6,9 @@ before the client has the metadata of its topic.
 
 import json
 import random
+import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +19,7 @@ DEADLINE_S = 300
 POLL_EVERY = 1000
 WORDS = b"GET POST /index /images/logo.png HTTP/1.1 200 404 Mozilla/5.0 Chrome Safari referrer session user".split()
 TEXT_BYTES = 1 << 20
+TIME = struct.Struct(">d")
 NEVER_RESTING = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 1}
 """Settings of a consumer that asks for more as soon as its queue has room. With librdkafka's defaults it rests for a
 second whenever the queue is full, so that a faster broker would look slower."""
@@ -127,14 +130,63 @@ def latency(asked: dict[str, Any]) -> dict[str, float]:
         producer.poll(0)
     if producer.flush(DEADLINE_S) or failures:
         raise RuntimeError(f"not all were delivered: {failures[:1]}")
-    ordered = sorted(taken_s[warm_up:])
+    return in_ms(taken_s[warm_up:])
+
+
+def delay(asked: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds from produce() at the source to the record at the destination, at a steady rate.
+
+    The first tenth does not count; each value begins with the time of its produce().
+    """
+    from confluent_kafka import Consumer, TopicPartition
+
+    rate, records, partitions = asked["rate"], asked["records"], asked["partitions"]
+    settings = {"bootstrap.servers": asked["destination"], "group.id": "bench", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "fetch.queue.backoff.ms": 1})
+    consumer.assign([TopicPartition(asked["replica"], number, asked["begins_at"]) for number in range(partitions)])
+    producer = open_producer(asked, linger_ms=asked["linger_ms"])
+    rest = next(payloads(asked["record_bytes"]))[TIME.size :]
+    deliveries = Deliveries()
+
+    def send() -> None:
+        began = time.perf_counter()
+        for number in range(records):
+            due = began + number / rate
+            while (now := time.perf_counter()) < due:
+                producer.poll(due - now)
+            producer.produce(
+                asked["topic"],
+                TIME.pack(time.perf_counter()) + rest,
+                partition=number % partitions,
+                on_delivery=deliveries,
+            )
+            producer.poll(0)
+        producer.flush(DEADLINE_S)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    taken_s: list[float] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(taken_s) < records and time.monotonic() < deadline:
+        messages = consumer.consume(1000, timeout=0.01)
+        now = time.perf_counter()
+        taken_s += [now - TIME.unpack_from(message.value() or b"")[0] for message in messages]
+    sender.join()
+    consumer.close()
+    if len(taken_s) < records or deliveries.failures:
+        raise RuntimeError(f"{len(taken_s)} of {records} records came; {deliveries.failures[:1]}")
+    return in_ms(taken_s[records // 10 :])
+
+
+def in_ms(taken_s: list[float]) -> dict[str, float]:
+    ordered = sorted(taken_s)
     return {
         name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000
         for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))
     }
 
 
-ACTIONS = {"produce": produce, "consume": consume, "latency": latency}
+ACTIONS = {"produce": produce, "consume": consume, "latency": latency, "delay": delay}
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])

@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.broker.clients import confluent, create_topic, delete_topic
 from bench.broker.servers import KAFKA, OURS, Server, apache_kafka, our_broker
 from bench.lines import LOG_LINES
+from bench.mirror.delays import measure_delays, rows_of
 from bench.mirror.flows import Comparison, Copied, Data, Flow, comparisons, flows_of
 from bench.mirror.runs import CopyError, run_flow
 from bench.page import machine, write_part
@@ -30,6 +31,8 @@ def measure(options: Options, show: Show) -> list[Row]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-bench-")))
         needed = {flow.source for group in found for flow in flows_of(group)}
+        delays = [flow for ours, peer, _ in rows_of(options).values() for flow in (ours, peer) if flow is not None]
+        needed |= {flow.source for flow in delays}
         sources: dict[str, Server] = {}
         for name, opened in ((OURS, our_broker), (KAFKA, apache_kafka)):
             if name in needed:
@@ -38,6 +41,7 @@ def measure(options: Options, show: Show) -> list[Row]:
                 sources[name].start()
         for group in found:
             rows += _measure_group(group, sources, rounds, directory / "run", show)
+        rows += measure_delays(options, sources, rounds, directory / "run", show)
     return rows
 
 

@@ -89,6 +89,19 @@ async def _watch(mirror: ServerProcess, destination: Server, topic: str, data: D
     return times
 
 
+async def wait_for_records(mirror: ServerProcess, destination: Server, topic: str, data: Data, records: int) -> None:
+    """Start the mirror, and wait until the replica has so many records. Raises CopyError after START_S."""
+    mirror.launch()
+    with trio.move_on_after(START_S):
+        async with open_cluster(_client(destination)) as cluster:
+            await cluster.refresh()
+            while await _records_at(cluster, topic, data) < records:
+                mirror.check()
+                await trio.sleep(POLL_S)
+            return
+    raise CopyError(f"fewer than {records} records after {START_S:.0f} s")
+
+
 async def _records_at(cluster: Cluster, topic: str, data: Data) -> int:
     """The sum of the log end offsets of a topic; 0 until it exists."""
     if topic not in cluster.view.topics:

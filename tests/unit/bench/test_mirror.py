@@ -5,6 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 from bench.lines import log_bytes, log_lines
+from bench.mirror.delays import rows_of
 from bench.mirror.flows import DEFAULT, FROM_KAFKA, OWN, RECORDS, TUNED, Copied, Data, comparisons, flows_of
 from bench.mirror.mirrors import mirror_of
 from bench.report import Options
@@ -62,3 +63,9 @@ def test_our_mirror_is_started_with_its_defaults(tmp_path: Path) -> None:
     config = MirrorConfig.from_settings(read_settings(tmp_path / "mirror.toml"))
     assert [source.name for source in config.sources] == ["source"]
     assert "127.0.0.1:2" in [str(address) for address in config.destination]
+
+
+def test_delays_are_rows_of_their_own() -> None:
+    assert len(rows_of(Options())) == 2 * 2
+    assert {peer for _, peer, _ in rows_of(Options(alone=True)).values()} == {None}
+    assert rows_of(Options(rows="payload")) == {}

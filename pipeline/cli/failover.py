@@ -88,6 +88,7 @@ def _read_mirror_file(config: Path) -> tuple[str, dict[str, Sequence[HostPort]]]
 
     try:
         settings = MirrorConfig.from_settings(read_settings(config))
+        settings.require_equal_offsets("pipeline mirror promote")
     except ConfigurationError as error:
         raise ConfigurationError(f"{config}: {error.key}", error.reason) from error
     return ",".join(map(str, settings.destination)), {each.name: each.bootstrap for each in settings.sources}

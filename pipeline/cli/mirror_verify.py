@@ -47,6 +47,7 @@ def verify(
     """
     try:
         settings = MirrorConfig.from_settings(read_settings(config))
+        settings.require_equal_offsets("pipeline mirror verify")
     except ConfigurationError as error:
         raise ConfigurationError(f"{config}: {error.key}", error.reason) from error
     try:

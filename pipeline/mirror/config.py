@@ -8,8 +8,9 @@ from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.errors import ConfigurationError
 from pipeline.mirror.selection import is_of_its_cluster, is_plain_name, without_escapes
-from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, check_followed
+from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, TIMESTAMP_TYPE, check_followed
 from pipeline.provenance import MAX_NAME_LENGTH
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -21,6 +22,15 @@ class GapPolicy(Enum):
 
     HALT = "halt"
     SKIP = "skip"
+
+
+class DestinationMode(Enum):
+    """Offsets of the replicas."""
+
+    EXACT = "exact"
+    """Those of the sources: the destination is a cluster of our brokers."""
+    APPEND = "append"
+    """Those that the destination gives: any Kafka cluster."""
 
 
 class SourceConfig(SettingsModel):
@@ -92,6 +102,9 @@ class MirrorConfig(SettingsModel):
 
     destination: Addresses = Field(alias="destination.bootstrap.servers", min_length=1)
     """Addresses of brokers of the hub, `host:port,...`."""
+    destination_mode: DestinationMode = Field(default=DestinationMode.EXACT, alias="destination.mode")
+    """Offsets of the replicas. `exact` are those of the sources; the hub needs brokers of this project. `append` are
+    those that the hub gives; it may be any Kafka cluster from version 2.5 on, such as Apache Kafka."""
     sources: tuple[SourceConfig, ...] = Field(alias="sources", min_length=1, max_length=100)
     """Tables `[[sources]]` of the live clusters."""
     topics: tuple[str, ...] = Field(default=(), alias="topics")
@@ -129,11 +142,33 @@ class MirrorConfig(SettingsModel):
     group_offsets_interval_ms: int = Field(default=2_000, alias="group.offsets.interval.ms", ge=100, le=3_600_000)
     """Pause in ms between two rounds over all groups of a source."""
 
+    def require_equal_offsets(self, command: str) -> None:
+        """Raise ConfigurationError if replicas have other offsets than their sources, which `command` needs."""
+        if self.destination_mode is DestinationMode.APPEND:
+            reason = f"is append, and {command} needs replicas that brokers of this project hold at equal offsets"
+            raise ConfigurationError("destination.mode", reason)
+
+    @property
+    def followed_settings(self) -> tuple[str, ...]:
+        """Settings that replicas take. Batches that are appended keep their times, whatever the source's type."""
+        if self.destination_mode is DestinationMode.EXACT:
+            return self.topic_settings
+        return tuple(name for name in self.topic_settings if name != TIMESTAMP_TYPE)
+
     @field_validator("topics")
     @classmethod
     def _topics_can_be_mirrored(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
         _check_can_be_mirrored(topics)
         return topics
+
+    @model_validator(mode="after")
+    def _group_offsets_are_valid_at_the_destination(self) -> Self:
+        if self.group_offsets_enabled and self.destination_mode is DestinationMode.APPEND:
+            raise ValueError(
+                'group.offsets.enabled needs destination.mode = "exact": in append mode the offsets of a group mean '
+                "other records at the destination; remove it, and start consumers there by time (OffsetsForTimes)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _topics_are_chosen_in_one_way(self) -> Self:

@@ -6,12 +6,15 @@ from random import Random
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.mirror.appending.appended_offsets import AppendedOffsets
+from pipeline.mirror.config import DestinationMode
 from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.offset_map_journal import OffsetMapJournal
 from pipeline.mirror.journals.pause_journal import PauseJournal
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.metrics import MirrorMetrics
@@ -38,7 +41,11 @@ class Hub:
         self.epochs = EpochJournal(destination, clock=clock, rng=rng)
         self.pauses = PauseJournal(destination, clock=clock, rng=rng)
         self.group_offsets = GroupOffsetJournal(destination, clock=clock, rng=rng)
-        self.destination: Destination = KeptOffsets(destination, config)
+        self.destination: Destination = (
+            KeptOffsets(destination, config)
+            if config.now.destination_mode is DestinationMode.EXACT
+            else AppendedOffsets(destination, OffsetMapJournal(destination, config, clock=clock), config)
+        )
         self.replicas = ReplicaTopics(destination, self.journal.table, config)
         self.selected = SelectedTopics(self.journal.table)
         self.sources = KnownSources(destination, self.journal.table, self.selected, config)
@@ -51,7 +58,7 @@ class Hub:
         """Read all journals; `timeout_s` bounds the first contact. Raises PipelineError."""
         await self.cluster.refresh(timeout_s=timeout_s)
         async with trio.open_nursery() as nursery:
-            for journal in (self.journal, self.gaps, self.epochs, self.pauses):
+            for journal in (self.journal, self.gaps, self.epochs, self.pauses, self.destination):
                 nursery.start_soon(journal.open)
 
     def set_sources(self, sources: Mapping[str, KnownSource], flows: Mapping[str, SourceFlows]) -> None:

@@ -84,6 +84,7 @@ class MirrorService:
             await self._open_hub()
             self._hub_opened.set()
             nursery.start_soon(self.settings.watch_file)
+            nursery.start_soon(self._hub.destination.run)
 
     async def _open_hub(self) -> None:
         timeout_s = FIRST_ANSWER_TIMEOUT_S

@@ -276,7 +276,7 @@ class SourceMirror:
             with trio.move_on_after(self._config.now.topic_settings_interval_ms / 1000):
                 await self._compare_now.wait_and_clear()
             topics = self._hub.selected.of(self.name).keys() & self.known.described.topics.keys()
-            if not (topics and self.known.is_accepted and self._config.now.topic_settings):
+            if not (topics and self.known.is_accepted and self._config.now.followed_settings):
                 continue
             try:
                 with unwrapped_errors():

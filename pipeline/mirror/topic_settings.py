@@ -12,6 +12,7 @@ CLEANUP_POLICY = "cleanup.policy"
 RETENTION = ("retention.ms", "retention.bytes")
 DELETING = (CLEANUP_POLICY, *RETENTION)
 """Settings by which a topic loses records."""
+TIMESTAMP_TYPE = "message.timestamp.type"
 FOLLOWED_SETTINGS = (
     *DELETING,
     "delete.retention.ms",
@@ -19,7 +20,7 @@ FOLLOWED_SETTINGS = (
     "max.compaction.lag.ms",
     "min.cleanable.dirty.ratio",
     "max.message.bytes",
-    "message.timestamp.type",
+    TIMESTAMP_TYPE,
     "segment.bytes",
     "segment.ms",
 )

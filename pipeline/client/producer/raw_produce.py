@@ -66,6 +66,7 @@ async def raw_produce(
     *,
     keep_offsets: bool,
     timeout_s: float,
+    is_repeatable: bool = False,
     ends: Mapping[TopicPartition, int] | None = None,
     sources: Mapping[TopicPartition, str] | None = None,
     copier_epochs: Mapping[TopicPartition, int] | None = None,
@@ -74,7 +75,8 @@ async def raw_produce(
 
     Our brokers accept several batches per partition, Apache Kafka one. Retries while a partition's leader moves, until
     `timeout_s`. A lost answer is retried only with `keep_offsets`, since a second append of the same batches is then
-    refused as an overlap. With `ends`, a log with another end appends nothing. With `sources`
+    refused as an overlap, or with `is_repeatable`, for batches with sequence numbers or such that do no harm twice.
+    With `ends`, a log with another end appends nothing. With `sources`
     (`Origin.token` by replica partition), a partition that is a copy of another source partition appends nothing. With
     `copier_epochs`, a partition that a newer copier has claimed appends nothing; without records the request is a claim
     alone, whose result is the log end offset.
@@ -95,6 +97,7 @@ async def raw_produce(
                     leader,
                     share,
                     keep_offsets,
+                    keep_offsets or is_repeatable,
                     ends,
                     sources,
                     copier_epochs,
@@ -126,6 +129,7 @@ async def _append(
     leader: BrokerId | None,
     share: Mapping[TopicPartition, RecordsData],
     keep_offsets: bool,
+    is_repeatable: bool,
     ends: Mapping[TopicPartition, int] | None,
     sources: Mapping[TopicPartition, str] | None,
     copier_epochs: Mapping[TopicPartition, int] | None,
@@ -153,7 +157,7 @@ async def _append(
         answers = dict(produce_answers(response, ids))
     except PipelineError as error:
         results.update(dict.fromkeys(share, RawProduced(error=error)))
-        if leader is None or (keep_offsets and isinstance(error, UNREACHABLE)):
+        if leader is None or (is_repeatable and isinstance(error, UNREACHABLE)):
             again.update(share)
         return
     for topic_partition in share:

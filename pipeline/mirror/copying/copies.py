@@ -70,6 +70,7 @@ class Advice(Enum):
     RESTORE_TABLE = (
         "restore the topic _mirror_partitions, or delete the replica to have it copied again from what the sources hold"
     )
+    MEND_REPLICA = "do at the destination what the error says; the mirror then continues by itself"
     RENAME_AT_SOURCE = "recreate the topic at the source under another name"
     EXCLUDE = (
         "if the topic was deleted on purpose, exclude it (topics.exclude, `pipeline mirror apply`); else check whether "

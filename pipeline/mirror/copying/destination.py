@@ -17,6 +17,10 @@ from pipeline.mirror.copying.divergence import LastBatches
 from pipeline.model import TopicPartition
 
 
+class ReplicaHaltedError(PipelineError):
+    """A replica cannot continue before somebody does what the message says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlace:
     """Place of a replica: the offset of the source after the records that it has, and its own log end offset."""
@@ -38,13 +42,21 @@ class Appended:
 
 
 class Destination(Protocol):
-    """The replicas of one source."""
+    """The replicas of a mirror."""
 
     isolation: IsolationLevel
     """Batches that are fetched from the source."""
 
+    async def open(self) -> None:
+        """Read what the destination has recorded of replicas. Raises PipelineError."""
+        ...
+
+    async def run(self) -> None:
+        """Keep what the implementation records of replicas up to date, until cancelled."""
+        ...
+
     async def locate(self, copy: PartitionCopy) -> ReplicaPlace:
-        """Return where the replica stands. Raises PipelineError if that is not known, or it cannot be appended to."""
+        """Return where the replica stands. Raises ReplicaHaltedError; PipelineError if it is not known now."""
         ...
 
     async def append(self, due: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> Mapping[TopicPartition, Appended]:
@@ -54,7 +66,7 @@ class Destination(Protocol):
         """
         ...
 
-    async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int) -> LastBatches:
+    async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int, /) -> LastBatches:
         """Return the batches of replica and source with the record before the position `end`.
 
         Raises PartitionFetchError, KafkaError, NetworkError and DeadlineExceededError.

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import trio
+
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import IsolationLevel
@@ -22,13 +24,20 @@ class ReplicaError(PipelineError):
 
 
 class KeptOffsets:
-    """The replicas of one source at equal offsets."""
+    """Replicas at equal offsets."""
 
     isolation = IsolationLevel.READ_UNCOMMITTED
 
     def __init__(self, destination: Cluster, config: CurrentConfig) -> None:
         self._destination = destination
         self._config = config
+
+    async def open(self) -> None:
+        """Read nothing: the replicas themselves tell where they end."""
+
+    async def run(self) -> None:
+        """Record nothing until cancelled."""
+        await trio.sleep_forever()
 
     async def locate(self, copy: PartitionCopy) -> ReplicaPlace:
         """Return the replica's log end offset. Raises ReplicaError if its broker cannot append at given offsets."""
@@ -53,7 +62,7 @@ class KeptOffsets:
         )
         return {copy.source: _appended(copy, batches, results[copy.assignment.replica]) for copy, batches in due}
 
-    async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int) -> LastBatches:
+    async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int, /) -> LastBatches:
         """Return the batches of both logs that cover the last offset before `end`."""
         replica = copy.assignment.replica
         return await last_batches(

@@ -6,8 +6,8 @@ import trio
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer import Consumer
 from pipeline.errors import PipelineError
-from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
-from pipeline.mirror.copying.destination import Destination
+from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
+from pipeline.mirror.copying.destination import Destination, ReplicaHaltedError
 from pipeline.mirror.copying.gap_policy import Continuation, GapCrossing, HaltedError
 from pipeline.model import BrokerId
 from pipeline.net.nurseries import unwrapped_errors
@@ -63,6 +63,9 @@ class Locator:
         except HaltedError as halted:
             self._stop_fetching(consumer, copy)
             self._copies.halt(copy, halted.gap, str(halted))
+        except ReplicaHaltedError as error:
+            self._stop_fetching(consumer, copy)
+            self._copies.rest(copy, str(error), Advice.MEND_REPLICA)
         except PipelineError as error:
             self._stop_fetching(consumer, copy)
             self._copies.rest(copy, str(error))

@@ -115,7 +115,7 @@ class KnownSources:
         """Return the reason why settings of source topics cannot be read, None if they can or need not be."""
         known = self.by_name[name].described.topics
         refused = [known[topic].refusal for topic in topics if topic in known and known[topic].refusal]
-        if not refused or not self._config.now.topic_settings:
+        if not refused or not self._config.now.followed_settings:
             return None
         return f"{refused[0]}: permit DescribeConfigs at {name}, or set topic.settings = []"
 
@@ -138,7 +138,7 @@ class KnownSources:
                     shares.append(TopicShare(source=label, values=described.values, has_topic=has_topic))
                 elif present is not None and (name, topic) in recorded:
                     shares.append(TopicShare(source=label, values=present, has_topic=has_topic))
-        return combine_settings(shares, self._config.now.topic_settings)
+        return combine_settings(shares, self._config.now.followed_settings)
 
     def _is_replaced(self, name: str, topic: str) -> bool:
         """Return True if the source's topic is a new one of this name, whose settings are not for the old copy."""

@@ -20,9 +20,10 @@ from pipeline.client.admin.topics import NewTopic, create_partitions, create_top
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.producer.raw_produce import can_check_sources
 from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.mirror.config import DestinationMode
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.table import PartitionTable
-from pipeline.mirror.topic_settings import DELETING, CombinedSettings, SettingValue
+from pipeline.mirror.topic_settings import DELETING, TIMESTAMP_TYPE, CombinedSettings, SettingValue
 from pipeline.mirror.topics.source_topics import own_values
 from pipeline.model import TopicPartition
 from pipeline.promotion import MIRROR_PROMOTED
@@ -32,6 +33,8 @@ from pipeline.provenance import MIRROR_PARTITIONS, Origin, Provenance
 
 MIRROR_SOURCE_CONFIG = "mirror.source"
 """Topic setting with the names of a replica's sources. Brokers refuse batches of other producers in such a topic."""
+TIMES_OF_BATCHES = {TIMESTAMP_TYPE: "CreateTime"}
+"""Settings of a replica whose brokers would otherwise replace the times of the batches, if that is their default."""
 MAX_MIRROR_SOURCE = 1024
 FEATURES_TIMEOUT_S = 2.0
 _REFUSALS = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION})
@@ -58,11 +61,6 @@ class ReplicaTopic:
         """The settings that the topic itself sets."""
         return {name: value.value for name, value in self.values.items() if value.is_own}
 
-    @property
-    def is_copied_to(self) -> bool:
-        """True if the topic is a replica and was not promoted."""
-        return MIRROR_SOURCE_CONFIG in self.overrides and MIRROR_PROMOTED not in self.overrides
-
     def problems(self) -> list[str]:
         """Return what of the sources' settings the replica does not have."""
         refused = [f"{name}={value}: {reason}" for name, (value, reason) in sorted(self.refused.items())]
@@ -77,7 +75,9 @@ class ReplicaTopics:
         self._table = table
         self._config = config
         self._turn = trio.Lock()
-        self._checks_sources: bool | None = None
+        self._is_marked = config.now.destination_mode is DestinationMode.EXACT
+        """True if brokers know `mirror.source` and `mirror.partitions`, so that replicas have them."""
+        self._checks_sources: bool | None = None if self._is_marked else False
         self.topics: dict[str, ReplicaTopic] = {}
 
     async def look_up(self, topics: Iterable[str], doubtful: Iterable[str] = ()) -> None:
@@ -106,7 +106,7 @@ class ReplicaTopics:
     async def _describe(self, topics: Sequence[str]) -> None:
         if not topics:
             return
-        names = (*self._config.now.topic_settings, MIRROR_SOURCE_CONFIG, MIRROR_PARTITIONS, MIRROR_PROMOTED)
+        names = (*self._config.now.followed_settings, MIRROR_SOURCE_CONFIG, MIRROR_PARTITIONS, MIRROR_PROMOTED)
         found = await describe_many_topics(self._destination, sorted(topics), names, timeout_s=self._config.timeout_s)
         for name, result in found.items():
             if isinstance(result, KafkaError):
@@ -123,7 +123,7 @@ class ReplicaTopics:
 
     async def _find_out_about_checks(self) -> None:
         """Ask until all brokers that answer check sources. Brokers of older versions do not know the setting."""
-        if self._checks_sources:
+        if self._checks_sources or not self._is_marked:
             return
         answers = []
         with trio.move_on_after(FEATURES_TIMEOUT_S):
@@ -154,7 +154,7 @@ class ReplicaTopics:
             if topic not in self.topics:
                 await self._create(topic, count, {*sources, *self._table.sources_of(topic)}, wanted, origins)
                 await self._describe([topic])
-            if MIRROR_SOURCE_CONFIG not in self._known(topic).overrides:
+            if self._is_marked and MIRROR_SOURCE_CONFIG not in self._known(topic).overrides:
                 reason = f"{topic} of the hub has no mirror.source: it is a topic of its own, and no replica"
                 raise NotAReplicaError(f"{reason}; give one of the two topics another name")
             await self._follow(topic, wanted)
@@ -163,11 +163,16 @@ class ReplicaTopics:
                 await create_partitions(self._destination, {topic: count})
             return refused
 
+    def _is_copied_to(self, replica: ReplicaTopic) -> bool:
+        """Return True if the topic is a replica and was not promoted."""
+        present = replica.overrides
+        return not self._is_marked or (MIRROR_SOURCE_CONFIG in present and MIRROR_PROMOTED not in present)
+
     async def follow(self, topic: str, wanted: CombinedSettings | None) -> None:
         """Alter the settings in which the replica differs, if it is known. Raises KafkaError, NetworkError."""
         async with self._turn:
             replica = self.topics.get(topic)
-            if replica is not None and replica.is_copied_to:
+            if replica is not None and self._is_copied_to(replica):
                 await self._follow(topic, wanted)
 
     async def _create(
@@ -179,10 +184,10 @@ class ReplicaTopics:
         origins: Mapping[int, Origin],
     ) -> None:
         """Create the topic with all settings; if the destination refuses some, with those that delete records."""
-        configs = {MIRROR_SOURCE_CONFIG: _source_names(sources)}
+        configs = {MIRROR_SOURCE_CONFIG: _source_names(sources)} if self._is_marked else TIMES_OF_BATCHES
         if self._checks_sources:
             provenance, _ = _with_origins(topic, Provenance(), origins)
-            configs[MIRROR_PARTITIONS] = provenance.encode()
+            configs = {**configs, MIRROR_PARTITIONS: provenance.encode()}
         settings = {} if wanted is None else dict(wanted.values)
         replication_factor = await replicas_for(self._destination)
 
@@ -209,7 +214,7 @@ class ReplicaTopics:
         await self._describe([topic])  # another mirror may have altered it, or somebody have promoted it
         replica = self._known(topic)
         changes = self._changes(replica, wanted)
-        if not changes or not replica.is_copied_to:
+        if not changes or not self._is_copied_to(replica):
             return
         before = {name: replica.overrides.get(name) for name in changes}
         try:
@@ -231,7 +236,7 @@ class ReplicaTopics:
         """Return the values to set or, with None, to remove; without values that the destination has refused."""
         replica.differences = wanted.differences
         present = replica.overrides
-        names = {*self._config.now.topic_settings, *wanted.values}
+        names = {*self._config.now.followed_settings, *wanted.values}
         changes = {name: wanted.values.get(name) for name in names if wanted.values.get(name) != present.get(name)}
         replica.refused = {
             name: entry for name, entry in replica.refused.items() if name in changes and changes[name] == entry[0]

@@ -45,7 +45,7 @@ class SourceTopics:
 
         Raises KafkaError, NetworkError; a refusal of single topics is in `SourceTopic.refusal`.
         """
-        names = self._config.now.topic_settings
+        names = self._config.now.followed_settings
         if with_provenance:
             names = (*names, MIRROR_PARTITIONS, MIRROR_PROMOTED)
         results = await describe_many_topics(self._cluster, sorted(topics), names, timeout_s=timeout_s)

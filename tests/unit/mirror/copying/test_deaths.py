@@ -3,7 +3,6 @@
 A death at any other moment leaves the hub as after the last change, so that all states of the hub are met.
 """
 
-from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -18,34 +17,11 @@ from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import GAPS_TOPIC, Gap
 from pipeline.mirror.journals.table import SourcePartition
 from pipeline.model import TopicPartition
-from pipeline.protocol.messages.create_partitions import CreatePartitionsRequest
-from pipeline.protocol.messages.create_topics import CreateTopicsRequest
-from pipeline.protocol.messages.produce import ProduceRequest
 from tests.support.brokers import clock
+from tests.support.mirror_deaths import Death
 from tests.support.mirrors import DEADLINE_S, Site, batch_at, make, publish, put, read, until
 
-CHANGES = (CreateTopicsRequest, CreatePartitionsRequest, ProduceRequest)
 VALUES = [b"%d" % number for number in range(8)]
-
-
-class Death:
-    """Stops the mirror after the n-th change of the hub, until the mirror is cancelled; the answer is lost."""
-
-    def __init__(self, request: Callable[..., Awaitable[Any]], number: int) -> None:
-        self._request = request
-        self._number = number
-        self.came = False
-
-    async def request(self, broker: Any, message: Any, **settings: Any) -> Any:
-        if self.came:
-            await trio.sleep_forever()
-        if isinstance(message, CHANGES):
-            self._number -= 1
-            if self._number == 0:
-                await self._request(broker, message, **settings)
-                self.came = True
-                await trio.sleep_forever()
-        return await self._request(broker, message, **settings)
 
 
 async def gaps_of(site: Site, topic: str) -> list[Gap]:

@@ -28,7 +28,7 @@ from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.produce_plan import ProduceVerdict, verdict_of
 from pipeline.client.producer.raw_produce import RawProduced, raw_produce
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, PipelineError
-from pipeline.mirror.appending.replica_scan import OffsetMapError, ReplicaScan, advice_on
+from pipeline.mirror.appending.replica_scan import OffsetMapError, ReplicaScan, way_out_of
 from pipeline.mirror.appending.rewriting import OutgoingBatch, outgoing_batches
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Appended, ReplicaHaltedError, ReplicaPlace
@@ -161,14 +161,14 @@ class AppendedOffsets:
         elif end < entry.replica_offset:
             raise OffsetMapError(
                 f"{target} ends at offset {end}, before {entry.replica_offset}: the destination lost records that it "
-                f"had acknowledged. {advice_on(entry)}"
+                f"had acknowledged. {way_out_of(entry)}"
             )
         elif end > entry.replica_offset:
             entry = await self._scanned(entry, end)
         if self._refused.get(target) == entry.sequence:
             raise OffsetMapError(
                 f"the destination refuses sequence number {entry.sequence} of {target}, which follows by its log: it "
-                f"lost records that it had acknowledged. {advice_on(entry)}"
+                f"lost records that it had acknowledged. {way_out_of(entry)}"
             )
         if target in self._conflicts and trio.current_time() - self._conflicts[target] > LATE_S:
             entry = replace(entry, planned=())

@@ -43,7 +43,7 @@ class ReplicaScan:
             raise OffsetMapError(
                 f"{entry.replica} has a batch of this mirror at offset {header.base_offset} (sequence number "
                 f"{header.base_sequence}) that the offset map does not know: the map was lost or is outdated. "
-                f"{advice_on(entry)}"
+                f"{way_out_of(entry)}"
             )
         self._last, self._lacks_offsets = found, False
 
@@ -60,12 +60,12 @@ class ReplicaScan:
         if entry.planned and (self._lacks_offsets or self._next_offset < end):
             raise OffsetMapError(
                 f"{entry.replica} was compacted or lost old records before the mirror could see whether batches that "
-                f"it had sent last are among them. {advice_on(entry)}"
+                f"it had sent last are among them. {way_out_of(entry)}"
             )
         return entry
 
 
-def advice_on(entry: OffsetMapEntry) -> str:
+def way_out_of(entry: OffsetMapEntry) -> str:
     """Return what ends a contradiction between map and replica."""
     topic = entry.replica.topic
     return f"Delete the topic {topic} of the destination to have it copied again, or exclude it (topics.exclude)"

@@ -40,7 +40,7 @@ from pipeline.mirror.copying.locator import Locator
 from pipeline.mirror.copying.replica_ends import ReplicaEnds
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epoch_journal import EpochJournal
-from pipeline.mirror.journals.epochs import EpochEntries, added_entries, source_epochs
+from pipeline.mirror.journals.epochs import EpochEntries, SourceEpochs, added_entries, entries_before, source_epochs
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.pauses import Pauses
 from pipeline.mirror.metrics import MirrorMetrics
@@ -134,30 +134,40 @@ class SourceCopier:
         found = [(copy, batches) for copy, batches in copies if copy is not None and copy.pause is None]
         await self._record_epochs(consumer, found)
         due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
+        for copy, batches in found:
+            if copy.position not in (None, batches.position):
+                # Fetched before the partition was located again: what the consumer fetches next would not fit either.
+                consumer.remove(copy.source)
+                self.copies.locate_again(copy)
         results = await self._replicas.append(due)
         for copy, batches in due:
             self._conclude(consumer, copy, batches, results[copy.source])
 
     async def _record_epochs(self, consumer: Consumer, found: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> None:
         """Record leader epochs of the source that the replicas get with these batches. Partitions that fail rest."""
-        changed: dict[TopicPartition, tuple[PartitionCopy, EpochEntries]] = {}
+        changed: dict[TopicPartition, tuple[PartitionCopy, EpochEntries, int]] = {}
         for copy, batches in found:
             if copy.position == batches.position:
                 added = added_entries(copy.epochs, batches.leader_epochs, batches.position)
                 if added:
-                    changed[copy.source] = copy, copy.epochs + added
+                    changed[copy.source] = copy, added, batches.next_offset
         if not changed:
             return
+        rising: list[SourceEpochs] = []
         try:
-            await self._epochs.record(
-                source_epochs(copy.assignment.source, entries) for copy, entries in changed.values()
-            )
+            for copy, added, _ in changed.values():
+                epochs = source_epochs(copy.assignment.source, added)
+                if copy.epochs and added[0][0] < copy.epochs[-1][0]:  # epochs of a source that was restored began anew
+                    await self._epochs.replace(epochs)
+                else:
+                    rising.append(epochs)
+            await self._epochs.add(rising)
         except PipelineError as error:
-            for copy, _ in changed.values():
+            for copy, _, _ in changed.values():
                 self._rest(consumer, copy, str(error), Advice.LOOK_AT_BOTH)
         else:
-            for copy, entries in changed.values():
-                copy.epochs = entries
+            for copy, _, end in changed.values():
+                copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
 
     def _conclude(self, consumer: Consumer, copy: PartitionCopy, batches: FetchedBatches, result: Appended) -> None:
         if copy.is_rejected:

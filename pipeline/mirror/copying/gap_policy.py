@@ -82,7 +82,7 @@ class GapCrossing:
         the source's offset after the records of the replica.
         """
         copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
-        if end > 0 and (copy.is_truncated or not copy.epochs):
+        if end > 0 and (copy.is_truncated or copy.is_out_of_range or not copy.epochs):
             await self._epochs.read_on()  # another mirror may have recorded epochs
             copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
         if end > 0 and self._continues_at(copy, end) == end and not self.is_accepted(copy, end):
@@ -120,7 +120,7 @@ class GapCrossing:
         elif found.source is not None and found.are_equal:
             copy.epochs = added_entries((), [(found.source.partition_leader_epoch, found.source.base_offset)], 0)
             if copy.epochs:
-                await self._epochs.record([source_epochs(copy.assignment.source, copy.epochs)])
+                await self._epochs.replace(source_epochs(copy.assignment.source, copy.epochs))
         else:
             names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("replica_not_compared", source=copy.assignment.source.cluster, **names, offset=end - 1)

@@ -1,17 +1,27 @@
 """The journal of source epochs: a compacted topic of the destination, which this module reads and appends to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from random import Random
 
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.mirror.journals.epochs import EPOCHS_TOPIC, EpochEntries, EpochRecordError, SourceEpochs, decode_epochs
+from pipeline.mirror.journals.epochs import (
+    EPOCHS_TOPIC,
+    EpochEntries,
+    EpochRecordError,
+    SourceEpochs,
+    decode_epochs,
+    merged_entries,
+)
 from pipeline.mirror.journals.journal_topic import LAST_OF_EACH_KEY, JournalRecordError, JournalTopic
 from pipeline.mirror.journals.table import SourcePartition
 from pipeline.model import Clock, TopicPartition
 from pipeline.records.record import Record
 
+MAX_ROUNDS = 5
+"""Appends of one call: another mirror may have recorded older entries at the same moment."""
 _Key = tuple[str, TopicPartition]
 
 
@@ -20,6 +30,9 @@ class EpochJournal:
 
     def __init__(self, destination: Cluster, *, clock: Clock, rng: Random) -> None:
         self._known: dict[_Key, SourceEpochs] = {}
+        """Entries of all records together."""
+        self._last: dict[_Key, SourceEpochs] = {}
+        """The last record of each source partition."""
         self._topic = JournalTopic(destination, EPOCHS_TOPIC, LAST_OF_EACH_KEY, self._apply)
         self._clock = clock
         self._rng = rng
@@ -40,19 +53,45 @@ class EpochJournal:
         known = self._known.get((source.cluster, source.partition))
         return known.entries if known is not None and known.topic_id == source.topic_id else ()
 
-    async def record(self, changed: Iterable[SourceEpochs]) -> None:
-        """Have the epochs in the journal, durably. Raises PipelineError; the epochs may be in the journal then."""
-        mine = {(epochs.source, epochs.partition): epochs for epochs in changed}
+    async def add(self, added: Iterable[SourceEpochs]) -> None:
+        """Have these entries in the journal, durably, beside those that other mirrors recorded.
+
+        Raises PipelineError; the entries may be in the journal then.
+        """
+        mine = {(epochs.source, epochs.partition): epochs for epochs in added}
         self._waiting |= mine
         async with self._turn:
-            due = {key: epochs for key, epochs in (self._waiting | mine).items() if self._known.get(key) != epochs}
+            due = self._waiting | mine
             self._waiting.clear()
-            if due:
-                await self._topic.append([epochs.encode() for epochs in due.values()], clock=self._clock, rng=self._rng)
+            for _ in range(MAX_ROUNDS):
+                missing = self._missing(due)
+                if not missing:
+                    break
+                await self._topic.append([epochs.encode() for epochs in missing], clock=self._clock, rng=self._rng)
+
+    def _missing(self, due: Mapping[_Key, SourceEpochs]) -> list[SourceEpochs]:
+        """Return the records to append, each with all entries known: compaction keeps the last record alone."""
+        merged = {key: self._merged(epochs) for key, epochs in due.items()}
+        return [epochs for key, epochs in merged.items() if epochs != self._last.get(key)]
+
+    async def replace(self, epochs: SourceEpochs) -> None:
+        """Have these epochs alone in the journal: the source does not know those that are recorded. Raises as `add`."""
+        record = replace(epochs, replaces=True).encode()
+        async with self._turn:
+            await self._topic.append([record], clock=self._clock, rng=self._rng)
+
+    def _merged(self, added: SourceEpochs) -> SourceEpochs:
+        """Return the record of a source partition with these entries and those that are known."""
+        known = self._known.get((added.source, added.partition))
+        if known is None or known.topic_id != added.topic_id or added.replaces:
+            return added
+        return replace(added, entries=merged_entries(known.entries, added.entries))
 
     def _apply(self, record: Record) -> None:
         try:
             epochs = decode_epochs(record.key, record.value)
         except EpochRecordError as error:
             raise JournalRecordError(str(error)) from error
-        self._known[epochs.source, epochs.partition] = epochs
+        key = epochs.source, epochs.partition
+        self._last[key] = replace(epochs, replaces=False)
+        self._known[key] = replace(self._merged(epochs), replaces=False)

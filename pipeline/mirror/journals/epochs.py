@@ -7,6 +7,9 @@ Invariants:
 A. An epoch is in the journal before the first batch of the epoch is appended to the replica. So the epoch of the
    replica's last record is that of the last entry whose first offset is below the replica's end.
 B. Entries at or beyond the replica's end are void: their batches were never appended, or the replica lost them.
+C. Mirrors record entries in any order, and a record replaces none of the entries before. Epochs of a source rise with
+   the offsets, so an entry is void if one of a higher epoch begins at its offset or before. Only a record that says
+   `replaces` begins anew: epochs of a source whose ZooKeeper was restored fell.
 """
 
 import json
@@ -41,11 +44,15 @@ class SourceEpochs:
     partition: TopicPartition
     topic_id: UUID
     entries: EpochEntries
+    replaces: bool = False
+    """True if the entries of records before do not count."""
 
     def encode(self) -> tuple[bytes, bytes]:
         """Return key and value of the journal record."""
         key = f"{self.source}/{self.partition.topic}/{self.partition.partition}".encode()
         document = {"version": RECORD_VERSION, "topic_id": str(self.topic_id), "epochs": self.entries}
+        if self.replaces:
+            document["replaces"] = True
         return key, json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -75,7 +82,8 @@ def decode_epochs(key: bytes | None, value: bytes | None) -> SourceEpochs:
         raise EpochRecordError("does not hold leader epochs")
     if any(epoch > MAX_EPOCH or first > MAX_INT64 for epoch, first in entries):
         raise EpochRecordError("holds an epoch or an offset that cannot be")
-    return SourceEpochs(source=source, partition=partition, topic_id=topic_id, entries=entries)
+    replaces = document.get("replaces") is True
+    return SourceEpochs(source=source, partition=partition, topic_id=topic_id, entries=entries, replaces=replaces)
 
 
 def entries_before(entries: EpochEntries, end: int) -> EpochEntries:
@@ -92,6 +100,15 @@ def added_entries(entries: EpochEntries, found: Iterable[tuple[int, int]], posit
             added.append((epoch, max(first, position)))
             last = epoch
     return tuple(added)
+
+
+def merged_entries(entries: EpochEntries, added: EpochEntries) -> EpochEntries:
+    """Return the entries that count when others are added (invariant C), the newest ones."""
+    merged: list[tuple[int, int]] = []
+    for epoch, first in sorted({*entries, *added}, key=lambda entry: (entry[1], -entry[0])):
+        if not merged or epoch > merged[-1][0]:
+            merged.append((epoch, first))
+    return tuple(merged[-MAX_ENTRIES:])
 
 
 def end_of_entry(entries: EpochEntries, index: int, end: int) -> int:

@@ -15,6 +15,7 @@ from pipeline.mirror.journals.epochs import (
     added_entries,
     decode_epochs,
     entries_before,
+    merged_entries,
     source_epochs,
 )
 from pipeline.mirror.journals.table import SourcePartition
@@ -79,6 +80,21 @@ def test_a_record_that_holds_no_epochs_is_refused(key: Any, value: Any) -> None:
 
 def test_entries_at_or_beyond_the_end_of_the_replica_are_void() -> None:
     assert [entries_before(ENTRIES, end) for end in (0, 10, 11, 21)] == [(), ENTRIES[:1], ENTRIES[:2], ENTRIES]
+
+
+@pytest.mark.parametrize(
+    ("entries", "added", "merged"),
+    [
+        (ENTRIES, ((6, 30),), (*ENTRIES, (6, 30))),
+        (ENTRIES, ((3, 10),), ENTRIES),  # another mirror, which was ahead, recorded more
+        (ENTRIES, ((5, 25),), ENTRIES),
+        (ENTRIES, ((6, 15),), ((0, 0), (3, 10), (6, 15))),  # what was recorded behind is void
+        (ENTRIES, ((4, 30),), ENTRIES),  # recorded late: the source had passed on
+        ((), ((0, 0),), ((0, 0),)),
+    ],
+)
+def test_entries_of_several_mirrors_are_merged(entries: Any, added: Any, merged: Any) -> None:
+    assert merged_entries(entries, added) == merged
 
 
 def test_epochs_are_added_where_they_change() -> None:

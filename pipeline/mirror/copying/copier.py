@@ -86,7 +86,7 @@ class SourceCopier:
         config = self._config.now
         async with (
             open_consumer(
-                self._source, consumer_config(config, self._replicas.isolation), self.copies.note_answer
+                self._source, consumer_config(config, self._replicas.isolation), self._watermarks.note_fetched
             ) as consumer,
             trio.open_nursery() as nursery,
         ):

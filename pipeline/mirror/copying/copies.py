@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -15,7 +16,7 @@ from pipeline.mirror.journals.pauses import Pause, Pauses
 from pipeline.mirror.journals.table import Assignment
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
-from pipeline.model import TopicPartition
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.net.signals import Wakeup
 
 SILENCE_S = 5.0
@@ -89,6 +90,20 @@ class Trouble:
     """Time of trio's clock."""
 
 
+class SourceLeader(NamedTuple):
+    """Leader of a source partition, and its epoch."""
+
+    broker: BrokerId | None
+    epoch: int
+
+
+class KnownEnd(NamedTuple):
+    """A leader of the source that knows all that was committed, and its high watermark at that time."""
+
+    leader: SourceLeader
+    high_watermark: int
+
+
 @dataclass(slots=True)
 class PartitionCopy:
     """State of one partition. `position` is None while the replica's log end offset is not certain (invariant A)."""
@@ -115,6 +130,8 @@ class PartitionCopy:
     """Offset after a batch of the source that begins before the replica's end, so that it cannot be appended."""
     epochs: EpochEntries = ()
     """The source's leader epochs of the replica's records."""
+    known_end: KnownEnd | None = None
+    """The last leader that named its high watermark in answer to ListOffsets."""
     halt: Gap | None = None
     """Gap that a user must skip before the partition continues."""
     progress: CopyProgress = field(default_factory=CopyProgress)

@@ -1,7 +1,11 @@
-"""High watermarks of partitions that no Fetch answer names: those that rest, and all while the hub is slow or down.
+"""High watermarks of the source: of Fetch answers, and of partitions that no Fetch answer names.
 
 The consumer fetches no more than its buffer holds, so a hub that takes nothing ends the Fetch requests too. Without
 other requests a lag would be outdated just when it grows.
+
+Invariant: a high watermark counts if its leader has answered ListOffsets in its leader epoch before. A new leader's
+Fetch answers may name an older high watermark than its predecessor's, for as long as one of its followers is away.
+ListOffsets waits until the leader knows all that was committed (KIP-207).
 """
 
 import structlog
@@ -10,9 +14,10 @@ import trio
 from pipeline.client.admin.offsets import list_offsets_at
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
-from pipeline.mirror.copying.copies import SILENCE_S, SourceCopies
+from pipeline.mirror.copying.copies import SILENCE_S, KnownEnd, SourceCopies, SourceLeader
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.net.signals import Wakeup
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.schema import ZERO_UUID
 
@@ -20,6 +25,8 @@ ROUND_S = 1.0
 """Time between two searches for outdated high watermarks. They cost some ms for 10,000 partitions."""
 DUE_S = 1.0
 """Time beyond `fetch.max.wait.ms` after which a leader is asked: a Fetch answer would have come by then."""
+PAUSE_S = 0.1
+"""Time between two rounds while a new leader does not know its high watermark yet."""
 LANE = "high watermarks"
 
 logger = structlog.get_logger()
@@ -34,12 +41,28 @@ class HighWatermarks:
         self._config = config
         self._asked: set[BrokerId] = set()
         """Leaders that have not answered yet."""
+        self._has_new_leaders = Wakeup()
+
+    def note_fetched(self, topic_partition: TopicPartition, high_watermark: int, asked_at: float) -> None:
+        """Take note of the high watermark in the answer to a Fetch request of `asked_at`; see the invariant."""
+        copy = self._copies.states.get(topic_partition)
+        if copy is None or copy.known_end is None or copy.known_end.leader != self._leader_of(topic_partition):
+            self._copies.answered_at = trio.current_time()
+            self._has_new_leaders.set()
+        else:  # an answer of before may have come late
+            self._copies.note_answer(topic_partition, max(high_watermark, copy.known_end.high_watermark), asked_at)
+
+    def _leader_of(self, topic_partition: TopicPartition) -> SourceLeader:
+        view = self._source.view
+        return SourceLeader(view.leader_of(topic_partition), view.leader_epoch_of(topic_partition))
 
     async def run(self) -> None:
-        """Ask regularly until cancelled."""
+        """Ask regularly until cancelled, and new leaders soon."""
         async with trio.open_nursery() as nursery:
             while True:
-                await trio.sleep(ROUND_S)
+                await trio.sleep(PAUSE_S)
+                with trio.move_on_after(ROUND_S - PAUSE_S):
+                    await self._has_new_leaders.wait_and_clear()
                 for leader, positions in self._due(trio.current_time()).items():
                     self._asked.add(leader)
                     nursery.start_soon(self._ask, leader, positions)
@@ -50,7 +73,10 @@ class HighWatermarks:
         view, due_s = self._source.view, self._config.fetch_wait_s + DUE_S
         for topic_partition, copy in self._copies.states.items():
             progress = copy.progress
-            if copy.is_rejected or progress.position is None or progress.is_fresh(now, due_s):
+            if copy.is_rejected or progress.position is None:
+                continue
+            is_new = copy.known_end is None or copy.known_end.leader != self._leader_of(topic_partition)
+            if not is_new and progress.is_fresh(now, due_s):
                 continue
             leader = view.leader_of(topic_partition)
             if leader is None or leader in self._asked:
@@ -62,13 +88,16 @@ class HighWatermarks:
         return due
 
     async def _ask(self, leader: BrokerId, positions: dict[TopicPartition, int]) -> None:
-        asked_at = trio.current_time()
+        asked_at, leaders = trio.current_time(), {name: self._leader_of(name) for name in positions}
         try:
             found = await list_offsets_at(self._source, leader, positions, timeout_s=SILENCE_S, lane=LANE)
         except PipelineError as error:
             logger.info("high_watermarks_not_known", source=self._copies.source, broker=leader, error=str(error))
         else:
             for topic_partition, listed in found.items():
+                copy = self._copies.states.get(topic_partition)
+                if copy is not None:
+                    copy.known_end = KnownEnd(leaders[topic_partition], listed.offset)
                 self._copies.note_answer(topic_partition, listed.offset, asked_at)
         finally:
             self._asked.discard(leader)

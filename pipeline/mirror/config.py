@@ -17,6 +17,11 @@ from pipeline.settings import Address, Addresses, SettingsModel
 _IN_TOPIC_NAMES = re.compile(r"[A-Za-z0-9._-]*")
 
 
+MIN_THROTTLE = 1024
+MAX_THROTTLE = 10**12
+"""Bounds of throttles in bytes per second."""
+
+
 class GapPolicy(Enum):
     """Treatment of records that the source deleted or replaced before they were copied."""
 
@@ -67,6 +72,10 @@ class FlowConfig(SettingsModel):
     """Name of the replicas, in which `{topic}` and `{source}` stand for the names of source topic and source."""
     gap_policy: GapPolicy | None = Field(default=None, alias="gap.policy")
     """As `gap.policy` of the mirror, whose value a flow without its own value has."""
+    throttle_bytes_per_s: int | None = Field(
+        default=None, alias="throttle.bytes.per.second", ge=MIN_THROTTLE, le=MAX_THROTTLE
+    )
+    """Largest number of bytes per second that the flow copies, on average. Without a value: as many as it can."""
 
     @field_validator("topics")
     @classmethod
@@ -129,6 +138,11 @@ class MirrorConfig(SettingsModel):
     gap_policy: GapPolicy = Field(default=GapPolicy.HALT, alias="gap.policy")
     """Treatment of records that a source deleted or replaced before they were copied. `halt` stops the partition until
     `pipeline mirror resume`; `skip` records the gap in `_mirror_gaps` and continues behind it."""
+    throttle_bytes_per_s: int | None = Field(
+        default=None, alias="throttle.bytes.per.second", ge=MIN_THROTTLE, le=MAX_THROTTLE
+    )
+    """Largest number of bytes per second that all flows copy together, on average. Without a value: as many as they
+    can."""
     topic_settings: tuple[str, ...] = Field(default=FOLLOWED_SETTINGS, alias="topic.settings", max_length=50)
     """Settings of topics that replicas take from their sources. An empty list: none."""
     topic_settings_interval_ms: int = Field(default=2_500, alias="topic.settings.interval.ms", ge=100, le=3_600_000)

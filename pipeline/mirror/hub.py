@@ -10,6 +10,7 @@ from pipeline.mirror.appending.appended_offsets import AppendedOffsets
 from pipeline.mirror.config import DestinationMode
 from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.kept_offsets import KeptOffsets
+from pipeline.mirror.copying.throttles import Throttles
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.journals.epoch_journal import EpochJournal
@@ -36,6 +37,7 @@ class Hub:
         self.clock = clock
         self.rng = rng
         self.metrics = metrics
+        self.throttles = Throttles(config.now)
         self.journal = TableJournal(destination, metrics.count_skipped_table_records)
         self.gaps = GapJournal(destination, clock=clock, rng=rng)
         self.epochs = EpochJournal(destination, clock=clock, rng=rng)

@@ -67,7 +67,7 @@ class MirrorService:
         self._hub_opened = trio.Event()
         table = self._hub.journal.table
         self.settings = LiveSettings(self._config, table, self._fetch_topics, self._change_to, read_file)
-        self.state = MirrorStatus(self.sources, self._config, metrics, clock=clock)
+        self.state = MirrorStatus(self.sources, self._config, self._hub.throttles, metrics, clock=clock)
         self.state.topics, self.state.flows = self._hub.replicas.problems, self._hub.selected.flows
         self.state.settings = self.settings.status
         self.pausing = Pausing(self._hub.pauses, lambda: [source.copies for source in self.sources.values()])
@@ -141,6 +141,7 @@ class MirrorService:
             await running.ended.wait()
         # Nothing is awaited from here on: all tasks see either the old settings or the new ones.
         self._config.now = config
+        self._hub.throttles.change(config)
         for name in kept:
             self.sources[name].flows.replace(flows[name].flows)
         self._take_sources(config, opened)

@@ -51,6 +51,7 @@ class SourceMirror:
             hub.gaps,
             hub.epochs,
             hub.pauses.pauses,
+            hub.throttles,
             clock=hub.clock,
         )
         self.copies = self.copier.copies

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from pipeline.mirror.copying.copies import SILENCE_S, Advice, CopyState, PartitionCopy, SourceCopies
 from pipeline.mirror.copying.progress import Lag
+from pipeline.mirror.copying.throttles import Throttles
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.metrics import LABELS, MirrorMetrics, by_partition, labels_of
 from pipeline.mirror.totals import FlowTotals
@@ -120,7 +121,13 @@ class MirrorStatus(Collector):
     """State of all sources and their partitions at the moment of a request."""
 
     def __init__(
-        self, sources: Mapping[str, SourceState], config: CurrentConfig, metrics: MirrorMetrics, *, clock: Clock
+        self,
+        sources: Mapping[str, SourceState],
+        config: CurrentConfig,
+        throttles: Throttles,
+        metrics: MirrorMetrics,
+        *,
+        clock: Clock,
     ) -> None:
         """`sources` is a live view, in the order of the settings."""
         self.error: str | None = NOT_REACHED_YET
@@ -136,6 +143,7 @@ class MirrorStatus(Collector):
         self._sources = sources
         self._clock = clock
         self._config = config
+        self._throttles = throttles
         self._registry = metrics.registry
         self._troubled: tuple[float, dict[str, Any]] | None = None
         metrics.registry.register(self)
@@ -178,12 +186,18 @@ class MirrorStatus(Collector):
 
     def _document(self, views: Mapping[str, Sequence[CopyView]], shown: set[int] | None) -> dict[str, Any]:
         now, totals = trio.current_time(), self._totals(views, trio.current_time())
-        flows = [flow | totals.get(flow["name"], FlowTotals()).document(now) for flow in self.flows()]
+        flows = [
+            flow
+            | totals.get(flow["name"], FlowTotals()).document(now)
+            | {"is_throttled": self._throttles.is_holding(flow["name"])}
+            for flow in self.flows()
+        ]
         sources = [self._source_document(name, found, shown, now) for name, found in views.items()]
         return {
             "error": self.error,
             "settings": self.settings(),
             "pauses": self.pauses(),
+            "throttle_bytes_per_second": self._config.now.throttle_bytes_per_s,
             "flows": flows,
             "topics": self.topics(),
             "sources": sources,
@@ -228,6 +242,7 @@ class MirrorStatus(Collector):
             unknown.add_metric([name], sum(view.lag.offsets is None for view in views))
             lags += [(labels_of(view.copy.assignment.source), view.lag) for view in views]
         yield from (up, age, states, unknown)
+        yield from self._flow_metrics()
         offsets = GaugeMetricFamily("mirror_lag_offsets", "Offsets that the replica lacks; NaN if not known.")
         size = GaugeMetricFamily("mirror_lag_bytes", "Estimated bytes that the replica lacks; NaN if not known.")
         seconds = GaugeMetricFamily(
@@ -236,6 +251,42 @@ class MirrorStatus(Collector):
         yield by_partition(offsets, "", ((labels, _number(lag.offsets)) for labels, lag in lags))
         yield by_partition(size, "", ((labels, _number(lag.bytes)) for labels, lag in lags))
         yield by_partition(seconds, "", ((labels, _number(lag.seconds)) for labels, lag in lags))
+
+    def _flow_metrics(self) -> Iterator[Metric]:
+        flow = ("flow",)
+        states = GaugeMetricFamily("mirror_flow_partitions", "Partitions by state.", labels=(*flow, "state"))
+        unknown = GaugeMetricFamily(
+            "mirror_flow_unknown_lag_partitions", "Partitions whose lag is not known.", labels=flow
+        )
+        lag = {
+            measure: GaugeMetricFamily(f"mirror_flow_lag_{measure}", f"{meaning}; NaN if not known.", labels=flow)
+            for measure, meaning in (
+                ("offsets", "Offsets that the replicas of the flow lack"),
+                ("bytes", "Estimated bytes that the replicas of the flow lack"),
+                ("seconds", "Longest wait of a record that a replica of the flow lacks"),
+            )
+        }
+        limit = GaugeMetricFamily(
+            "mirror_flow_throttle_bytes_per_second", "Bound of the rate of the flow, if it has one.", labels=flow
+        )
+        held = GaugeMetricFamily("mirror_flow_throttled", "1 if the flow waits for a bound of its rate.", labels=flow)
+        for name, totals in self.totals().items():
+            for state in CopyState:
+                states.add_metric([name, state.value], totals.states[state])
+            unknown.add_metric([name], totals.unknown_offsets)
+            for measure, family in lag.items():
+                family.add_metric([name], _number(getattr(totals.lag(), measure)))
+            held.add_metric([name], float(self._throttles.is_holding(name)))
+        for each in self._config.now.flows:
+            if each.throttle_bytes_per_s is not None:
+                limit.add_metric([each.name], each.throttle_bytes_per_s)
+        yield from (states, unknown, *lag.values(), limit, held)
+        total = self._config.now.throttle_bytes_per_s
+        if total is not None:
+            yield GaugeMetricFamily(
+                "mirror_throttle_bytes_per_second", "Bound of the rate of all flows together.", value=total
+            )
+        yield GaugeMetricFamily("mirror_pauses", "Pauses of the hub.", value=len(self.pauses()))
 
     @property
     def _bound_s(self) -> float:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
+from pipeline.mirror.copying.throttles import Throttles
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.pauses import Pauses
@@ -89,7 +90,7 @@ async def serving_page(
     }
     copies = {name: source.copies for name, source in shown_sources.items()}
     contacts = {name: source.contact for name, source in shown_sources.items()}
-    status = MirrorStatus(shown_sources, current, metrics, clock=clock)
+    status = MirrorStatus(shown_sources, current, Throttles(config), metrics, clock=clock)
     status.flows = lambda: [
         {"name": flow.name, "source": flow.source, "topics": 1, "remarks": [], "remark_count": 0}
         for of_source in declared.values()

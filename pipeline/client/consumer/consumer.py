@@ -17,7 +17,7 @@ from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, begin_at
-from pipeline.client.consumer.fetcher import Fetcher, OnAnswer, Taken
+from pipeline.client.consumer.fetcher import Fetcher, LimitOf, OnAnswer, Taken, unlimited
 from pipeline.client.consumer.opening import RecordIterator, open_payload
 from pipeline.errors import CorruptBatchError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
@@ -226,13 +226,14 @@ def _closed_batches(taken: Taken) -> Iterator[_ClosedBatch]:
 
 @asynccontextmanager
 async def open_consumer(
-    cluster: Cluster, config: ConsumerConfig, on_answer: OnAnswer | None = None
+    cluster: Cluster, config: ConsumerConfig, on_answer: OnAnswer | None = None, limit_of: LimitOf = unlimited
 ) -> AsyncIterator[Consumer]:
     """Open a consumer without assignment; it fetches in the background until the block ends.
 
     `on_answer` is called at each answer of a leader for a partition, before its batches are returned by a poll.
+    `limit_of` bounds the bytes per second of partitions: those that wait for their limit delay no others.
     """
-    fetcher = Fetcher(cluster, config, on_answer)
+    fetcher = Fetcher(cluster, config, on_answer, limit_of)
     consumer = Consumer(fetcher, config.max_opened_bytes)
     async with background_tasks() as nursery:
         nursery.start_soon(fetcher.run)

@@ -51,6 +51,7 @@ _LEADER_MOVED = frozenset(
 MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
 MAX_LEADER_EPOCH = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,8 @@ class FetchState:
     skip_to: int | None = None
     """Offset after the bad batch at which the partition pauses, once the caller knows of it."""
     high_watermark: int | None = None
+    max_bytes: int = MAX_INT32
+    """Share of its limit in the next request."""
 
 
 def begin_at(
@@ -179,7 +182,9 @@ class _SoundBatches:
     skip_to: int | None = None
 
 
-def fetch_request(states: Sequence[FetchState], view: ClusterMetadata, config: ConsumerConfig) -> FetchRequest:
+def fetch_request(
+    states: Sequence[FetchState], view: ClusterMetadata, config: ConsumerConfig, max_wait_ms: int
+) -> FetchRequest:
     """Return one request for these partitions, in this order, without fetch session (KIP-227).
 
     A partition whose high watermark is not known is answered at once, also without records.
@@ -191,13 +196,13 @@ def fetch_request(states: Sequence[FetchState], view: ClusterMetadata, config: C
                 partition=state.topic_partition.partition,
                 current_leader_epoch=state.leader_epoch,
                 fetch_offset=state.offset,
-                partition_max_bytes=min(config.max_partition_bytes, config.max_bytes),
+                partition_max_bytes=min(config.max_partition_bytes, config.max_bytes, state.max_bytes),
             )
         )
     topic_ids = view.topic_ids(topics)
     return FetchRequest(
         replica_id=-1,
-        max_wait_ms=0 if any(state.high_watermark is None for state in states) else config.max_wait_ms,
+        max_wait_ms=0 if any(state.high_watermark is None for state in states) else max_wait_ms,
         min_bytes=config.min_bytes,
         max_bytes=config.max_bytes,
         isolation_level=config.isolation_level,

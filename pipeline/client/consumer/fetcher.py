@@ -16,6 +16,7 @@ from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
+from pipeline.client.consumer.byte_rate import FetchLimit
 from pipeline.client.consumer.errors import (
     PartitionBatchError,
     PartitionFetchError,
@@ -23,6 +24,7 @@ from pipeline.client.consumer.errors import (
     PartitionTruncatedError,
 )
 from pipeline.client.consumer.fetch_plan import (
+    MAX_INT32,
     FetchedBatches,
     FetchOutcome,
     FetchState,
@@ -52,13 +54,24 @@ OnAnswer = Callable[[TopicPartition, int, float], None]
 error, also if there are no new records. An answer may have been on its way for long: its time says nothing."""
 
 
+LimitOf = Callable[[TopicPartition], FetchLimit | None]
+"""Returns the limit that a partition shares with others, None if it has none. Asked at each request."""
+
+
+def unlimited(_topic_partition: TopicPartition) -> None:
+    """Return no limit."""
+
+
 class Fetcher:
     """Fetches the partitions of `states` ahead, and holds the batches and errors until `take`."""
 
-    def __init__(self, cluster: Cluster, config: ConsumerConfig, on_answer: OnAnswer | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, config: ConsumerConfig, on_answer: OnAnswer | None = None, limit_of: LimitOf = unlimited
+    ) -> None:
         self._cluster = cluster
         self._config = config
         self._on_answer = on_answer
+        self._limit_of = limit_of
         self.states: dict[TopicPartition, FetchState] = {}
         self.changes = 0
         """Number of changes of `states`: a cheap check that a state is still current."""
@@ -204,7 +217,7 @@ class Fetcher:
                 break
             now = _now_ms()
             active = [state for state in led if not (state.parked or state.is_asking) and self._same_topic(state)]
-            due = [state for state in active if state.not_before_ms <= now]
+            due = [state for state in active if self._opens_at_ms(state) <= now]
             doubtful = [state for state in due if not enter_epoch(state, view.leader_epoch_of(state.topic_partition))]
             if doubtful:
                 for state in doubtful:
@@ -212,19 +225,35 @@ class Fetcher:
                 nursery.start_soon(self._validate, broker, doubtful)
                 continue
             if not due or self._buffered_bytes[broker] >= self._config.max_bytes:
-                wake_ms = min((state.not_before_ms for state in active if state.not_before_ms > now), default=math.inf)
+                wake_ms = min((opens for opens in map(self._opens_at_ms, active) if opens > now), default=math.inf)
                 with trio.move_on_at(math.inf if due else wake_ms / 1000):
                     await self._changed.wait()
                 continue
             turn += 1
+            # No answer may take longer than other partitions wait for their limits.
+            held = min((opens for opens in map(self._opens_at_ms, active) if opens > now), default=math.inf)
+            wait_ms = int(min(self._config.max_wait_ms, held - now + 1))
             try:
-                await self._fetch_once(broker, rotate(due, turn), nursery)
+                await self._fetch_once(broker, rotate(due, turn), wait_ms, nursery)
                 failures = 0
             except PipelineError as error:
                 failures += 1
                 self._fail_request(broker, due, error, failures)
         self._fetching.discard(broker)
         self._changed.notify()
+
+    def _opens_at_ms(self, state: FetchState) -> float:
+        """Return the time from which on a partition may be requested."""
+        limit = self._limit_of(state.topic_partition)
+        return state.not_before_ms if limit is None else max(state.not_before_ms, limit.opens_at * 1000)
+
+    def _share_limits(self, states: Sequence[FetchState]) -> None:
+        """Divide what each limit allows in one request among its partitions."""
+        limits = [self._limit_of(state.topic_partition) for state in states]
+        counts = Counter(map(id, limits))
+        for state, limit in zip(states, limits, strict=True):
+            bound = None if limit is None else limit.max_bytes()
+            state.max_bytes = MAX_INT32 if bound is None else max(1, min(MAX_INT32, bound // counts[id(limit)]))
 
     def _same_topic(self, state: FetchState) -> bool:
         """Return False, and park the partition, if its topic was recreated: its offsets mean other records now."""
@@ -237,14 +266,20 @@ class Fetcher:
             return False
         return True
 
-    async def _fetch_once(self, broker: BrokerId, states: Sequence[FetchState], nursery: trio.Nursery) -> None:
+    async def _fetch_once(
+        self, broker: BrokerId, states: Sequence[FetchState], wait_ms: int, nursery: trio.Nursery
+    ) -> None:
         """Send one request and apply its response. Raises PipelineError if the whole request failed."""
+        self._share_limits(states)
         asked = {state.topic_partition: (state, state.offset, state.leader_epoch) for state in states}
         ids = self._cluster.view.topic_ids(state.topic_partition.topic for state in states)
         timeout_s = (self._config.max_wait_ms + self._cluster.config.request_timeout_ms) / 1000
         asked_at = trio.current_time()
         response: FetchResponse = await self._cluster.request(
-            broker, fetch_request(states, self._cluster.view, self._config), timeout_s=timeout_s, lane=self._lane
+            broker,
+            fetch_request(states, self._cluster.view, self._config, wait_ms),
+            timeout_s=timeout_s,
+            lane=self._lane,
         )
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(response.error_code, f"fetch from broker {broker}")
@@ -284,6 +319,9 @@ class Fetcher:
             self._ready.append((broker, state, outcome.batches))
             self._buffered_bytes[broker] += len(outcome.batches.data)
             self._arrived.notify()
+            limit = self._limit_of(state.topic_partition)
+            if limit is not None:
+                limit.charge(len(outcome.batches.data), trio.current_time())
         if outcome.error is None:
             state.failures = 0
         elif isinstance(outcome.error, CorruptBatchError) and outcome.skip_to is not None:

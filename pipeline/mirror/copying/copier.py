@@ -23,6 +23,7 @@ import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, IsolationLevel
+from pipeline.client.consumer.byte_rate import FetchLimit
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import (
     PartitionFetchError,
@@ -38,6 +39,7 @@ from pipeline.mirror.copying.gap_policy import GapCrossing
 from pipeline.mirror.copying.high_watermarks import HighWatermarks
 from pipeline.mirror.copying.locator import Locator
 from pipeline.mirror.copying.replica_ends import ReplicaEnds
+from pipeline.mirror.copying.throttles import Throttles
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.epochs import EpochEntries, SourceEpochs, added_entries, entries_before, source_epochs
@@ -67,6 +69,7 @@ class SourceCopier:
         gaps: GapJournal,
         epochs: EpochJournal,
         pauses: Pauses,
+        throttles: Throttles,
         *,
         clock: Clock,
     ) -> None:
@@ -74,6 +77,7 @@ class SourceCopier:
         self._source = source
         self._replicas = replicas
         self._config = config
+        self._throttles = throttles
         self._metrics = metrics
         self._epochs = epochs
         self._crossing = GapCrossing(gaps, epochs, source, replicas, flows, config, clock=clock)
@@ -81,12 +85,19 @@ class SourceCopier:
         self._watermarks = HighWatermarks(self.copies, source, config)
         self._replica_ends = ReplicaEnds(self.copies, destination, config)
 
+    def _limit_of(self, partition: TopicPartition) -> FetchLimit | None:
+        flow = self.copies.flows.flow_of(partition.topic)
+        return self._throttles.limit_of(None if flow is None else flow.name)
+
     async def run(self) -> None:
         """Copy until cancelled."""
         config = self._config.now
         async with (
             open_consumer(
-                self._source, consumer_config(config, self._replicas.isolation), self._watermarks.note_fetched
+                self._source,
+                consumer_config(config, self._replicas.isolation),
+                self._watermarks.note_fetched,
+                self._limit_of,
             ) as consumer,
             trio.open_nursery() as nursery,
         ):

@@ -26,6 +26,7 @@ class Flow:
     selection: TopicSelection
     template: str
     gap_policy: GapPolicy
+    throttle_bytes_per_s: int | None = None
 
     def replica_of(self, topic: str) -> str:
         """Return the name that the settings give to the replica of a topic."""
@@ -93,6 +94,7 @@ def flows_of(config: MirrorConfig) -> Mapping[str, SourceFlows]:
                 ),
                 template=flow.replica_topic,
                 gap_policy=flow.gap_policy or config.gap_policy,
+                throttle_bytes_per_s=flow.throttle_bytes_per_s,
             )
         )
     if not config.flows:

@@ -101,6 +101,7 @@ class SelectedTopics:
                 "source": flow.source,
                 "replica_topic": flow.template,
                 "gap_policy": flow.gap_policy.value,
+                "throttle_bytes_per_second": flow.throttle_bytes_per_s,
                 "topics": counts.get(flow.name, 0),
                 "remarks": sorted(found, key=lambda entry: entry["is_copied"])[:MAX_REMARKS_SHOWN],
                 "remark_count": len(found),

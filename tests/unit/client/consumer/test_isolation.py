@@ -12,7 +12,7 @@ CLICKS = TopicPartition("clicks", 0)
 
 def test_a_request_has_the_isolation_level_of_the_settings() -> None:
     for level in IsolationLevel:
-        request = fetch_request([begin_at(CLICKS, 0)], ClusterMetadata(), ConsumerConfig(isolation_level=level))
+        request = fetch_request([begin_at(CLICKS, 0)], ClusterMetadata(), ConsumerConfig(isolation_level=level), 0)
         assert request.isolation_level == level
 
 

@@ -1,0 +1,62 @@
+"""Bounds of the bytes per second: exact on average, whatever the size of batches, with a clock of the test."""
+
+import pytest
+
+from pipeline.client.consumer.byte_rate import BURST_S, CHUNK_S, ByteRate, FetchLimit
+
+
+def run(limit: FetchLimit, size: int, begin: float, seconds: float) -> int:
+    """Take batches of a size as soon as the limit opens; return their bytes."""
+    now, taken = begin, 0
+    while now < begin + seconds:
+        if limit.opens_at <= now:
+            limit.charge(size, now)
+            taken += size
+        now += 0.001
+    return taken
+
+
+@pytest.mark.parametrize("size", [100, 5_000, 100_000])
+def test_the_rate_holds_on_average(size: int) -> None:
+    limit = FetchLimit((ByteRate(100_000), ByteRate(None)))
+    taken = run(limit, size, 1000.0, 10.0)
+    assert 1_000_000 * 0.99 <= taken <= 1_000_000 + 100_000 * BURST_S + size
+
+
+def test_a_batch_larger_than_the_rate_passes_and_is_paid_for() -> None:
+    limit = FetchLimit((ByteRate(1_000),))
+    limit.charge(60_000, 1000.0)
+    assert limit.opens_at == pytest.approx(1060 - BURST_S)
+    assert limit.max_bytes() == int(1_000 * CHUNK_S)
+
+
+def test_limits_share_a_total() -> None:
+    total = ByteRate(50_000)
+    one, other = FetchLimit((ByteRate(40_000), total)), FetchLimit((ByteRate(None), total))
+    now, taken = 1000.0, {id(one): 0, id(other): 0}
+    while now < 1010.0:
+        for limit in (one, other):
+            if limit.opens_at <= now:
+                limit.charge(500, now)
+                taken[id(limit)] += 500
+        now += 0.001
+    assert sum(taken.values()) == pytest.approx(500_000, rel=0.06)
+    assert min(taken.values()) > 100_000
+    assert other.max_bytes() == 50_000 * CHUNK_S
+
+
+def test_a_changed_rate_counts_at_once_also_for_what_is_not_paid_for() -> None:
+    rate = ByteRate(1_000)
+    limit = FetchLimit((rate,))
+    limit.charge(10_500, 1000.0)
+    assert limit.opens_at == pytest.approx(1010.0)
+    rate.change(10_000, 1000.0)
+    assert limit.opens_at == pytest.approx(1001.0)
+    rate.change(10_000, 1000.5)
+    assert limit.opens_at == pytest.approx(1001.0)
+    rate.change(None, 1000.5)
+    assert (limit.opens_at, limit.max_bytes()) == (0.0, None)
+    limit.charge(10_000_000, 1000.5)
+    assert limit.opens_at == 0.0
+    rate.change(1_000, 1000.5)
+    assert limit.opens_at == 0.0

@@ -64,7 +64,7 @@ def status(
     if json:
         output.print_json(document)
     else:
-        _print_status(document, show_all=show_all)
+        _print_status(document, show_all=show_all, show_flows=not topic)
     if found := status_troubles(document):
         output.exit_with("; ".join(found))
 
@@ -112,9 +112,19 @@ def _choose_topics(document: dict[str, Any], topics: Sequence[str]) -> None:
         output.exit_with(f"no partition of topic {output.enumeration(missing, MAX_NAMED)} is mirrored")
 
 
-def _print_status(document: Mapping[str, Any], *, show_all: bool) -> None:
+def _print_status(document: Mapping[str, Any], *, show_all: bool, show_flows: bool) -> None:
     headings = ["SOURCE", "UP", "PARTITIONS", "UNKNOWN-LAG", "LARGEST-LAG", "LARGEST-SECONDS", "LAST-ANSWER", "STATES"]
     output.say(output.table(headings, [_summary(source) for source in document["sources"]]))
+    flows = [flow for flow in document.get("flows", ()) if show_flows and "states" in flow]  # older mirrors have none
+    if flows:
+        columns = ["FLOW", "SOURCE", "PARTITIONS", "LAG", "BYTES", "SECONDS", "BYTES/S", "THROTTLE", "STATES"]
+        output.say("\n" + output.table(columns, [_flow_row(flow) for flow in flows]) + "\n")
+    for flow in flows:
+        if (last := flow["last_error"]) is not None:
+            text = (
+                f"flow {flow['name']}: last error {last['age_seconds']:.0f} s ago, {last['partition']}: {last['error']}"
+            )
+            output.say(output.printable(text))
     for topic in document.get("topics", ()):  # older mirrors have none
         for problem in topic["problems"]:
             output.say(f"settings of {topic['topic']}: {output.printable(problem)}")
@@ -167,8 +177,26 @@ def _summary(source: Mapping[str, Any]) -> list[object]:
         max((each["lag"] for each in partitions if each["lag"] is not None), default=None),
         max((each["lag_seconds"] for each in partitions if each["lag_seconds"] is not None), default=None),
         "never" if age_s is None else f"{age_s:.1f} s ago",
-        ", ".join(f"{count} {state}" for state, count in source["states"].items() if count) or None,
+        _counts(source["states"]),
     ]
+
+
+def _flow_row(flow: Mapping[str, Any]) -> list[object]:
+    lags = [UNKNOWN if flow[key] is None else flow[key] for key in ("lag", "lag_bytes", "lag_seconds")]
+    throttle = flow.get("throttle_bytes_per_second")
+    return [
+        flow["name"],
+        flow["source"],
+        flow["partitions"],
+        *(lags if flow["partitions"] else (None, None, None)),
+        round(flow["bytes_per_second"]),
+        f"{throttle}{' (waits)' if flow['is_throttled'] else ''}" if throttle else None,
+        _counts(flow["states"]),
+    ]
+
+
+def _counts(states: Mapping[str, int]) -> str | None:
+    return ", ".join(f"{count} {state}" for state, count in states.items() if count) or None
 
 
 def _row(source: str, partition: Mapping[str, Any]) -> list[object]:

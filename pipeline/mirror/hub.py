@@ -67,7 +67,6 @@ class Hub:
         """Have these sources and flows from now on, in the order of the settings."""
         self.sources.set_sources(sources)
         self.selected.set_flows(flows)
-        self.replicas.topics.clear()  # read again, with the settings to follow now
         self._not_asked = set(sources) if self._not_asked is None else self._not_asked & sources.keys()
         self._wake_if_asked()
 

@@ -142,6 +142,8 @@ class MirrorService:
         # Nothing is awaited from here on: all tasks see either the old settings or the new ones.
         self._config.now = config
         self._hub.throttles.change(config)
+        if config.topic_settings != before.topic_settings:
+            self._hub.replicas.topics.clear()  # read again, with the settings to follow now
         for name in kept:
             self.sources[name].flows.replace(flows[name].flows)
         self._take_sources(config, opened)

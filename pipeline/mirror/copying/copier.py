@@ -86,6 +86,8 @@ class SourceCopier:
         self._replica_ends = ReplicaEnds(self.copies, destination, config)
 
     def _limit_of(self, partition: TopicPartition) -> FetchLimit | None:
+        if not self._throttles.has_any:
+            return None
         flow = self.copies.flows.flow_of(partition.topic)
         return self._throttles.limit_of(None if flow is None else flow.name)
 

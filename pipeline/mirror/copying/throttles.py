@@ -12,7 +12,8 @@ class Throttles:
     def __init__(self, config: MirrorConfig) -> None:
         self.total = ByteRate()
         self._by_flow: dict[str, FetchLimit] = {}
-        self._has_any = False
+        self.has_any = False
+        """True if there is a bound at all."""
         self.change(config)
 
     def change(self, config: MirrorConfig) -> None:
@@ -25,11 +26,11 @@ class Throttles:
             limit.rates[0].change(flow.throttle_bytes_per_s, now)
             self._by_flow[flow.name] = limit
         self._of_all = FetchLimit((self.total,))
-        self._has_any = any(limit.max_bytes() is not None for limit in (self._of_all, *self._by_flow.values()))
+        self.has_any = any(limit.max_bytes() is not None for limit in (self._of_all, *self._by_flow.values()))
 
     def limit_of(self, flow: str | None) -> FetchLimit | None:
         """Return the limit of a flow's partitions; None if there is none."""
-        if not self._has_any:
+        if not self.has_any:
             return None
         return self._by_flow.get(flow or "", self._of_all)
 

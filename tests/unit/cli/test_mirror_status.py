@@ -169,6 +169,32 @@ def test_a_mirror_that_copies_no_groups_says_nothing(monkeypatch: pytest.MonkeyP
     assert "offsets of groups" not in status(monkeypatch, source)
 
 
+def test_flows_are_shown_with_their_lag_rate_and_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {
+        "name": "pages",
+        "source": "east",
+        "partitions": 3,
+        "states": {"copying": 2, "paused": 1, "gone": 0},
+        "lag": None,
+        "lag_bytes": 1234,
+        "lag_seconds": 2.5,
+        "bytes_per_second": 10.4,
+        "throttle_bytes_per_second": 5000,
+        "is_throttled": True,
+        "last_error": {"partition": "clicks-0", "error": "broker 1 is away", "age_seconds": 7.2, "advice": "wait"},
+        "remarks": [],
+    }
+    result = run(monkeypatch, source_of([line(0, flow="pages")]), flows=[pages])
+    assert result.exit_code == 0
+    assert (
+        "pages  east             3  unknown   1234      2.5       10  5000 (waits)  2 copying, 1 paused"
+        in result.stdout
+    )
+    assert "flow pages: last error 7 s ago, clicks-0: broker 1 is away" in result.stdout
+    result = run(monkeypatch, source_of([line(0, flow="pages")]), "--topic", "clicks", flows=[pages])
+    assert "THROTTLE" not in result.stdout
+
+
 def test_remarks_on_flows_are_shown_and_a_topic_that_is_not_copied_is_a_trouble(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,24 +2,30 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import trio
+from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
+from pipeline.cli.terminal.settings import read_settings
 from pipeline.client.admin.offsets import delete_records
-from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError
+from pipeline.mirror.config import MirrorConfig, SourceConfig
 from pipeline.mirror.copying.locator import Locator
 from pipeline.mirror.live_settings import OutdatedPlanError
-from pipeline.mirror.service import MirrorService
+from pipeline.mirror.service import MirrorService, run_mirror
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.http import http_application, serve_http
+from tests.support.brokers import clock
 from tests.support.mirrors import (
     CLICKS,
     DEADLINE_S,
@@ -36,6 +42,10 @@ from tests.support.mirrors import (
 
 VIEWS = TopicPartition("views", 0)
 SOURCES = ("east", "west")
+
+
+def bootstrap(cluster: Cluster) -> str:
+    return ",".join(str(broker.address) for broker in cluster.view.brokers.values())
 
 
 def flow(name: str, source: str, *topics: str, **settings: str) -> dict[str, Any]:
@@ -150,7 +160,8 @@ async def test_a_source_with_other_addresses_is_opened_anew(site: Site, located:
         assert located == ["clicks-0"] * 2
 
 
-async def test_a_plan_names_what_would_change_and_changes_nothing(site: Site) -> None:
+async def test_a_plan_names_what_would_change_and_changes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.mirror.service.PLAN_TIMEOUT_S", 0.5)
     await make(site.east, partitions=2)
     await make(site.east, "views", partitions=3)
     await make(site.east, "orders")
@@ -290,6 +301,63 @@ async def serving(service: MirrorService) -> AsyncIterator[str]:
     async with trio.open_nursery() as nursery:
         routes = http_application([*service.state.routes(), *service.settings.routes()])
         yield f"http://{await nursery.start(serve_http, routes, HostPort('127.0.0.1', 0))}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_mirror_by_addresses_takes_a_source_and_a_flow_and_tells_what_a_restart_would_do(
+    site: Site, tmp_path: Path
+) -> None:
+    def write(path: Path, *sources: Cluster) -> Path:
+        listed = "".join(
+            f'[[sources]]\nname = "{name}"\nbootstrap.servers = "{bootstrap(cluster)}"\n'
+            f'[[flows]]\nname = "{name}"\nsource = "{name}"\ntopics = ["clicks"]\n'
+            for name, cluster in zip(SOURCES, sources, strict=False)
+        )
+        hub = f'destination.bootstrap.servers = "{bootstrap(site.hub)}"\n'
+        path.write_text(f'{hub}http.listen = "127.0.0.1:0"\nrefresh.interval.ms = 100\n{listed}')
+        return path
+
+    for cluster, value in ((site.east, b"e"), (site.west, b"w")):
+        await make(cluster)
+        await publish(cluster, value)
+    await site.hub.refresh()
+    own = write(tmp_path / "own.toml", site.east)
+    both = write(tmp_path / "both.toml", site.east, site.west)
+
+    def connect(source: SourceConfig) -> AbstractAsyncContextManager[Cluster]:
+        return open_cluster(ClientConfig(bootstrap=source.bootstrap))
+
+    async def command(*arguments: str) -> tuple[int, str]:
+        shown = await trio.to_thread.run_sync(CliRunner().invoke, app, ["mirror", *arguments, "--mirror", url])
+        return shown.exit_code, shown.output
+
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(
+            partial(
+                run_mirror,
+                MirrorConfig.from_settings(read_settings(own)),
+                connect,
+                site.hub,
+                clock=clock,
+                rng=Random(1),
+                metrics=CollectorRegistry(),
+                read_file=partial(read_settings, own),
+            )
+        )
+        url = str(url)
+        await until_copied(site.hub, CLICKS, b"e")
+        code, text = await command("plan", "--config", str(both))
+        assert (code, "source west: add" in text, "flow west: add" in text) == (1, True, True)
+        code, text = await command("apply", "--config", str(both))
+        assert (code, "The file that the mirror was started with has other settings" in text) == (0, True)
+        await until_copied(site.hub, TopicPartition("clicks", 1), b"w")
+        assert "which a restart would put in force" in (await command("status"))[1]
+        code, text = await command("apply", "--config", str(own))
+        assert (code, "has other settings" in text) == (0, False)
+        await publish(site.west, b"not any more")
+        await publish(site.east, b"e2")
+        await until_copied(site.hub, CLICKS, b"e", b"e2")
+        await until_copied(site.hub, TopicPartition("clicks", 1), b"w")
         nursery.cancel_scope.cancel()
 
 

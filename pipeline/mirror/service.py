@@ -139,6 +139,8 @@ class MirrorService:
             running.scope.cancel()
         for running in left:
             await running.ended.wait()
+        for name in known.keys() - {each.name for each in config.sources}:
+            self._hub.metrics.forget_group_offsets_age(name)
         # Nothing is awaited from here on: all tasks see either the old settings or the new ones.
         self._config.now = config
         self._hub.throttles.change(config)

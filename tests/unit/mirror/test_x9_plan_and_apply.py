@@ -124,16 +124,19 @@ async def test_sources_are_added_and_removed(site: Site, located: list[str]) -> 
     await publish(site.east, b"e")
     await publish(site.west, b"w")
     async with site.mirroring(
-        flows=[EAST_CLICKS], sources=settings(EAST_CLICKS, sources=("east",))["sources"]
+        flows=[EAST_CLICKS], sources=settings(EAST_CLICKS, sources=("east",))["sources"], group_offsets_enabled=True
     ) as service:
         await until_copied(site.hub, CLICKS, b"e")
         assert list(service.sources) == ["east"]
         west = flow("west-clicks", "west", "clicks")
-        await apply(service, settings(west, EAST_CLICKS, sources=("west", "east")))
+        await apply(service, settings(west, EAST_CLICKS, sources=("west", "east"), group_offsets_enabled=True))
         await until_copied(site.hub, TopicPartition("clicks", 1), b"w")
         assert [one["name"] for one in service.status()["sources"]] == ["west", "east"]
         assert (await settings_of(site.hub))["mirror.source"] == "east"
-        await apply(service, settings(west, sources=("west",)))
+        age = partial(site.metrics.get_sample_value, "mirror_group_offsets_age_seconds", {"source": "east"})
+        assert age() is not None
+        await apply(service, settings(west, sources=("west",), group_offsets_enabled=True))
+        assert age() is None
         await publish(site.east, b"not any more")
         await publish(site.west, b"w2")
         await until_copied(site.hub, TopicPartition("clicks", 1), b"w", b"w2")
@@ -142,6 +145,47 @@ async def test_sources_are_added_and_removed(site: Site, located: list[str]) -> 
         await apply(service, settings(west, EAST_CLICKS))
         await until_copied(site.hub, CLICKS, b"e", b"not any more")
         assert located == ["clicks-0"] * 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_many_applies_under_load_lose_and_double_nothing(site: Site, seed: int) -> None:
+    rng = Random(seed)
+    clusters = {"east": site.east, "west": site.west}
+    values: dict[str, list[bytes]] = {name: [] for name in SOURCES}
+    for cluster in clusters.values():
+        await make(cluster)
+        await make(cluster, "views")
+    all_flows = [
+        flow(f"{name}-{topic}", name, topic, replica_topic="{source}.{topic}")
+        for name in SOURCES
+        for topic in ("clicks", "views")
+    ]
+    is_over = False
+
+    async def publish_on(name: str) -> None:
+        while not is_over:
+            values[name].append(b"%s %d" % (name.encode(), len(values[name])))
+            await publish(clusters[name], values[name][-1])
+
+    async with (
+        site.mirroring(flows=all_flows, refresh_interval_ms=3_600_000) as service,
+        trio.open_nursery() as nursery,
+    ):
+        for name in SOURCES:
+            nursery.start_soon(publish_on, name)
+        for _ in range(25):
+            sources = tuple(rng.sample(SOURCES, rng.randint(1, 2)))
+            flows = [each for each in rng.sample(all_flows, rng.randint(1, 4)) if each["source"] in sources]
+            new = settings(*flows or [flow("none", sources[0], "none")], sources=sources)
+            new["refresh.interval.ms"] = rng.choice((100, 3_600_000))
+            for each in new["sources"]:
+                each["bootstrap.servers"] = rng.choice(("given:1", "given:2"))
+            await apply(service, new)
+            await trio.sleep(rng.choice((0, 0, 0.01, 0.1)))
+        is_over = True
+        await apply(service, settings(*all_flows))
+        for name in SOURCES:
+            await until_copied(site.hub, TopicPartition(f"{name}.clicks", 0), *values[name])
 
 
 async def test_a_source_with_other_addresses_is_opened_anew(site: Site, located: list[str]) -> None:

@@ -148,9 +148,9 @@ def _mirror_routes(replica: "Cluster | None", metrics: "CollectorRegistry") -> "
                 cluster=line.source.cluster,
                 source=line.source.partition,
                 replica=line.replica,
-                deleted_offsets=deleted.get((line.source.cluster, line.source.partition), 0),
+                deleted_offsets=deleted.get((line.source.cluster, line.replica), 0),
             )
-            for line in journal.table.assignments()
+            for line in journal.table.newest_assignments()  # live brokers report the newest topic of a name, too
         ]
 
     return read_routes

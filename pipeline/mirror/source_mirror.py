@@ -9,12 +9,13 @@ import trio
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
-from pipeline.mirror.config import MirrorConfig, SourceConfig
+from pipeline.mirror.config import GapPolicy, MirrorConfig, SourceConfig
 from pipeline.mirror.copying.copier import SourceCopier
 from pipeline.mirror.copying.copies import Advice
 from pipeline.mirror.failover.promotion import promotions_of
 from pipeline.mirror.groups.offset_copier import GroupOffsetCopier, group_settings
 from pipeline.mirror.hub import Hub
+from pipeline.mirror.journals.gaps import recreation_of
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.mirror.status import SourceContact
 from pipeline.mirror.topic_settings import CombinedSettings
@@ -130,7 +131,7 @@ class SourceMirror:
 
     def _expect_copies(self) -> None:
         """Show the partitions of the table from the start on, also if the source is away."""
-        for assignment in self._hub.journal.table.assignments():
+        for assignment in self._hub.journal.table.newest_assignments():
             source = assignment.source
             if source.cluster == self.name and self._hub.selected.is_selected(self.name, source.partition.topic):
                 self.copies.expect(assignment)
@@ -175,7 +176,8 @@ class SourceMirror:
             await hub.journal.read_on()
             refusal, unlisted = known.refusal_of(self.name), None
             if refusal is None:
-                unlisted = await hub.journal.propose(known.proposals(self.name), clock=hub.clock, rng=hub.rng)
+                wanted = [*known.proposals(self.name), *known.replacements(self.name, hub.gaps.ledger)]
+                unlisted = await hub.journal.propose(wanted, clock=hub.clock, rng=hub.rng)
                 refusal = known.refusal_of(self.name)  # another mirror's records may have come first
                 hub.selected.take(self.name, selected)
             if refusal is not None:
@@ -236,10 +238,6 @@ class SourceMirror:
         for source, assignment in entries:
             if not is_recreated(source, assignment):
                 origins[assignment.replica.partition] = hub.sources.origin_of(self.name, assignment)
-                continue
-            found = f"the topic was deleted and created again in {self.name}"
-            reason = f"{found}, and {assignment.replica} is the copy of the old topic: give the new topic another name"
-            copies.reject(assignment, reason)
         try:
             refused = await hub.replicas.ensure(
                 topic, count, hub.selected.sources_of(topic), self._settings_of(topic), origins
@@ -254,6 +252,44 @@ class SourceMirror:
                 copies.reject(assignment, refused[number], advice=Advice.RESTORE_TABLE)
             elif number in origins and hub.selected.is_selected(self.name, assignment.source.partition.topic):
                 copies.assign(assignment, origins[number].token())
+        table = hub.journal.table
+        await self._end_recreated(
+            [found for source, found in entries if is_recreated(source, found) and not table.is_replaced(source)]
+        )
+
+    async def _end_recreated(self, assignments: Sequence[Assignment]) -> None:
+        """Halt partitions whose topics were created again; record where the old ones end if gaps are skipped.
+
+        The new topics are copied from the next refresh on, into partitions of their own.
+        """
+        hub, states = self._hub, self.copies.states
+        new = []
+        for each in assignments:
+            copy = states.get(each.source.partition)
+            if copy is None or copy.halt is None or copy.halt.topic_id != each.source.topic_id:
+                self.copies.reject(each, self._recreation(each), advice=Advice.SKIP_GAP)  # what is under way ends here
+                new.append(each)
+            elif self.copies.flows.gap_policy_of(copy.source.topic) is GapPolicy.SKIP:
+                # Not at the first look: the answer may be that of a broker of the source that lags behind.
+                await hub.gaps.record(copy.halt)
+        for each in new:
+            source = each.source
+            copy = states.get(source.partition)
+            if copy is None:
+                continue
+            end = (await hub.destination.locate(copy)).source_offset
+            last = copy.progress.high_watermark
+            detail = f"topic id {source.topic_id}" + ("" if last is None else f", high watermark {last} when last seen")
+            cluster_id = hub.sources.cluster_ids[self.name]
+            gap = recreation_of(each, end, now_ms=hub.clock(), cluster_id=cluster_id, detail=detail)
+            command = f"pipeline mirror resume --mirror URL --skip --source {self.name} {source.partition}"
+            text = f"{self._recreation(each)}. To copy the new one into a partition of its own: {command}"
+            if self.copies.is_current(copy):  # else withdrawn meanwhile: no flow selects the topic any more
+                self.copies.end(each, gap, text)
+
+    def _recreation(self, assignment: Assignment) -> str:
+        copied = f"{assignment.replica} is the copy of the old topic"
+        return f"the topic was deleted and created again in {self.name}, and {copied}"
 
     def _settings_of(self, replica_topic: str) -> CombinedSettings | None:
         replica = self._hub.replicas.topics.get(replica_topic)
@@ -292,7 +328,7 @@ class SourceMirror:
 
     def _reject_gone(self, view: ClusterMetadata) -> None:
         """Reject the entries of the table whose partition the source no longer has."""
-        for assignment in self._hub.journal.table.assignments():
+        for assignment in self._hub.journal.table.newest_assignments():
             source = assignment.source
             topic, number = source.partition.topic, source.partition.partition
             # A topic with an error exists, but this answer does not list its partitions.

@@ -1,4 +1,7 @@
-"""What no other mirror does, item by item: each test shows a claim as a whole, the rooms' tests show its parts."""
+"""What no other mirror does, item by item: each test shows a claim as a whole, the rooms' tests show its parts.
+
+x3 is in tests/unit/mirror/topics/test_recreated_topics.py.
+"""
 
 import json
 from collections.abc import AsyncIterator

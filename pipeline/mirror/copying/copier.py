@@ -131,20 +131,32 @@ class SourceCopier:
             if copy is not None:
                 self.copies.rest(copy, str(error), advice_on(error))
             return
-        requests = deque(requests_of(polled, self._config.now.fetch_max_bytes))
+        # The copies as they are now: one that replaces them meanwhile, for a topic that was created again, must not get
+        # these batches. A copy without position was not located yet, so that the batches are not of its topic.
+        states = self.copies.states  # without partitions that were withdrawn
+        copies = {partition: states[partition] for each in polled if (partition := each.topic_partition) in states}
+        located = [
+            each for each in polled for copy in [copies.get(each.topic_partition)] if copy and copy.position is not None
+        ]
+        requests = deque(requests_of(located, self._config.now.fetch_max_bytes))
         polled.clear()  # the batches of a request are freed when it was appended
+        located.clear()
         while requests:
-            await self._append(consumer, requests.popleft())
+            await self._append(consumer, copies, requests.popleft())
         while self.copies.withdrawn:
             partition = self.copies.withdrawn.pop()
             copy = self.copies.states.get(partition)
             if copy is None or copy.is_rejected or copy.pause is not None:
                 consumer.remove(partition)
 
-    async def _append(self, consumer: Consumer, fetched: Mapping[TopicPartition, FetchedBatches]) -> None:
-        copies = ((self.copies.states.get(partition), batches) for partition, batches in fetched.items())
-        # Partitions that were withdrawn or paused meanwhile are left out.
-        found = [(copy, batches) for copy, batches in copies if copy is not None and copy.pause is None]
+    async def _append(
+        self,
+        consumer: Consumer,
+        copies: Mapping[TopicPartition, PartitionCopy],
+        fetched: Mapping[TopicPartition, FetchedBatches],
+    ) -> None:
+        pairs = ((copies[partition], batches) for partition, batches in fetched.items())
+        found = [(copy, batches) for copy, batches in pairs if copy.pause is None]  # or paused meanwhile
         await self._record_epochs(consumer, found)
         due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
         for copy, batches in found:
@@ -240,8 +252,6 @@ def advice_on(error: Exception) -> Advice:
         return Advice.LEAVE_PROMOTED
     if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and cause is not error:
         return Advice.ALLOW_AT_SOURCE
-    if code is ErrorCode.INCONSISTENT_TOPIC_ID:
-        return Advice.RENAME_AT_SOURCE
     return Advice.LOOK_AT_BOTH
 
 

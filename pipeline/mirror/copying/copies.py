@@ -72,11 +72,14 @@ class Advice(Enum):
         "restore the topic _mirror_partitions, or delete the replica to have it copied again from what the sources hold"
     )
     MEND_REPLICA = "do at the destination what the error says; the mirror then continues by itself"
-    RENAME_AT_SOURCE = "recreate the topic at the source under another name"
     EXCLUDE = (
         "if the topic was deleted on purpose, exclude it (topics.exclude, `pipeline mirror apply`); else check whether "
         "the source lets this mirror describe it"
     )
+
+
+_STATES = {Advice.EXCLUDE: CopyState.GONE, Advice.SKIP_GAP: CopyState.HALTED}
+"""States of partitions that are rejected, by the advice; all others are REJECTED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,8 @@ class SourceCopies:
         """Copy a partition, also one that was rejected before. `token` as in PartitionCopy."""
         partition = assignment.source.partition
         copy = self.states.get(partition)
+        if copy is not None and copy.assignment != assignment:  # another mirror has replaced a recreated topic
+            self.reject(copy.assignment, "the topic was created again", advice=Advice.SKIP_GAP)
         if copy is None or copy.is_rejected:
             # A new state: requests under way for the rejected one must not change it.
             self.states[partition] = PartitionCopy(assignment, token=token, pause=self.pause_of(partition))
@@ -183,12 +188,12 @@ class SourceCopies:
         else:
             copy.token = token
 
-    def reject(self, assignment: Assignment, reason: str, *, advice: Advice = Advice.RENAME_AT_SOURCE) -> None:
+    def reject(self, assignment: Assignment, reason: str, *, advice: Advice) -> None:
         """Stop copying a partition until it is assigned again; the status shows `reason` and `advice`."""
         copy = self.states.setdefault(assignment.source.partition, PartitionCopy(assignment))
         if not (copy.is_rejected and copy.error == reason):
             logger.warning("copy_rejected", source=self.source, partition=str(copy.source), error=reason)
-            state = CopyState.GONE if advice is Advice.EXCLUDE else CopyState.REJECTED
+            state = _STATES.get(advice, CopyState.REJECTED)
             _note_trouble(copy, Trouble(reason=reason, advice=advice, state=state, at=trio.current_time()))
             self.withdrawn.add(copy.source)
         copy.is_rejected, copy.position = True, None
@@ -224,6 +229,11 @@ class SourceCopies:
     def is_current(self, copy: PartitionCopy) -> bool:
         """Return True if no newer state has replaced this one."""
         return self.states.get(copy.source) is copy
+
+    def end(self, assignment: Assignment, gap: Gap, reason: str) -> None:
+        """Halt a partition whose topic was created again. It is assigned anew once the gap is in the ledger."""
+        self.reject(assignment, reason, advice=Advice.SKIP_GAP)
+        self.states[assignment.source.partition].halt = gap
 
     def reject_all(self, reason: str) -> None:
         """Stop copying all partitions until they are assigned again."""

@@ -189,4 +189,4 @@ class GapCrossing:
 
 
 def _place(copy: PartitionCopy) -> tuple[str, TopicPartition]:
-    return copy.assignment.source.cluster, copy.source
+    return copy.assignment.source.cluster, copy.assignment.replica

@@ -255,7 +255,7 @@ class Reverser:
                 ranges = [(start, end, "behind the promotion")] if start < end else []
             else:
                 known = [
-                    (gap.first, gap.last) for gap in gaps if (gap.source, gap.partition) == (self._source, partition)
+                    (gap.first, gap.last) for gap in gaps if (gap.source, gap.replica) == (self._source, partition)
                 ]
                 copied_up_to = promotion.ends[number]
                 ranges = ranges_to_save(start, end, copied_from[number], copied_up_to, known)

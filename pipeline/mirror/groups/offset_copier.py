@@ -2,13 +2,14 @@
 
 A round lists the groups of each broker of the source, fetches their offsets in pages, and hands the groups that changed
 to the writer (`offset_writer.py`). Invariants:
-A. An offset belongs to the topic whose partition is mirrored: the source's topic ids are checked after the offsets were
-   fetched. Offsets of a recreated topic are not copied.
+A. An offset belongs to the topic whose partition is mirrored: the table is looked up before the offsets are fetched,
+   and the source's topic ids are compared with it afterwards. So offsets of a topic that was created again are copied
+   to the replica partitions of that topic alone.
 B. A broker of the source that does not answer costs its own groups a round, and other groups nothing.
 C. An offset that a broker has comes before one of the same group that ZooKeeper has.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.groups.offset_writer import CopiedGroup, GroupOffsetWriter, GroupRound
 from pipeline.mirror.groups.zookeeper_groups import ZooKeeperGroups
+from pipeline.mirror.journals.table import Assignment
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.selection import NameSelection, compile_patterns
 from pipeline.model import BrokerId, Clock, TopicPartition
@@ -152,6 +154,9 @@ class GroupOffsetCopier:
         self._errors = current.errors
 
     async def _go_round(self, current: GroupRound) -> None:
+        # The assignments before any offset is read: an offset of a topic is not taken for one of a topic that was
+        # created again meanwhile.
+        current.assignments = {each: copy.assignment for each, copy in self._copies.items()}
         names = await self._names_of_ids()
         in_zookeeper = await self._list_in_zookeeper(current)
         brokers = await find_live_brokers(self._source, timeout_s=self._timeout_s)
@@ -284,7 +289,7 @@ class GroupOffsetCopier:
         """Hand on the groups whose offsets changed, or that have something left to do."""
         changed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         for group, offsets in found.items():
-            mirrored = {each: one for each, one in offsets.items() if each in self._copies}
+            mirrored = {each: one for each, one in offsets.items() if each in current.assignments}
             fingerprint = hash(frozenset(mirrored.items()))
             state = self._states.setdefault(group, CopiedGroup(fingerprint, len(offsets), is_settled=not mirrored))
             if not mirrored:
@@ -294,27 +299,30 @@ class GroupOffsetCopier:
                 changed[group] = mirrored
         if not changed:
             return
-        right = await self._topics_of_table({each.topic for mirrored in changed.values() for each in mirrored})
+        named = {each for mirrored in changed.values() for each in mirrored}
+        right = await self._partitions_of_table(named, current.assignments)
         wanted = {
-            group: {self._copies[each].assignment.replica: one for each, one in mirrored.items() if each.topic in right}
+            group: {current.assignments[each].replica: one for each, one in mirrored.items() if each in right}
             for group, mirrored in changed.items()
         }
         await self._writer.write(wanted, self._states, current)
         for group, mirrored in changed.items():
-            if any(each.topic not in right for each in mirrored):  # the source's answer may change soon
+            if not right.issuperset(mirrored):  # the source's answer may change soon
                 self._states[group].is_settled = False
 
-    async def _topics_of_table(self, topics: Iterable[str]) -> set[str]:
-        """Return the topics that the source has now under the id of the table (invariant A)."""
+    async def _partitions_of_table(
+        self, partitions: Collection[TopicPartition], assignments: Mapping[TopicPartition, Assignment]
+    ) -> set[TopicPartition]:
+        """Return the partitions whose topics the source has now under the ids of the table (invariant A)."""
+        names = sorted({each.topic for each in partitions})
         request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
+            topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
         )
         response: MetadataResponse = await self._source.request_any(request, timeout_s=self._timeout_s)
-        ids = {each.topic: copy.assignment.source.topic_id for each, copy in self._copies.items()}
+        ids = {topic.name: topic.topic_id for topic in response.topics if topic.error_code == ErrorCode.NONE}
         return {
-            topic.name
-            for topic in response.topics
-            if topic.name in ids
-            and topic.error_code == ErrorCode.NONE
-            and (ZERO_UUID in (topic.topic_id, ids[topic.name]) or topic.topic_id == ids[topic.name])
+            each
+            for each in partitions
+            for recorded in [assignments[each].source.topic_id]
+            if each.topic in ids and (ZERO_UUID in (ids[each.topic], recorded) or ids[each.topic] == recorded)
         }

@@ -33,6 +33,7 @@ from pipeline.mirror.groups.offset_plan import (
     marks_after,
     plan_group,
 )
+from pipeline.mirror.journals.table import Assignment
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -78,6 +79,8 @@ class GroupRound:
     """True unless a broker of the source, or ZooKeeper, did not list its groups."""
     taken: set[str] = field(default_factory=set)
     """Groups that were listed: a group that moves between two coordinators may be listed twice."""
+    assignments: Mapping[TopicPartition, Assignment] = field(default_factory=dict)
+    """Entries of the table by source partition when the round began."""
     silent: set[BrokerId] = field(default_factory=set)
     """Brokers of the hub that did not answer in this round, and are asked again in the next."""
     errors: list[str] = field(default_factory=list)

@@ -6,17 +6,19 @@ Invariants:
 A. A gap is in the ledger before the first batch after the gap is appended to the replica.
 B. A gap is in the ledger once, however often it is written: its key counts, and the first record of a key.
 C. A gap that begins at the end of a replica is the permission to continue after the gap. So a mirror that is killed
-   after it recorded a gap continues at the right offset, and nothing else has to be kept.
+   after it recorded a gap continues at the right offset, and nothing else has to be kept. The end of a topic that was
+   created again is the permission to copy the new topic, into a replica partition of its own.
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from pipeline.errors import PipelineError
-from pipeline.mirror.journals.table import Assignment
+from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.model import MAX_INT64, TopicPartition
 
 GAPS_TOPIC = "_mirror_gaps"
@@ -24,6 +26,8 @@ RECORD_VERSION = 1
 MAX_RECORD_BYTES = 16 * 1024
 MAX_TEXT = 1024
 MAX_PARTITION = 2**31 - 1
+UNKNOWN_LAST = MAX_INT64 - 1
+"""Last offset of a gap whose end is not known; null in records and documents."""
 MAX_TIME_MS = 253_402_300_799_999
 """The end of the year 9999."""
 
@@ -41,6 +45,8 @@ class GapReason(StrEnum):
     """The source deleted the records before they were copied."""
     TRUNCATED = "truncated"
     """The source lost records that the replica has, and wrote others at their offsets."""
+    RECREATED = "recreated"
+    """The source's topic was deleted and created again. The old topic may have had records behind the replica's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +62,26 @@ class Gap:
     time_ms: int
     cluster_id: str | None = None
     detail: str = ""
+    topic_id: UUID | None = None
+    """Id of the deleted topic; None unless the topic was recreated."""
 
     @property
-    def missing_at_most(self) -> int:
-        """Number of offsets in the gap. Compaction and transactions leave offsets without records."""
-        return self.last - self.first + 1
+    def missing_at_most(self) -> int | None:
+        """Number of offsets in the gap; None if unknown. Compaction and transactions leave offsets without records."""
+        return None if self.last == UNKNOWN_LAST else self.last - self.first + 1
 
     @property
     def key(self) -> tuple[object, ...]:
         """Identity in the ledger (invariant B). The end of a truncated range belongs to the identity.
 
-        A source can lose its end twice at one offset, at two lengths of the replica. All other gaps begin at the end
-        of the replica, which passes each offset once.
+        A source can lose its end twice at one offset, at two lengths of the replica, and a topic is replaced once. All
+        other gaps begin at the end of the replica, which passes each offset once.
         """
+        if self.reason is GapReason.RECREATED:
+            return self.source, self.partition, self.topic_id
         if self.reason is GapReason.TRUNCATED:
-            return self.source, self.partition, self.first, self.last
-        return self.source, self.partition, self.first
+            return self.source, self.partition, self.replica, self.first, self.last
+        return self.source, self.partition, self.replica, self.first
 
     def encode(self) -> tuple[bytes, bytes]:
         """Return key and value of the journal record."""
@@ -88,11 +98,11 @@ class Gap:
             "replica_topic": self.replica.topic,
             "replica_partition": self.replica.partition,
             "first": self.first,
-            "last": self.last,
+            "last": None if self.last == UNKNOWN_LAST else self.last,
             "time_ms": self.time_ms,
             "reason": self.reason.value,
             "detail": self.detail,
-        }
+        } | ({} if self.topic_id is None else {"topic_id": str(self.topic_id)})
 
 
 def gap_of(
@@ -131,13 +141,17 @@ def decode_gap(value: bytes | None) -> Gap:
         raise GapRecordError("the value is not a JSON object")
     if document.get("version") != RECORD_VERSION:
         raise GapRecordError(f"version {document.get('version')!r} is not {RECORD_VERSION}")
-    first, last = (_number(document, field, MAX_INT64 - 1) for field in ("first", "last"))
-    if last < first:
-        raise GapRecordError(f"`last`, {last}, is less than `first`, {first}")
     try:
         reason = GapReason(_text(document, "reason"))
     except ValueError as error:
         raise GapRecordError(f"`reason` is not one of {', '.join(GapReason)}") from error
+    first, last, topic_id = _number(document, "first", UNKNOWN_LAST), UNKNOWN_LAST, None
+    if reason is GapReason.RECREATED:
+        topic_id = _id(document, "topic_id")
+    else:
+        last = _number(document, "last", UNKNOWN_LAST - 1)
+    if last < first:
+        raise GapRecordError(f"`last`, {last}, is less than `first`, {first}")
     return Gap(
         source=_text(document, "source"),
         partition=TopicPartition(_text(document, "topic"), _number(document, "partition", MAX_PARTITION)),
@@ -148,7 +162,16 @@ def decode_gap(value: bytes | None) -> Gap:
         time_ms=_number(document, "time_ms", MAX_TIME_MS),
         cluster_id=None if document.get("cluster_id") is None else _text(document, "cluster_id"),
         detail="" if document.get("detail") in (None, "") else _text(document, "detail"),
+        topic_id=topic_id,
     )
+
+
+def recreation_of(assignment: Assignment, replica_end: int, *, now_ms: int, cluster_id: str | None, detail: str) -> Gap:
+    """Return the gap of a replica that ends at `replica_end`, and whose source topic was deleted and created again."""
+    gap = gap_of(
+        assignment, replica_end, UNKNOWN_LAST, GapReason.RECREATED, now_ms=now_ms, cluster_id=cluster_id, detail=detail
+    )
+    return replace(gap, topic_id=assignment.source.topic_id)
 
 
 def _text(document: dict[str, Any], field: str) -> str:
@@ -156,6 +179,13 @@ def _text(document: dict[str, Any], field: str) -> str:
     if not (isinstance(value, str) and 0 < len(value) <= MAX_TEXT and value.isprintable()):
         raise GapRecordError(f"`{field}` is not printable text of 1 to {MAX_TEXT} characters")
     return value
+
+
+def _id(document: dict[str, Any], field: str) -> UUID:
+    try:
+        return UUID(_text(document, field))
+    except ValueError as error:
+        raise GapRecordError(f"`{field}` is not a UUID") from error
 
 
 def _number(document: dict[str, Any], field: str, bound: int) -> int:
@@ -170,7 +200,8 @@ class GapTotal:
     """Number of gaps, and of the offsets in them: at most that many records are missing."""
 
     gaps: int = 0
-    offsets: int = 0
+    offsets: int | None = 0
+    """None if the end of a gap is not known."""
 
 
 class GapLedger:
@@ -180,8 +211,10 @@ class GapLedger:
         self.totals: dict[tuple[str, GapReason], GapTotal] = {}
         """Totals by source and reason."""
         self._gaps: dict[tuple[object, ...], Gap] = {}
+        self._recreated: set[tuple[str, TopicPartition, UUID | None]] = set()
+        """Source partitions of deleted topics, by the topics' ids."""
         self._skips: dict[tuple[str, TopicPartition, int], int] = {}
-        """Offset after each gap, by the offset at which the gap begins."""
+        """Offset after each gap, by replica and the offset at which the gap begins."""
         self._truncated: dict[tuple[str, TopicPartition, int], int] = {}
         """Offset after each truncated range, by the offset at which the range begins; the longest of equal ones."""
         self._truncated_ends: set[tuple[str, TopicPartition, int]] = set()
@@ -191,11 +224,14 @@ class GapLedger:
         if self._gaps.setdefault(gap.key, gap) is gap:
             total = self.totals.setdefault((gap.source, gap.reason), GapTotal())
             total.gaps += 1
-            total.offsets += gap.missing_at_most
-            begin, behind = (gap.source, gap.partition, gap.first), gap.last + 1
-            if gap.reason is GapReason.TRUNCATED:
+            missing = gap.missing_at_most
+            total.offsets = None if total.offsets is None or missing is None else total.offsets + missing
+            begin, behind = (gap.source, gap.replica, gap.first), gap.last + 1
+            if gap.reason is GapReason.RECREATED:
+                self._recreated.add((gap.source, gap.partition, gap.topic_id))
+            elif gap.reason is GapReason.TRUNCATED:
                 self._truncated[begin] = max(behind, self._truncated.get(begin, 0))
-                self._truncated_ends.add((gap.source, gap.partition, behind))
+                self._truncated_ends.add((gap.source, gap.replica, behind))
             else:
                 self._skips[begin] = behind
 
@@ -212,24 +248,28 @@ class GapLedger:
         return len(self._gaps)
 
     def deleted_offsets(self) -> dict[tuple[str, TopicPartition], int]:
-        """Return how many offsets of each source partition were deleted before they were copied, each counted once."""
+        """Return how many offsets were deleted before they were copied, each once, by source and replica partition."""
         ranges: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
         for gap in self:
             if gap.reason in (GapReason.START, GapReason.RETENTION):
-                ranges.setdefault((gap.source, gap.partition), []).append((gap.first, gap.last))
+                ranges.setdefault((gap.source, gap.replica), []).append((gap.first, gap.last))
         return {partition: _union(found) for partition, found in ranges.items()}
 
     def __contains__(self, gap: Gap) -> bool:
         """Return True if the ledger has a gap of this key."""
         return gap.key in self._gaps
 
-    def continues_at(self, source: str, partition: TopicPartition, replica_end: int) -> int:
+    def is_replaceable(self, source: SourcePartition) -> bool:
+        """Return True if the ledger has the end of this topic: the topic that was created again may be copied."""
+        return (source.cluster, source.partition, source.topic_id) in self._recreated
+
+    def continues_at(self, source: str, replica: TopicPartition, replica_end: int) -> int:
         """Return the offset after the gaps at the replica's end; the end itself if no gap begins there.
 
         A truncated range that begins there counts only after another one: the first of them lies below the end.
         """
         while True:
-            place = (source, partition, replica_end)
+            place = (source, replica, replica_end)
             behind = self._skips.get(place)
             if behind is None and place in self._truncated_ends:
                 behind = self._truncated.get(place)
@@ -237,9 +277,9 @@ class GapLedger:
                 return replica_end
             replica_end = behind
 
-    def is_truncation_accepted(self, source: str, partition: TopicPartition, replica_end: int) -> bool:
+    def is_truncation_accepted(self, source: str, replica: TopicPartition, replica_end: int) -> bool:
         """Return True if the ledger has a truncated range that ends at the replica's end."""
-        return (source, partition, replica_end) in self._truncated_ends
+        return (source, replica, replica_end) in self._truncated_ends
 
 
 def _union(ranges: list[tuple[int, int]]) -> int:

@@ -7,7 +7,9 @@ Invariants:
 A. Replaying the same journal gives the same table in every mirror and audit. So a record counts or is skipped by its
    bytes and the records before it alone.
 B. An entry never changes and is never removed: the first record that names a source partition counts, later ones have
-   no effect. So two mirrors that propose at the same moment agree as soon as both have read on.
+   no effect. So two mirrors that propose at the same moment agree as soon as both have read on. A record that names the
+   topic id which it replaces is the one exception: it adds a new entry for the topic that was created again, if that id
+   is still the one of the source partition's newest entry.
 C. Within a replica topic partitions are numbered by first appearance, without gaps: growth appends.
 D. A name of a source belongs to the first cluster id that a record gives for the name.
 """
@@ -27,6 +29,8 @@ from pipeline.provenance import MAX_NAME_LENGTH, MAX_PARTITIONS
 
 TABLE_TOPIC = "_mirror_partitions"
 RECORD_VERSION = 1
+REPLACING_VERSION = 2
+"""Version of records that replace a topic id, so that programs that do not know them count them as skipped."""
 MAX_RECORD_BYTES = 16 * 1024
 """Bound of a record's value: names at their longest take less than 2 KiB, the rest is for fields of later versions."""
 MAX_ENTRIES = 1_000_000
@@ -65,6 +69,8 @@ class Proposal:
 
     source: SourcePartition
     replica_topic: str
+    replaces: UUID | None = None
+    """Id of the source's topic of this name that was deleted; None for a source partition without an entry."""
 
     def encode(self) -> tuple[bytes, bytes]:
         """Return key and value of the journal record."""
@@ -80,6 +86,8 @@ class Proposal:
         }
         if source.cluster_id is not None:
             document["cluster_id"] = source.cluster_id
+        if self.replaces is not None:
+            document |= {"version": REPLACING_VERSION, "replaces": str(self.replaces)}
         return key, json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -95,20 +103,18 @@ def decode_proposal(value: bytes | None) -> Proposal:
         raise PartitionTableError("is not JSON") from error
     if not isinstance(document, dict):
         raise PartitionTableError("is not a JSON object")
-    if _integer(document, "version", 2**31) != RECORD_VERSION:
-        raise PartitionTableError(f"has version {document['version']}; this program reads version {RECORD_VERSION}")
-    try:
-        topic_id = UUID(_text(document, "topic_id"))
-    except ValueError as error:
-        raise PartitionTableError("`topic_id` is not a UUID") from error
+    version = _integer(document, "version", 2**31)
+    if version not in (RECORD_VERSION, REPLACING_VERSION):
+        raise PartitionTableError(f"has version {version}; this program reads up to version {REPLACING_VERSION}")
     return Proposal(
         source=SourcePartition(
             cluster=_name(document, "cluster"),
             partition=TopicPartition(_topic(document, "topic"), _integer(document, "partition", MAX_PARTITIONS)),
-            topic_id=topic_id,
+            topic_id=_id(document, "topic_id"),
             cluster_id=_text(document, "cluster_id") if document.get("cluster_id") is not None else None,
         ),
         replica_topic=_topic(document, "replica_topic"),
+        replaces=_id(document, "replaces") if version == REPLACING_VERSION else None,
     )
 
 
@@ -116,7 +122,11 @@ class PartitionTable:
     """The partition table, as far as the journal was read."""
 
     def __init__(self) -> None:
+        self._entries: list[Assignment] = []
         self._by_source: dict[tuple[str, TopicPartition], Assignment] = {}
+        """Newest entry of each source partition."""
+        self._replaced: set[tuple[str, TopicPartition, UUID]] = set()
+        """Source partitions with their topics' ids whose entries are not the newest ones."""
         self._sizes: dict[str, int] = defaultdict(int)
         self._cluster_ids: dict[str, str] = {}
         self._names: set[str] = set()
@@ -129,11 +139,16 @@ class PartitionTable:
         """Apply the next journal record. Raises PartitionTableError for a record beyond the table's bounds."""
         source = proposal.source
         key = (source.cluster, source.partition)
-        if key not in self._by_source:
+        if self._is_new(proposal):
             self.require_room(proposal.replica_topic)
             number = self._sizes.get(proposal.replica_topic, 0)
             self._sizes[proposal.replica_topic] = number + 1
-            self._by_source[key] = Assignment(source=source, replica=TopicPartition(proposal.replica_topic, number))
+            entry = Assignment(source=source, replica=TopicPartition(proposal.replica_topic, number))
+            self._entries.append(entry)
+            before = self._by_source.get(key)
+            if before is not None:
+                self._replaced.add((*key, before.source.topic_id))
+            self._by_source[key] = entry
             self._names.add(source.cluster)
             topic = (source.cluster, source.partition.topic)
             self._feeding[proposal.replica_topic][topic] = None
@@ -141,17 +156,30 @@ class PartitionTable:
         if source.cluster_id is not None:
             self._cluster_ids.setdefault(source.cluster, source.cluster_id)
 
+    def _is_new(self, proposal: Proposal) -> bool:
+        """Return True if the proposal adds an entry (invariant B)."""
+        source = proposal.source
+        newest = self._by_source.get((source.cluster, source.partition))
+        if proposal.replaces is None or newest is None:
+            return proposal.replaces is None and newest is None
+        is_other = source.topic_id != newest.source.topic_id == proposal.replaces
+        return is_other and not self.is_replaced(source)
+
     def require_room(self, replica_topic: str) -> None:
         """Raise PartitionTableError if the table cannot have another entry of this replica topic."""
-        if self._sizes.get(replica_topic, 0) >= MAX_PARTITIONS or len(self._by_source) >= MAX_ENTRIES:
+        if self._sizes.get(replica_topic, 0) >= MAX_PARTITIONS or len(self._entries) >= MAX_ENTRIES:
             raise PartitionTableError(f"asks for one partition of {replica_topic} too many")
 
     def assignment(self, cluster: str, partition: TopicPartition) -> Assignment | None:
-        """Return the entry of a source partition; None if it has none."""
+        """Return the newest entry of a source partition; None if it has none."""
         return self._by_source.get((cluster, partition))
 
     def assignments(self) -> list[Assignment]:
-        """Return all entries, in the order of the journal."""
+        """Return all entries in the order of the journal, those of replaced topics included."""
+        return list(self._entries)
+
+    def newest_assignments(self) -> list[Assignment]:
+        """Return the newest entry of each source partition."""
         return list(self._by_source.values())
 
     def partition_count(self, replica_topic: str) -> int:
@@ -182,8 +210,12 @@ class PartitionTable:
         """Return True if there is an entry of a source of this name."""
         return cluster in self._names
 
+    def is_replaced(self, source: SourcePartition) -> bool:
+        """Return True if this topic was replaced. An answer that still has the topic is an old one."""
+        return (source.cluster, source.partition, source.topic_id) in self._replaced
+
     def missing(self, wanted: Iterable[Proposal]) -> list[Proposal]:
-        """Return the proposals to append, in their order: those of source partitions without an entry.
+        """Return the proposals to append, in their order: those that would add an entry.
 
         If no record gives the cluster id of a source, the first proposal that gives it is appended as well.
         """
@@ -192,7 +224,7 @@ class PartitionTable:
         for proposal in wanted:
             source = proposal.source
             is_first_id = source.cluster_id is not None and source.cluster not in with_id
-            if is_first_id or (source.cluster, source.partition) not in self._by_source:
+            if is_first_id or self._is_new(proposal):
                 found.append(proposal)
                 with_id |= {source.cluster} if is_first_id else set()
         return found
@@ -212,6 +244,13 @@ def _text(document: dict[str, Any], field: str) -> str:
     if not (isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH and value.isprintable()):
         raise PartitionTableError(f"`{field}` is not printable text of 1 to {MAX_NAME_LENGTH} characters")
     return value
+
+
+def _id(document: dict[str, Any], field: str) -> UUID:
+    try:
+        return UUID(_text(document, field))
+    except ValueError as error:
+        raise PartitionTableError(f"`{field}` is not a UUID") from error
 
 
 def _name(document: dict[str, Any], field: str) -> str:

@@ -4,10 +4,11 @@ Invariant: a replica has records of several sources, so whatever it needs follow
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.current_config import CurrentConfig
+from pipeline.mirror.journals.gaps import GapLedger
 from pipeline.mirror.journals.table import Assignment, PartitionTable, Proposal, SourcePartition
 from pipeline.mirror.topic_settings import CombinedSettings, SettingValue, TopicShare, combine_settings
 from pipeline.mirror.topics.loops import loop_of, path_of
@@ -80,6 +81,15 @@ class KnownSources:
             for number in sorted(topic.partitions)
             if self._loop_of(name, TopicPartition(topic.name, number)) is None
         ]
+
+    def replacements(self, name: str, ledger: GapLedger) -> list[Proposal]:
+        """Return proposals for partitions of topics that were created again, if the ledger has the old topic's end."""
+        found = []
+        for proposal in self.proposals(name):
+            newest = self._table.assignment(name, proposal.source.partition)
+            if newest is not None and is_recreated(proposal.source, newest) and ledger.is_replaceable(newest.source):
+                found.append(replace(proposal, replaces=newest.source.topic_id))
+        return found
 
     def loops(self, name: str) -> Iterator[tuple[TopicPartition, str]]:
         """Yield the partitions of a source's selected topics that come in a loop, with the reasons."""

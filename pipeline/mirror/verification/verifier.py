@@ -141,7 +141,7 @@ class ReplicaVerifier:
         self._replaced: dict[tuple[str, object], list[tuple[int, int]]] = defaultdict(list)
         for gap in ledger:
             explained = self._replaced if gap.reason is GapReason.TRUNCATED else self._gaps
-            explained[gap.source, gap.partition].append((gap.first, gap.last))
+            explained[gap.source, gap.replica].append((gap.first, gap.last))
 
     async def verify(self, topics: Collection[str] = ()) -> list[PartitionReport]:
         """Verify the partitions of these replica topics, or all, in the order of the table.
@@ -226,7 +226,7 @@ class ReplicaVerifier:
             start, end = max(source_start, replica_start), min(source_end, replica_end)
             report.from_offset, report.up_to_offset = start, max(start, end)
             report.lag = max(0, source_end - replica_end)
-            gaps, replaced = self._gaps[name, partition], self._replaced[name, partition]
+            gaps, replaced = self._gaps[name, replica], self._replaced[name, replica]
             comparer = Comparer(source_side, replica_side, gaps, self._advance, replaced)
             report.comparison = comparer.result
             if start > end or (start == end and source_start < source_end):

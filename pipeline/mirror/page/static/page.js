@@ -96,7 +96,9 @@ function troubledRow(source, partition) {
   what.append(element("div", "", partition.error || "the lag is unknown"));
   if (partition.halt) {
     const { first, last: end, reason } = partition.halt;
-    const gap = `The replica would lack offsets ${first} to ${end} (${reason}): ${counted(end - first + 1, "record")} at most.`;
+    const gap = end === null
+      ? `The replica would lack what the old topic had from offset ${first} on (${reason}): an unknown number of records.`
+      : `The replica would lack offsets ${first} to ${end} (${reason}): ${counted(end - first + 1, "record")} at most.`;
     what.append(element("div", "", gap), element("span", "small", "To continue behind the gap, which is recorded:"));
     what.append(element("code", "command", resumeCommand(source, partition)));
   } else if (partition.advice) what.append(element("span", "small", partition.advice));
@@ -114,8 +116,8 @@ function gapRow(gap) {
     element("td", "name", `${gap.source}/${gap.topic}-${gap.partition}`),
     element("td", "", `${gap.replica_topic}-${gap.replica_partition}`),
     element("td", "number", String(gap.first)),
-    element("td", "number", String(gap.last)),
-    element("td", "number", count(gap.last - gap.first + 1)),
+    element("td", "number", gap.last === null ? "unknown" : String(gap.last)),
+    element("td", "number", gap.last === null ? "unknown" : count(gap.last - gap.first + 1)),
     element("td", "", gap.reason),
     element("td", "text", gap.detail),
   );
@@ -215,7 +217,7 @@ function showGaps() {
   by("gap-totals").hidden = by("gaps").hidden = !gaps.count;
   fill("gap-totals", gaps.totals.map((total) => element(
     "tr", "", element("td", "name", total.source), element("td", "", total.reason),
-    element("td", "number", count(total.gaps)), element("td", "number", count(total.missing_at_most)),
+    element("td", "number", count(total.gaps)), element("td", "number", total.missing_at_most === null ? "unknown" : count(total.missing_at_most)),
   )));
   fill("gaps", gaps.gaps.map(gapRow));
   by("gaps-more").textContent = gaps.gaps.length < gaps.count ? `${count(gaps.count - gaps.gaps.length)} older ones: pipeline mirror gaps lists all` : "";

@@ -132,7 +132,7 @@ async def test_settings_of_a_recreated_topic_are_not_for_the_old_copy(site: Site
         await until_followed(site.hub, retention_ms="-1")
         await delete_topics(site.east, ["clicks"])
         await make(site.east, retention_ms="1000")
-        await until_said(service, "give the new topic another name")
+        await until_said(service, "is the copy of the old topic")
         await create_partitions(site.east, {"clicks": 2})
         await publish(site.east, b"new", partition=1)
         await until_copied(site.hub, WEST_CLICKS, b"new")

@@ -110,10 +110,11 @@ def test_a_wrong_flow_is_refused(declared: list[dict[str, Any]], words: str) -> 
 
 def test_examples_of_the_page_are_settings(tmp_path: Path) -> None:
     page = (Path(__file__).parents[4] / "docs" / "mirror.md").read_text(encoding="utf-8")
-    simple, with_flows, schemas, appended = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    simple, with_flows, schemas, throttled, appended = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     file = tmp_path / "mirror.toml"
     found = []
-    for text in (simple, with_flows, with_flows + schemas, appended):
+    top, table, rest = with_flows.partition("[[")
+    for text in (simple, with_flows, with_flows + schemas, top + throttled + table + rest, appended):
         file.write_text(text, encoding="utf-8")
         found.append(flows_of(MirrorConfig.from_settings(read_settings(file))))
     assert [each.name for each in found[0]["west"].flows] == ["west"]

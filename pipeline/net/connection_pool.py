@@ -185,7 +185,7 @@ class ConnectionPool:
         with trio.move_on_after(timeout_s):
             connection = await self._connection(address, lane)
             return await connection.exchange(message, connection.version_for(message))
-        late = DeadlineExceededError(f"{type(message).__name__} to {address} got no answer within {timeout_s:g} s")
+        late = DeadlineExceededError(f"{type(message).__name__} to {address} got no answer within {timeout_s:.3g} s")
         if connection is not None:  # answers come in order: those behind the late one are late, too
             connection.fail(NetworkError(str(late)))
         raise late
@@ -194,7 +194,7 @@ class ConnectionPool:
         """Return the features that the server names beside its api versions (KIP-584). Raises like `request`."""
         with trio.move_on_after(timeout_s):
             return (await self._connection(address, "")).features
-        raise DeadlineExceededError(f"{address} could not be reached within {timeout_s:g} s")
+        raise DeadlineExceededError(f"{address} could not be reached within {timeout_s:.3g} s")
 
     def close_lane(self, lane: str) -> None:
         """Close the connections of a lane: its requests under way fail, and their servers need not finish them."""

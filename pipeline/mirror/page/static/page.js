@@ -210,7 +210,7 @@ function showGaps() {
   const gaps = last.gaps;
   by("gap-count").textContent = gaps.is_read ? count(gaps.count) : "";
   let note = gaps.is_read ? "" : "The ledger was not read yet: whether there are gaps is unknown.";
-  if (gaps.is_read && !gaps.count && !gaps.begin && !gaps.skipped) note = "The ledger _mirror_gaps has none: the replicas lack nothing that their sources have lost.";
+  if (gaps.is_read && !gaps.count && !gaps.begin && !gaps.skipped) note = "The ledger _mirror_gaps is empty: no records were skipped.";
   if (gaps.begin > 0) note += ` The ledger has lost its records before offset ${count(gaps.begin)}.`;
   if (gaps.skipped > 0) note += ` ${counted(gaps.skipped, "record")} of the ledger cannot be read as gaps.`;
   by("gap-note").textContent = note;

@@ -1,7 +1,7 @@
 """`pipeline mirror`: copy the logs of live clusters into the offline one."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,10 @@ app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies 
 
 app.command()(verify)
 
-WELL = frozenset({"caught_up", "copying", "paused"})
+WELL = frozenset({"caught_up", "copying", "elsewhere", "paused"})
 """States of partitions without trouble."""
+ELSEWHERE = "elsewhere"
+"""State of partitions that another member of the mirror's group copies."""
 MAX_TROUBLES = 50
 """Partitions with trouble that are listed without `--all`."""
 MAX_NAMED = 10
@@ -79,12 +81,21 @@ def status_troubles(document: Mapping[str, Any]) -> list[str]:
         if source.get("groups") and source["groups"]["error"]:
             found.append(f"offsets of groups of {name}: {source['groups']['error']}")
         bad = [partition for partition in source["partitions"] if partition["state"] not in WELL]
-        unknown = [partition for partition in source["partitions"] if partition["lag"] is None]
+        unknown = [partition for partition in source["partitions"] if _has_unknown_lag(partition)]
         if bad:
             found.append(f"{output.counted(len(bad), 'partition')} of {name} not copied")
         if unknown:
             found.append(f"{output.counted(len(unknown), 'partition')} of {name} with unknown lag")
+    if group := document.get("group"):  # older mirrors have none
+        if group["error"] or not group["is_registered"]:
+            found.append(f"group {group['name']}: {group['error'] or 'this process is not registered'}")
+        if group["unowned"]:
+            found.append(f"{output.counted(group['unowned'], 'unit')} of group {group['name']} without a member")
     return found + _remarks(document, is_copied=False)
+
+
+def _has_unknown_lag(partition: Mapping[str, Any]) -> bool:
+    return partition["lag"] is None and partition["state"] != ELSEWHERE  # its copier reports the lag
 
 
 def _remarks(document: Mapping[str, Any], *, is_copied: bool) -> list[str]:
@@ -103,7 +114,7 @@ def _choose_topics(document: dict[str, Any], topics: Sequence[str]) -> None:
         chosen = [partition for partition in source["partitions"] if partition["topic"] in topics]
         source["partitions"] = chosen
         source["states"] |= {state: sum(each["state"] == state for each in chosen) for state in source["states"]}
-        source["unknown_lags"] = sum(each["lag"] is None for each in chosen)
+        source["unknown_lags"] = sum(_has_unknown_lag(each) for each in chosen)
     for flow in document.get("flows", ()):
         flow["remarks"] = [each for each in flow["remarks"] if each["topic"] in topics]
     found = {partition["topic"] for source in document["sources"] for partition in source["partitions"]}
@@ -115,6 +126,8 @@ def _choose_topics(document: dict[str, Any], topics: Sequence[str]) -> None:
 def _print_status(document: Mapping[str, Any], *, show_all: bool, show_flows: bool) -> None:
     headings = ["SOURCE", "UP", "PARTITIONS", "UNKNOWN-LAG", "LARGEST-LAG", "LARGEST-SECONDS", "LAST-ANSWER", "STATES"]
     output.say(output.table(headings, [_summary(source) for source in document["sources"]]))
+    if document.get("group"):  # older mirrors have none
+        _say_members(document["group"])
     flows = [flow for flow in document.get("flows", ()) if show_flows and "states" in flow]  # older mirrors have none
     if flows:
         columns = ["FLOW", "SOURCE", "PARTITIONS", "LAG", "BYTES", "SECONDS", "BYTES/S", "THROTTLE", "STATES"]
@@ -144,7 +157,7 @@ def _print_status(document: Mapping[str, Any], *, show_all: bool, show_flows: bo
         (source["name"], partition)
         for source in document["sources"]
         for partition in source["partitions"]
-        if show_all or partition["state"] not in WELL or partition["lag"] is None
+        if show_all or partition["state"] not in WELL or _has_unknown_lag(partition)
     ]
     if not listed:
         return
@@ -164,6 +177,18 @@ def _say_settings(settings: Mapping[str, Any]) -> None:
         output.say("settings: the mirror's file has others, which a restart would put in force")
     if settings.get("file_error"):
         output.say(f"settings: the mirror's file is wrong: {output.printable(settings['file_error'])}")
+
+
+def _say_members(group: Mapping[str, Any]) -> None:
+    """Say who shares the work of this mirror."""
+    rows: list[list[object]] = []
+    for each in group["members"]:
+        role = "leader" if each["member"] == group["leader"] else ""
+        name = f"{each['member']} (this one)" if each["member"] == group["member"] else each["member"]
+        duties = [source for source, member in group["duties"].items() if member == each["member"]]
+        rows.append([name, role, each["http"], each["partitions"], ", ".join(duties)])
+    output.say(f"\ngroup {group['name']}: {output.counted(len(rows), 'member')}")
+    output.say(output.table(["MEMBER", "ROLE", "HTTP", "PARTITIONS", "OTHER-WORK-OF"], rows))
 
 
 def _summary(source: Mapping[str, Any]) -> list[object]:
@@ -379,7 +404,16 @@ async def _run(file: Path, settings: Settings) -> None:
         return open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))
 
     config = MirrorConfig.from_settings(settings)
-    async with open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror")) as destination:
+    async with AsyncExitStack() as stack:
+        hub = open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror"))
+        destination = await stack.enter_async_context(hub)
+        coordination = None
+        if config.zookeeper_connect is not None:
+            from pipeline.coordination.zookeeper import open_zookeeper
+
+            coordination = await stack.enter_async_context(
+                open_zookeeper(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
+            )
         await run_mirror(
             config,
             connect,
@@ -388,4 +422,5 @@ async def _run(file: Path, settings: Settings) -> None:
             rng=randomness(),
             metrics=CollectorRegistry(),
             read_file=partial(read_settings, file),
+            coordination=coordination,
         )

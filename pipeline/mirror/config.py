@@ -147,6 +147,17 @@ class MirrorConfig(SettingsModel):
     """Settings of topics that replicas take from their sources. An empty list: none."""
     topic_settings_interval_ms: int = Field(default=2_500, alias="topic.settings.interval.ms", ge=100, le=3_600_000)
     """Interval in ms between reads of the settings of a source's topics."""
+    zookeeper_connect: str | None = Field(default=None, alias="zookeeper.connect", min_length=1)
+    """Addresses of the hub's ZooKeeper servers, `host:port,...`, with an optional path (chroot) at the end. Set it to
+    have several mirror processes share the work; a process without it does all work."""
+    group: str = Field(
+        default="mirror", alias="mirror.group", min_length=1, max_length=MAX_NAME_LENGTH, pattern=r"^[A-Za-z0-9_-]+$"
+    )
+    """Name of the group of processes that share the work. All of them must have the same sources and flows."""
+    zookeeper_session_timeout_ms: int = Field(3_000, alias="zookeeper.session.timeout.ms", ge=1000, le=60_000)
+    """Time in ms without a sign of life after which the others take over the partitions of a process."""
+    rebalance_interval_ms: int = Field(30_000, alias="mirror.rebalance.interval.ms", ge=100, le=3_600_000)
+    """Interval in ms between looks at the byte rates, by which partitions are shared out."""
     group_offsets_enabled: bool = Field(default=False, alias="group.offsets.enabled")
     """True if committed offsets of groups are copied to the hub."""
     groups: tuple[str, ...] = Field(default=(".*",), alias="groups", min_length=1)
@@ -181,6 +192,15 @@ class MirrorConfig(SettingsModel):
             raise ValueError(
                 'group.offsets.enabled needs destination.mode = "exact": in append mode the offsets of a group mean '
                 "other records at the destination; remove it, and start consumers there by time (OffsetsForTimes)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _destination_refuses_older_copiers(self) -> Self:
+        if self.zookeeper_connect is not None and self.destination_mode is DestinationMode.APPEND:
+            raise ValueError(
+                'zookeeper.connect needs destination.mode = "exact": only brokers of this project refuse a mirror '
+                "process that others have replaced; remove it, and run one process"
             )
         return self
 

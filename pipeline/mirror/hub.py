@@ -1,6 +1,6 @@
 """The hub as all sources of a mirror share it: the destination, its journals and replicas, and the known sources."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 import trio
@@ -19,11 +19,13 @@ from pipeline.mirror.journals.offset_map_journal import OffsetMapJournal
 from pipeline.mirror.journals.pause_journal import PauseJournal
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.sharing.share import ALONE
 from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.mirror.topics.known_sources import KnownSource, KnownSources
 from pipeline.mirror.topics.replica_topics import ReplicaTopics
 from pipeline.mirror.topics.selected_topics import SelectedTopics
 from pipeline.model import Clock
+from pipeline.net.signals import Wakeup
 
 
 class Hub:
@@ -53,6 +55,13 @@ class Hub:
         self.sources = KnownSources(destination, self.journal.table, self.selected, config)
         self.turn = trio.Lock()
         """Held while a source's partitions are entered in the table and taken in."""
+        self.share = ALONE
+        """The work that this process does."""
+        self.has_duties_of: Callable[[str], bool] = lambda _source: True
+        """Returns False while another process does the work of a source beside its partitions."""
+        self.work_changed = Wakeup()
+        """Set when the table has more partitions, or other ones of them are selected."""
+        self._known_count = 0
         self._not_asked: set[str] | None = None
         self._all_asked = trio.Event()
 
@@ -67,6 +76,7 @@ class Hub:
         """Have these sources and flows from now on, in the order of the settings."""
         self.sources.set_sources(sources)
         self.selected.set_flows(flows)
+        self.work_changed.set()
         self._not_asked = set(sources) if self._not_asked is None else self._not_asked & sources.keys()
         self._wake_if_asked()
 
@@ -75,6 +85,13 @@ class Hub:
         if self._not_asked is not None:
             self._not_asked.discard(name)
         self._wake_if_asked()
+
+    def note_table(self) -> None:
+        """Take note that the table may have more partitions."""
+        count = len(self.journal.table.assignments())
+        if count != self._known_count:
+            self._known_count = count
+            self.work_changed.set()
 
     async def wait_for_all_asked(self) -> None:
         """Wait until each first source has answered or failed: replicas created from then on name all their sources."""

@@ -10,6 +10,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
 from pipeline.mirror.changes import is_opened_anew
 from pipeline.mirror.config import MirrorConfig, SourceConfig
@@ -20,6 +21,7 @@ from pipeline.mirror.live_settings import LiveSettings, ReadFile, checked_flows
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.page.status_page import StatusPage
 from pipeline.mirror.pausing import Pausing
+from pipeline.mirror.shared_work import SharedWork
 from pipeline.mirror.source_mirror import FIRST_ANSWER_TIMEOUT_S, SourceMirror
 from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.topics.flows import SourceFlows
@@ -53,8 +55,12 @@ class MirrorService:
         rng: Random,
         metrics: MirrorMetrics,
         read_file: ReadFile | None = None,
+        coordination: CoordinationClient | None = None,
     ) -> None:
-        """`read_file`: returns the settings that a restart would put in force; None if they are not in a file."""
+        """`read_file`: returns the settings that a restart would put in force; None if they are not in a file.
+
+        `coordination`: client of the hub's ZooKeeper, if this process shares the work with others.
+        """
         self._flows = checked_flows(config)
         self._config = CurrentConfig(config)
         self._connect = connect
@@ -72,6 +78,11 @@ class MirrorService:
         self.state.settings = self.settings.status
         self.pausing = Pausing(self._hub.pauses, lambda: [source.copies for source in self.sources.values()])
         self.state.pauses = self.pausing.status
+        self.shared: SharedWork | None = None
+        """The part of this process in the work of its group; None without one."""
+        if coordination is not None:
+            self.shared = SharedWork(config, coordination, self._hub, self.sources, rng=rng)
+            self.state.group = self.shared.document
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Mirror until cancelled. Reports the start once the sources are known; clusters may be away then."""
@@ -85,6 +96,8 @@ class MirrorService:
             self._hub_opened.set()
             nursery.start_soon(self.settings.watch_file)
             nursery.start_soon(self._hub.destination.run)
+            if self.shared is not None:
+                nursery.start_soon(self.shared.run)
 
     async def _open_hub(self) -> None:
         timeout_s = FIRST_ANSWER_TIMEOUT_S
@@ -205,21 +218,31 @@ async def run_mirror(
     rng: Random,
     metrics: CollectorRegistry,
     read_file: ReadFile | None = None,
+    coordination: CoordinationClient | None = None,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mirror the sources into the destination until cancelled. Reports the address of its HTTP server.
 
-    `connect` and `read_file` as in MirrorService. Raises ConfigurationError for a bad pattern.
+    `connect`, `read_file` and `coordination` as in MirrorService. End the session of `coordination` as soon as this
+    function has returned. Raises ConfigurationError for a bad pattern.
     """
-    mirror_metrics = MirrorMetrics(metrics)
     service = MirrorService(
-        config, connect, destination, clock=clock, rng=rng, metrics=mirror_metrics, read_file=read_file
+        config,
+        connect,
+        destination,
+        clock=clock,
+        rng=rng,
+        metrics=MirrorMetrics(metrics),
+        read_file=read_file,
+        coordination=coordination,
     )
     page = StatusPage(service.state, service.gaps, clock=clock)
     routes = [*page.routes(), *service.state.routes(), service.resumption.route()]
     routes += [*service.settings.routes(), *service.pausing.routes()]
     async with trio.open_nursery() as nursery:
         address: HostPort = await nursery.start(serve_http, http_application(routes), config.http_listen)
+        if service.shared is not None:
+            service.shared.address = str(address)
         await nursery.start(service.run)
         logger.info(
             "mirror_ready",

@@ -56,6 +56,7 @@ class SourceMirror:
             clock=hub.clock,
         )
         self.copies = self.copier.copies
+        self.copies.take_share(hub.share)
         self._source = source
         self._hub = hub
         self._config = hub.config
@@ -108,7 +109,7 @@ class SourceMirror:
         if not config.group_offsets_enabled:
             hub.metrics.forget_group_offsets_age(self.name)
             return None
-        return GroupOffsetCopier(
+        copier = GroupOffsetCopier(
             self.config,
             config,
             self._source,
@@ -118,6 +119,8 @@ class SourceMirror:
             clock=hub.clock,
             metrics=hub.metrics,
         )
+        copier.is_due = lambda: hub.has_duties_of(self.name)
+        return copier
 
     async def _copy_groups(self) -> None:
         """Copy committed offsets of groups, anew whenever their settings change, until cancelled."""
@@ -184,6 +187,7 @@ class SourceMirror:
                 known.reject(self.name)
                 self.copies.reject_all(refusal)
                 return refusal
+            hub.note_table()
             problem = "; ".join(filter(None, (unlisted, await self._take_in()))) or None
             self._reject_gone(view)
             await hub.pauses.read_on()

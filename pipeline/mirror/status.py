@@ -30,6 +30,7 @@ NOT_A_NUMBER = float("nan")
 SEVERITIES = (
     CopyState.HALTED,
     CopyState.REJECTED,
+    CopyState.UNOWNED,
     CopyState.WAITING,
     CopyState.SILENT,
     CopyState.GONE,
@@ -37,9 +38,10 @@ SEVERITIES = (
     CopyState.LOCATING,
     CopyState.COPYING,
     CopyState.CAUGHT_UP,
+    CopyState.ELSEWHERE,
 )
 """States, the worst first."""
-WELL = frozenset({CopyState.COPYING, CopyState.CAUGHT_UP, CopyState.PAUSED})
+WELL = frozenset({CopyState.COPYING, CopyState.CAUGHT_UP, CopyState.PAUSED, CopyState.ELSEWHERE})
 MAX_TROUBLED = 200
 """Partitions of the document of partitions with trouble."""
 TROUBLED_AGE_S = 1.0
@@ -103,7 +105,12 @@ class CopyView:
     @property
     def is_troubled(self) -> bool:
         """True if the partition is not copied, or its lag is unknown."""
-        return self.state not in WELL or self.lag.offsets is None
+        return self.state not in WELL or self.has_unknown_lag
+
+    @property
+    def has_unknown_lag(self) -> bool:
+        """True if this process should know the lag, and does not."""
+        return self.lag.offsets is None and self.state is not CopyState.ELSEWHERE
 
 
 class SourceState(Protocol):
@@ -140,6 +147,8 @@ class MirrorStatus(Collector):
         """Returns the pauses of the hub."""
         self.settings: Callable[[], dict[str, Any]] = dict
         """Returns the version of the settings in force, and how they compare with their file."""
+        self.group: Callable[[], dict[str, Any] | None] = lambda: None
+        """Returns the state of the group that this process shares its work with; None without one."""
         self._sources = sources
         self._clock = clock
         self._config = config
@@ -180,7 +189,7 @@ class MirrorStatus(Collector):
     def _all_views(self) -> dict[str, list[CopyView]]:
         now, now_ms = trio.current_time(), self._clock()
         return {
-            name: [self._view(copy, now, now_ms) for _, copy in sorted(source.copies.states.items())]
+            name: [self._view(source.copies, copy, now, now_ms) for _, copy in sorted(source.copies.states.items())]
             for name, source in self._sources.items()
         }
 
@@ -198,6 +207,7 @@ class MirrorStatus(Collector):
             "settings": self.settings(),
             "pauses": self.pauses(),
             "throttle_bytes_per_second": self._config.now.throttle_bytes_per_s,
+            "group": self.group(),
             "flows": flows,
             "topics": self.topics(),
             "sources": sources,
@@ -235,14 +245,22 @@ class MirrorStatus(Collector):
         for name, source in self._sources.items():
             up.add_metric([name], float(self._sources[name].contact.present(now)[0]))
             age.add_metric([name], _number(self._answer_age_s(name, now)))
-            views = [self._view(copy, now, now_ms) for copy in source.copies.states.values()]
+            views = [self._view(source.copies, copy, now, now_ms) for copy in source.copies.states.values()]
             counts = Counter(view.state for view in views)
             for state in CopyState:
                 states.add_metric([name, state.value], counts[state])
-            unknown.add_metric([name], sum(view.lag.offsets is None for view in views))
+            unknown.add_metric([name], sum(view.has_unknown_lag for view in views))
+            views = [view for view in views if view.state is not CopyState.ELSEWHERE]  # others report these lags
             lags += [(labels_of(view.copy.assignment.source), view.lag) for view in views]
         yield from (up, age, states, unknown)
         yield from self._flow_metrics()
+        if (group := self.group()) is not None:
+            is_known = group["error"] is None
+            for text, key, value in (
+                ("Live members of the mirror group.", "members", len(group["members"])),
+                ("Units of work of the group without a live member.", "unowned", group["unowned"]),
+            ):
+                yield GaugeMetricFamily(f"mirror_group_{key}", text, value=value if is_known else NOT_A_NUMBER)
         offsets = GaugeMetricFamily("mirror_lag_offsets", "Offsets that the replica lacks; NaN if not known.")
         size = GaugeMetricFamily("mirror_lag_bytes", "Estimated bytes that the replica lacks; NaN if not known.")
         seconds = GaugeMetricFamily(
@@ -292,13 +310,13 @@ class MirrorStatus(Collector):
     def _bound_s(self) -> float:
         return self._config.fetch_wait_s + SILENCE_S
 
-    def _view(self, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
-        view = self._view_unless_paused(copy, now, now_ms)
+    def _view(self, copies: SourceCopies, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
+        view = self._view_unless_paused(copies, copy, now, now_ms)
         if copy.pause is None or copy.is_rejected:
             return view
         return replace(view, state=CopyState.PAUSED, advice=Advice.RESUME)
 
-    def _view_unless_paused(self, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
+    def _view_unless_paused(self, copies: SourceCopies, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
         progress = copy.progress
         is_certain = copy.position is not None
         lag = progress.lag(now=now, now_ms=now_ms, bound_s=self._bound_s, is_certain=is_certain)
@@ -306,6 +324,10 @@ class MirrorStatus(Collector):
             lag = Lag()
         if copy.trouble is not None:
             return CopyView(copy, copy.trouble.state, lag, copy.trouble.reason, copy.trouble.advice)
+        if not copies.has(copy.source):
+            if copies.holder_of(copy.source) is not None:
+                return CopyView(copy, CopyState.ELSEWHERE, Lag(), None, None)
+            return CopyView(copy, CopyState.UNOWNED, Lag(), "no live member of the group has it", Advice.LOOK_AT_GROUP)
         if copy.is_rejected or copy.position is None or progress.answered_at is None:
             return CopyView(copy, CopyState.LOCATING, lag, None, None)
         if not progress.is_fresh(now, self._bound_s):
@@ -334,7 +356,7 @@ class MirrorStatus(Collector):
             "error_age_seconds": None if error is None else _rounded(now - since),
             "answer_age_seconds": _rounded(self._answer_age_s(name, now)),
             "states": {state.value: counts[state] for state in CopyState},
-            "unknown_lags": sum(view.lag.offsets is None for view in views),
+            "unknown_lags": sum(view.has_unknown_lag for view in views),
             "groups": self._sources[name].groups_status(),
             "partitions": [
                 self._partition_document(view, copies, now) for view in views if shown is None or id(view.copy) in shown
@@ -354,6 +376,7 @@ class MirrorStatus(Collector):
             "replica_topic": copy.assignment.replica.topic,
             "replica_partition": copy.assignment.replica.partition,
             "state": view.state.value,
+            "owner": copies.holder_of(copy.source),
             "position": copy.position,
             "high_watermark": progress.high_watermark if is_known else None,
             "lag": view.lag.offsets,

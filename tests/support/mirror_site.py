@@ -59,6 +59,7 @@ class SiteCluster:
     """One of the clusters."""
 
     zookeeper: Victim
+    zookeeper_connect: str
     brokers: list[Victim]
     links: Links
     bootstrap: str
@@ -76,20 +77,28 @@ class MirrorSite:
 
 
 @asynccontextmanager
-async def mirror_site(directory: Path, topics: Sequence[str]) -> AsyncIterator[MirrorSite]:
+async def mirror_site(
+    directory: Path,
+    topics: Sequence[str],
+    *,
+    is_mirror_started: bool = True,
+    hub_session_timeout_ms: int = SESSION_TIMEOUT_MS,
+) -> AsyncIterator[MirrorSite]:
     """Start all, and stop it when the block ends. `topics`: regular expressions for the mirror."""
     async with AsyncExitStack() as stack:
-        source, hub = [await stack.enter_async_context(_planned(directory / name, name)) for name in (SOURCE, HUB)]
+        source = await stack.enter_async_context(_planned(directory / SOURCE, SOURCE, SESSION_TIMEOUT_MS))
+        hub = await stack.enter_async_context(_planned(directory / HUB, HUB, hub_session_timeout_ms))
         settings = {
             "destination.bootstrap.servers": hub.bootstrap,
             "topics": list(topics),
             "sources": [{"name": SOURCE, "bootstrap.servers": source.bootstrap}],
         }
         mirror = ServiceUnit("mirror", "mirror", directory / "mirror", settings)
+        victim = Victim(mirror)
         stages = [
             [source.zookeeper, hub.zookeeper],
             [*source.brokers, *hub.brokers],
-            [victim := Victim(mirror)],
+            [victim] if is_mirror_started else [],
         ]
         try:
             for stage in stages:
@@ -103,7 +112,7 @@ async def mirror_site(directory: Path, topics: Sequence[str]) -> AsyncIterator[M
 
 
 @asynccontextmanager
-async def _planned(directory: Path, name: str) -> AsyncIterator[SiteCluster]:
+async def _planned(directory: Path, name: str, session_timeout_ms: int) -> AsyncIterator[SiteCluster]:
     """Open the proxies of a cluster that does not run yet."""
     links = Links(MIRROR_CLIENT_ID)
     zookeeper = ZooKeeperProcess(directory / "zookeeper", port=free_port())
@@ -118,11 +127,12 @@ async def _planned(directory: Path, name: str) -> AsyncIterator[SiteCluster]:
                 "advertised.listeners": f"PLAINTEXT://{proxy}",
                 "log.dirs": str(own / "logs"),
                 "zookeeper.connect": zookeeper.connect,
-                "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
+                "zookeeper.session.timeout.ms": session_timeout_ms,
                 "default.replication.factor": BROKERS,
                 "min.insync.replicas": BROKERS - 1,
                 "auto.create.topics.enable": False,
             }
             brokers.append(Victim(ServiceUnit(f"{name}-{number}", "broker", own, settings)))
         bootstrap = ",".join(map(str, proxies))
-        yield SiteCluster(Victim(ZooKeeperUnit(zookeeper, f"{name}-zookeeper")), brokers, links, bootstrap)
+        unit = Victim(ZooKeeperUnit(zookeeper, f"{name}-zookeeper"))
+        yield SiteCluster(unit, zookeeper.connect, brokers, links, bootstrap)

@@ -18,6 +18,7 @@ from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.producer.producer import open_producer
 from pipeline.client.producer.raw_produce import raw_produce
+from pipeline.coordination.interface import CoordinationClient
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.live_settings import ReadFile
 from pipeline.mirror.metrics import MirrorMetrics
@@ -56,11 +57,17 @@ class Site:
         return self.metrics.get_sample_value("mirror_source_up", {"source": source})
 
     @asynccontextmanager
-    async def mirroring(self, read_file: ReadFile | None = None, **settings: Any) -> AsyncIterator[MirrorService]:
-        """A mirror of both, until the block ends as suddenly as a crash."""
+    async def mirroring(
+        self,
+        coordination: CoordinationClient | None = None,
+        *,
+        read_file: ReadFile | None = None,
+        **settings: Any,
+    ) -> AsyncIterator[MirrorService]:
+        """A mirror of both, until the block ends as suddenly as a crash; with `coordination` a member of a group."""
         self.metrics = CollectorRegistry()
         sources = {"east": self.east, "west": self.west}
-        async with mirroring_of(self.hub, self.metrics, settings, read_file, **sources) as service:
+        async with mirroring_of(self.hub, self.metrics, settings, read_file, coordination, **sources) as service:
             yield service
 
 
@@ -90,6 +97,7 @@ async def mirroring_of(
     registry: CollectorRegistry | None = None,
     settings: dict[str, Any] | None = None,
     read_file: ReadFile | None = None,
+    coordination: CoordinationClient | None = None,
     /,
     **sources: Cluster,
 ) -> AsyncIterator[MirrorService]:
@@ -97,7 +105,14 @@ async def mirroring_of(
     config = MirrorConfig.from_settings(mirror_settings(*sources, **(settings or {})))
     metrics = MirrorMetrics(registry or CollectorRegistry())
     service = MirrorService(
-        config, connected_to(sources), destination, clock=clock, rng=Random(1), metrics=metrics, read_file=read_file
+        config,
+        connected_to(sources),
+        destination,
+        clock=clock,
+        rng=Random(None if coordination else 1),
+        metrics=metrics,
+        read_file=read_file,
+        coordination=coordination,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(service.run)

@@ -34,7 +34,7 @@ from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
-from pipeline.mirror.copying.destination import Appended, Destination
+from pipeline.mirror.copying.destination import Appended, Destination, is_fenced
 from pipeline.mirror.copying.gap_policy import GapCrossing
 from pipeline.mirror.copying.high_watermarks import HighWatermarks
 from pipeline.mirror.copying.locator import Locator
@@ -250,6 +250,8 @@ def advice_on(error: Exception) -> Advice:
         return Advice.REPLACE_HUB_TOPIC
     if code is ErrorCode.PRODUCER_FENCED:
         return Advice.LEAVE_PROMOTED
+    if is_fenced(error):
+        return Advice.JOIN_GROUP
     if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and cause is not error:
         return Advice.ALLOW_AT_SOURCE
     return Advice.LOOK_AT_BOTH

@@ -15,9 +15,12 @@ from pipeline.mirror.journals.gaps import Gap
 from pipeline.mirror.journals.pauses import Pause, Pauses
 from pipeline.mirror.journals.table import Assignment
 from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.sharing.assignment import WorkUnit
+from pipeline.mirror.sharing.share import ALONE, Share
 from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.net.signals import Wakeup
+from pipeline.protocol.messages.produce import NO_COPIER_EPOCH
 
 SILENCE_S = 5.0
 """Time beyond `fetch.max.wait.ms` after which an answer of the source is outdated. A source without new records answers
@@ -45,6 +48,10 @@ class CopyState(Enum):
     """A user paused the partition; the lag stays true as long as the source answers."""
     GONE = "gone"
     """The source no longer has the partition."""
+    ELSEWHERE = "elsewhere"
+    """Another member of the group copies the partition: its status has the lag."""
+    UNOWNED = "unowned"
+    """No member of the group copies the partition."""
 
 
 class Advice(Enum):
@@ -66,6 +73,14 @@ class Advice(Enum):
     RESUME = "a user paused the partition: `pipeline mirror resume` with its topic, flow or source continues copying"
     REPLACE_HUB_TOPIC = "rename or delete the topic of the hub that stands in the way, or exclude it (topics.exclude)"
     LEAVE_PROMOTED = "nothing more to do here: the topic belongs to its producers; exclude it (topics.exclude)"
+    JOIN_GROUP = (
+        "a member of a group waits for its next share; give a mirror without a group the zookeeper.connect and "
+        "mirror.group of the others"
+    )
+    LOOK_AT_GROUP = (
+        "check that ZooKeeper answers, and that all members of the group have the same settings: the leader assigns "
+        "the partitions that its own flows select"
+    )
     CHECK_SOURCE = "correct the source's bootstrap.servers, or give the other cluster a name of its own"
     EXCLUDE_LOOP = "exclude the topic at this mirror (topics.exclude), or at the mirror that copies it to the source"
     RESTORE_TABLE = (
@@ -140,6 +155,12 @@ class PartitionCopy:
     progress: CopyProgress = field(default_factory=CopyProgress)
     token: str = ""
     """Name of the source partition in Produce requests (`Origin.token`); empty if the hub does not check sources."""
+    copier_epoch: int = NO_COPIER_EPOCH
+    """Epoch of this copier in Produce requests; -1 if this process has no group."""
+    taken_at: float = 0.0
+    """Time of trio's clock since which this process has the partition, if it has a group."""
+    is_elsewhere: bool = False
+    """True if the partition can be copied, and another member of the group has it, or none."""
 
     @property
     def source(self) -> TopicPartition:
@@ -167,6 +188,10 @@ class SourceCopies:
         """Partitions that were rejected, for the copier to stop fetching."""
         self.answered_at: float | None = None
         """Time of the source's last answer about any partition."""
+        self.share = ALONE
+        """The work that this process does."""
+        self._accepted: dict[TopicPartition, tuple[Assignment, str]] = {}
+        """Partitions that can be copied, here or by another member of the group, with their tokens."""
         self._metrics = metrics
         self._config = config
         self._pauses = pauses
@@ -176,21 +201,61 @@ class SourceCopies:
         self.states.setdefault(assignment.source.partition, PartitionCopy(assignment, is_rejected=True))
 
     def assign(self, assignment: Assignment, token: str = "") -> None:
-        """Copy a partition, also one that was rejected before. `token` as in PartitionCopy."""
+        """Copy a partition if it is in the share, also one that was rejected before. `token` as in PartitionCopy."""
         partition = assignment.source.partition
         copy = self.states.get(partition)
         if copy is not None and copy.assignment != assignment:  # another mirror has replaced a recreated topic
             self.reject(copy.assignment, "the topic was created again", advice=Advice.SKIP_GAP)
-        if copy is None or copy.is_rejected:
+        self._accepted[partition] = assignment, token
+        epoch = self.share.epoch_of(self.unit_of(partition))
+        if epoch is None:
+            self._leave(assignment)
+        elif copy is None or copy.is_rejected or copy.copier_epoch != epoch:
             # A new state: requests under way for the rejected one must not change it.
-            self.states[partition] = PartitionCopy(assignment, token=token, pause=self.pause_of(partition))
+            if copy is not None:
+                copy.is_rejected, copy.position = True, None
+            taken_at = 0.0 if epoch == NO_COPIER_EPOCH else trio.current_time()
+            self.states[partition] = PartitionCopy(
+                assignment, token=token, copier_epoch=epoch, taken_at=taken_at, pause=self.pause_of(partition)
+            )
             self.uncertain.set()
         else:
             copy.token = token
 
+    def unit_of(self, partition: TopicPartition) -> WorkUnit:
+        """Return the unit of work that a partition is."""
+        return WorkUnit(self.source, partition.topic, partition.partition)
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Return True if this process is the one to copy the partition."""
+        return self.share.epoch_of(self.unit_of(partition)) is not None
+
+    def holder_of(self, partition: TopicPartition) -> str | None:
+        """Return the member of the group that has a partition; None if none has it, or without a group."""
+        return self.share.holder_of(self.unit_of(partition))
+
+    def take_share(self, share: Share) -> None:
+        """Copy the partitions of this share from now on, and no others."""
+        self.share = share
+        for assignment, token in list(self._accepted.values()):
+            self.assign(assignment, token)
+
+    def _leave(self, assignment: Assignment) -> None:
+        """Stop copying a partition that another member has."""
+        partition = assignment.source.partition
+        copy = self.states.get(partition)
+        if copy is not None and copy.is_elsewhere:
+            return
+        if copy is not None:
+            copy.is_rejected, copy.position = True, None
+            self.withdrawn.add(partition)
+        self.states[partition] = PartitionCopy(assignment, is_rejected=True, is_elsewhere=True)
+
     def reject(self, assignment: Assignment, reason: str, *, advice: Advice) -> None:
         """Stop copying a partition until it is assigned again; the status shows `reason` and `advice`."""
+        self._accepted.pop(assignment.source.partition, None)
         copy = self.states.setdefault(assignment.source.partition, PartitionCopy(assignment))
+        copy.is_elsewhere = False
         if not (copy.is_rejected and copy.error == reason):
             logger.warning("copy_rejected", source=self.source, partition=str(copy.source), error=reason)
             state = _STATES.get(advice, CopyState.REJECTED)
@@ -223,6 +288,7 @@ class SourceCopies:
     def withdraw(self, copy: PartitionCopy) -> None:
         """Stop copying a partition, and forget it: no flow selects its topic any more."""
         copy.is_rejected, copy.position = True, None  # requests under way must not go on
+        self._accepted.pop(copy.source, None)
         self.withdrawn.add(copy.source)
         del self.states[copy.source]
 
@@ -246,7 +312,8 @@ class SourceCopies:
         logger.warning("copy_failed", source=self.source, partition=str(copy.source), error=reason)
         if not copy.is_rejected:
             now = trio.current_time()
-            state = CopyState.WAITING if advice is Advice.LOOK_AT_BOTH else CopyState.HALTED
+            is_tried_again = advice is Advice.LOOK_AT_BOTH or (advice is Advice.JOIN_GROUP and copy.copier_epoch >= 0)
+            state = CopyState.WAITING if is_tried_again else CopyState.HALTED
             _note_trouble(copy, Trouble(reason=reason, advice=advice, state=state, at=now))
             copy.position = None
             copy.retry_at = now + self._config.retry_backoff_s

@@ -15,6 +15,7 @@ from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.divergence import LastBatches
 from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
 
 
 class ReplicaHaltedError(PipelineError):
@@ -72,3 +73,8 @@ class Destination(Protocol):
         Raises PartitionFetchError, KafkaError, NetworkError and DeadlineExceededError.
         """
         ...
+
+
+def is_fenced(error: Exception) -> bool:
+    """Return True if a newer copier has claimed the partition, or this mirror does not belong to the group that has."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.INVALID_PRODUCER_EPOCH

@@ -8,6 +8,7 @@ or if the ledger has a gap at that place already.
 from dataclasses import dataclass
 
 import structlog
+import trio
 
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
@@ -70,6 +71,7 @@ class GapCrossing:
         self._flows = flows
         self._clock = clock
         self._config = config
+        self._epochs_read_at = 0.0
 
     def is_accepted(self, copy: PartitionCopy, end: int) -> bool:
         """Return True if the records before the replica's end are known to differ from those of the source."""
@@ -82,8 +84,11 @@ class GapCrossing:
         the source's offset after the records of the replica.
         """
         copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
-        if end > 0 and (copy.is_truncated or copy.is_out_of_range or not copy.epochs):
+        is_fresh = bool(copy.epochs) and self._epochs_read_at >= copy.taken_at
+        if end > 0 and (copy.is_truncated or copy.is_out_of_range or not is_fresh):
+            asked_at = trio.current_time()
             await self._epochs.read_on()  # another mirror may have recorded epochs
+            self._epochs_read_at = asked_at
             copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
         if end > 0 and self._continues_at(copy, end) == end and not self.is_accepted(copy, end):
             if copy.epochs and (copy.is_truncated or copy.is_out_of_range):

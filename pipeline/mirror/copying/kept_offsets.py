@@ -2,21 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 
+import structlog
 import trio
 
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import IsolationLevel
 from pipeline.client.consumer.fetch_plan import FetchedBatches
-from pipeline.client.producer.raw_produce import RawProduced, can_keep_offsets, raw_produce
+from pipeline.client.producer.raw_produce import RawProduced, can_fence_copiers, can_keep_offsets, raw_produce
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Appended, ReplicaPlace
 from pipeline.mirror.copying.divergence import LastBatches, last_batches
 from pipeline.mirror.current_config import CurrentConfig
-from pipeline.model import TopicPartition
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
+from pipeline.protocol.messages.produce import NO_COPIER_EPOCH
 from pipeline.records.batch import read_header
+
+logger = structlog.get_logger()
 
 
 class ReplicaError(PipelineError):
@@ -31,6 +35,8 @@ class KeptOffsets:
     def __init__(self, destination: Cluster, config: CurrentConfig) -> None:
         self._destination = destination
         self._config = config
+        self._is_warned = False
+        """True if it was logged that brokers do not refuse older copiers."""
 
     async def open(self) -> None:
         """Read nothing: the replicas themselves tell where they end."""
@@ -40,15 +46,45 @@ class KeptOffsets:
         await trio.sleep_forever()
 
     async def locate(self, copy: PartitionCopy) -> ReplicaPlace:
-        """Return the replica's log end offset. Raises ReplicaError if its broker cannot append at given offsets."""
+        """Return the replica's log end offset. Older copiers of its group cannot move it any more.
+
+        Raises ReplicaError if its broker cannot append at given offsets.
+        """
         replica = copy.assignment.replica
-        end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._config.timeout_s))[
-            replica
-        ].offset
+        end = await self._end_of(replica)
         leader = self._destination.view.leader_of(replica)
         if leader is not None and not await can_keep_offsets(self._destination, leader):
             raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
+        if leader is not None and copy.copier_epoch != NO_COPIER_EPOCH and await self._claim(copy, leader):
+            end = await self._end_of(replica)
         return ReplicaPlace(source_offset=end, replica_end=end)
+
+    async def _end_of(self, replica: TopicPartition) -> int:
+        return (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._config.timeout_s))[
+            replica
+        ].offset
+
+    async def _claim(self, copy: PartitionCopy, leader: BrokerId) -> bool:
+        """Have the leader refuse older copiers; return False if it is too old for that. Raises PipelineError."""
+        if not await can_fence_copiers(self._destination, leader):
+            if not self._is_warned:
+                reason = f"broker {leader} of the hub knows no copier epochs: upgrade"
+                logger.warning("copiers_not_fenced", reason=reason)
+                self._is_warned = True
+            return False
+        replica = copy.assignment.replica
+        claimed = await raw_produce(
+            self._destination,
+            {replica: b""},
+            keep_offsets=True,
+            timeout_s=self._config.timeout_s,
+            sources={replica: copy.token},
+            copier_epochs={replica: copy.copier_epoch},
+        )
+        error = claimed[replica].error
+        if error is not None:
+            raise error
+        return True
 
     async def append(self, due: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> Mapping[TopicPartition, Appended]:
         """Append all batches of each replica in one request for each leader, at their own offsets."""
@@ -59,6 +95,7 @@ class KeptOffsets:
             timeout_s=self._config.timeout_s,
             ends={copy.assignment.replica: copy.replica_end for copy, _ in due},
             sources={copy.assignment.replica: copy.token for copy, _ in due},
+            copier_epochs={copy.assignment.replica: copy.copier_epoch for copy, _ in due},
         )
         return {copy.source: _appended(copy, batches, results[copy.assignment.replica]) for copy, batches in due}
 

@@ -7,7 +7,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer import Consumer
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
-from pipeline.mirror.copying.destination import Destination, ReplicaHaltedError
+from pipeline.mirror.copying.destination import Destination, ReplicaHaltedError, is_fenced
 from pipeline.mirror.copying.gap_policy import Continuation, GapCrossing, HaltedError
 from pipeline.model import BrokerId
 from pipeline.net.nurseries import unwrapped_errors
@@ -68,7 +68,7 @@ class Locator:
             self._copies.rest(copy, str(error), Advice.MEND_REPLICA)
         except PipelineError as error:
             self._stop_fetching(consumer, copy)
-            self._copies.rest(copy, str(error))
+            self._copies.rest(copy, str(error), Advice.JOIN_GROUP if is_fenced(error) else Advice.LOOK_AT_BOTH)
         else:
             if copy.is_rejected or is_paused != (copy.pause is not None):
                 pass  # a partition that was paused or resumed meanwhile is located again

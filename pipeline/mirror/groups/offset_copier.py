@@ -9,7 +9,7 @@ B. A broker of the source that does not answer costs its own groups a round, and
 C. An offset that a broker has comes before one of the same group that ZooKeeper has.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +18,7 @@ import trio
 
 from pipeline.client.admin.groups import CommittedOffset
 from pipeline.client.admin.many_groups import fetch_offsets_of, find_live_brokers, list_groups_of
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig, SourceConfig
@@ -30,6 +31,7 @@ from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.selection import NameSelection, compile_patterns
 from pipeline.model import BrokerId, Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from pipeline.protocol.schema import ZERO_UUID
 
@@ -84,6 +86,7 @@ class GroupOffsetCopier:
     ) -> None:
         self.name = source_config.name
         self._source = source
+        self._destination = destination
         self._copies = copies
         self._journal = journal
         self._clock = clock
@@ -100,11 +103,15 @@ class GroupOffsetCopier:
             else ZooKeeperGroups(connect, timeout_s=self._timeout_s, retry_backoff_s=config.retry_backoff_ms / 1000)
         )
         self._states: dict[str, CopiedGroup] = {}
+        self.is_due: Callable[[], bool] = lambda: True
+        """Returns False while another member of the mirror's group copies these offsets."""
         self._rounds = 0
         self._errors: Sequence[str] = ("not reached yet",)
         self._started_ms = clock()
         self._completed_ms: int | None = None
-        metrics.show_group_offsets_age(self.name, lambda: self._age_s(self._started_ms))
+        metrics.show_group_offsets_age(
+            self.name, lambda: self._age_s(self._started_ms) if self.is_due() else float("nan")
+        )
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -112,11 +119,21 @@ class GroupOffsetCopier:
             if self._zookeeper is not None:
                 nursery.start_soon(self._zookeeper.run)
             while True:
-                await self._copy_all()
+                if self.is_due():
+                    await self._copy_all()
+                elif self._rounds:
+                    self._forget()
                 await trio.sleep(self._interval_s)
 
-    def status(self) -> dict[str, Any]:
-        """Return the part of `/v1/status` about this source's groups."""
+    def _forget(self) -> None:
+        """Begin anew when these offsets are due again: another member may have copied meanwhile."""
+        self._states.clear()
+        self._rounds, self._errors, self._completed_ms, self._started_ms = 0, (), None, self._clock()
+
+    def status(self) -> dict[str, Any] | None:
+        """Return the part of `/v1/status` about this source's groups; None if another member copies them."""
+        if not self.is_due():
+            return None
         left_alone: list[dict[str, Any]] = [
             {"group": group, "reason": HAS_MEMBERS} for group, state in self._states.items() if state.has_members
         ]
@@ -157,6 +174,7 @@ class GroupOffsetCopier:
         # The assignments before any offset is read: an offset of a topic is not taken for one of a topic that was
         # created again meanwhile.
         current.assignments = {each: copy.assignment for each, copy in self._copies.items()}
+        await self._look_up_ends()
         names = await self._names_of_ids()
         in_zookeeper = await self._list_in_zookeeper(current)
         brokers = await find_live_brokers(self._source, timeout_s=self._timeout_s)
@@ -174,6 +192,15 @@ class GroupOffsetCopier:
             await self._journal.read_on()
             gone = [group for group in self._journal.groups_of(self.name) if group not in current.taken]
             await self._writer.forget([group for group in gone if self._selection.selects(group)], current)
+
+    async def _look_up_ends(self) -> None:
+        """Ask the hub for the ends of replicas that other members copy."""
+        elsewhere = {copy.assignment.replica: copy for copy in self._copies.values() if copy.is_elsewhere}
+        if elsewhere:
+            wanted = dict.fromkeys(elsewhere, LATEST)
+            found = await list_offsets(self._destination, wanted, timeout_s=self._timeout_s)
+            for replica, listed in found.items():
+                elsewhere[replica].replica_end = listed.offset
 
     async def _names_of_ids(self) -> Mapping[UUID, str]:
         """Return the names of mirrored topics by id. The source is asked only if the table has a topic without id."""

@@ -239,7 +239,7 @@ class GroupOffsetWriter:
         ends = {
             copy.assignment.replica: copy.replica_end
             for copy in self._copies.values()
-            if copy.position is not None and not copy.is_rejected
+            if copy.is_elsewhere or (copy.position is not None and not copy.is_rejected)
         }
         plans = {}
         for group, offsets in share.items():

@@ -9,7 +9,7 @@ const ANSWER_WITHIN_MS = 5000;
 const STALE_AFTER_MS = 8000;
 const MAX_FLOWS = 50;
 const MAX_REASONS = 12;
-const WELL = new Set(["copying", "caught_up", "paused"]);
+const WELL = new Set(["copying", "caught_up", "elsewhere", "paused"]);
 
 const by = (id) => document.getElementById(id);
 const choice = { measure: "seconds", period: "hour" };

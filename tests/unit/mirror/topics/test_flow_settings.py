@@ -110,13 +110,19 @@ def test_a_wrong_flow_is_refused(declared: list[dict[str, Any]], words: str) -> 
 
 def test_examples_of_the_page_are_settings(tmp_path: Path) -> None:
     page = (Path(__file__).parents[4] / "docs" / "mirror.md").read_text(encoding="utf-8")
-    simple, with_flows, schemas, throttled, appended = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    simple, with_flows, schemas, *others = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    appended, throttled = (
+        next(text for text in others if setting in text) for setting in ("destination.mode", "throttle")
+    )
     file = tmp_path / "mirror.toml"
     found = []
     top, table, rest = with_flows.partition("[[")
     for text in (simple, with_flows, with_flows + schemas, top + throttled + table + rest, appended):
         file.write_text(text, encoding="utf-8")
         found.append(flows_of(MirrorConfig.from_settings(read_settings(file))))
+    shared = next(text for text in others if "mirror.group" in text)
+    file.write_text(shared + with_flows, encoding="utf-8")
+    assert MirrorConfig.from_settings(read_settings(file)).group == "hub"
     assert [each.name for each in found[0]["west"].flows] == ["west"]
     first = found[2]["east"].flow_of("page_views")
     assert first is not None
@@ -131,6 +137,11 @@ def test_a_name_that_toml_refuses_without_quotes_is_explained(tmp_path: Path) ->
         file.write_text("\n".join(text), encoding="utf-8")
         with pytest.raises(ConfigurationError, match=r"\"topics\.exclude\" needs quotes"):
             read_settings(file)
+
+
+def test_a_group_needs_a_destination_that_refuses_older_copiers() -> None:
+    declared = {"topics": ["a"], "destination.mode": "append", "zookeeper.connect": "hub-zookeeper:2181"}
+    assert "zookeeper.connect: needs destination.mode" in refusal(**declared)
 
 
 def test_topics_are_chosen_in_one_way() -> None:

@@ -1,0 +1,1 @@
+"""Several mirror processes share the partitions of their sources: members, assignment, copier epochs."""

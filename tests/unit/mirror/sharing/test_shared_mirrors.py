@@ -1,0 +1,143 @@
+"""Mirrors that share the partitions of two live clusters, all in this process: who copies what, and who is refused."""
+
+from collections import Counter
+from typing import Any
+
+import trio
+
+from pipeline.mirror.service import MirrorService
+from pipeline.model import TopicPartition
+from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
+from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, publish, read, until, until_copied
+
+PARTITIONS = 4
+SETTINGS: dict[str, Any] = {"zookeeper.session.timeout.ms": 1000}
+WELL = {"caught_up", "copying"}
+
+
+def states(service: MirrorService, source: str = "east") -> dict[int, str]:
+    found = next(one for one in service.status()["sources"] if one["name"] == source)
+    return {each["partition"]: each["state"] for each in found["partitions"]}
+
+
+def owned(service: MirrorService) -> set[int]:
+    return {number for number, state in states(service).items() if state in WELL}
+
+
+async def until_shared(*services: MirrorService) -> None:
+    """Wait until each partition is copied by one of these, and all of them know it."""
+
+    def is_shared() -> bool:
+        counts = Counter(state for service in services for state in states(service).values())
+        held = [number for service in services for number in owned(service)]
+        elsewhere = PARTITIONS * (len(services) - 1)
+        return sorted(held) == list(range(PARTITIONS)) and counts["elsewhere"] == elsewhere
+
+    await until(is_shared)
+
+
+async def publish_all(site: Site, value: bytes) -> None:
+    for number in range(PARTITIONS):
+        await publish(site.east, value, partition=number)
+
+
+async def until_all_copied(site: Site, *values: bytes) -> None:
+    for number in range(PARTITIONS):
+        await until_copied(site.hub, TopicPartition("clicks", number), *values)
+
+
+async def test_partitions_are_shared_and_taken_over(site: Site) -> None:
+    zookeeper = MemoryZooKeeper()
+    await make(site.east, partitions=PARTITIONS)
+    async with zookeeper.open() as client, site.mirroring(client, **SETTINGS) as first:
+        async with zookeeper.open() as other, site.mirroring(other, **SETTINGS) as second:
+            await until_shared(first, second)
+            assert len(owned(first)) == len(owned(second)) == 2
+            await publish_all(site, b"a")
+            await until_all_copied(site, b"a")
+            group = second.status()["group"]
+            assert group["unowned"] == 0
+            assert [each["partitions"] for each in group["members"]] == [2, 2]
+            assert group["leader"] in {each["member"] for each in group["members"]}
+            unknown = [source["unknown_lags"] for source in second.status()["sources"]]
+            assert unknown == [0, 0]
+        await until_shared(first)
+        await publish_all(site, b"b")
+        await until_all_copied(site, b"a", b"b")
+
+
+async def test_a_member_that_others_hold_for_dead_is_refused_and_doubles_nothing(site: Site) -> None:
+    """Its session has ended, and it does not know it: a paused process, or one that is cut off from ZooKeeper."""
+    zookeeper = MemoryZooKeeper()
+    await make(site.east, partitions=PARTITIONS)
+    async with zookeeper.open() as client, site.mirroring(client, **SETTINGS) as first:
+        async with zookeeper.open() as other, site.mirroring(other, **SETTINGS) as second:
+            await until_shared(first, second)
+            assert isinstance(other, MemoryClient)
+            taken_over = owned(second)
+            other.history.suspended()
+            zookeeper.znodes.remove_ephemerals(other.session)
+            await until(lambda: owned(first) == set(range(PARTITIONS)))
+            await publish_all(site, b"a")
+            await until_all_copied(site, b"a")
+            await until(lambda: {states(second)[number] for number in taken_over} == {"waiting"})
+            source = next(one for one in second.status()["sources"] if one["name"] == "east")
+            reasons = {each["error"] for each in source["partitions"] if each["partition"] in taken_over}
+            assert all("has a newer copier" in (reason or "") for reason in reasons)
+            await publish_all(site, b"b")
+            await until_all_copied(site, b"a", b"b")
+            other.become_connected(zookeeper.new_session())
+            await until_shared(first, second)
+        await publish_all(site, b"c")
+        await until_all_copied(site, b"a", b"b", b"c")
+
+
+async def test_a_partition_without_a_live_member_is_shown(site: Site) -> None:
+    zookeeper = MemoryZooKeeper()
+    await make(site.east, partitions=PARTITIONS)
+    async with zookeeper.open() as client, site.mirroring(client, **SETTINGS) as first:
+        await until_shared(first)
+    async with zookeeper.open() as client:
+        assert isinstance(client, MemoryClient)
+        zookeeper.stop()
+        async with site.mirroring(client, **SETTINGS) as alone:
+            await until(lambda: set(states(alone).values()) == {"unowned"})
+            group = alone.status()["group"]
+            assert (group["is_registered"], group["unowned"]) == (False, PARTITIONS + 2)
+            zookeeper.start()
+            await until_shared(alone)
+
+
+async def test_a_mirror_without_the_group_is_refused_in_words_and_one_member_goes_on(site: Site) -> None:
+    zookeeper = MemoryZooKeeper()
+    await make(site.east)
+    async with zookeeper.open() as client, site.mirroring(client, **SETTINGS):
+        await publish(site.east, b"a")
+        await until_copied(site.hub, CLICKS, b"a")
+    await publish(site.east, b"b")
+    async with site.mirroring() as outsider:
+        await until(lambda: states(outsider) == {0: "halted"})
+        found = outsider.status()["sources"][0]["partitions"][0]
+        assert "Give this mirror their zookeeper.connect and mirror.group" in found["error"]
+        assert "give a mirror without a group the zookeeper.connect" in found["advice"]
+    assert await read(site.hub, CLICKS) == [(0, b"a")]
+    async with zookeeper.open() as client, site.mirroring(client, **SETTINGS):
+        await until_copied(site.hub, CLICKS, b"a", b"b")
+
+
+async def test_a_group_takes_over_from_a_mirror_that_runs_alone(site: Site) -> None:
+    zookeeper = MemoryZooKeeper()
+    await make(site.east)
+    async with site.mirroring() as before:
+        await publish(site.east, b"a")
+        await until_copied(site.hub, CLICKS, b"a")
+        async with zookeeper.open() as client, site.mirroring(client, **SETTINGS):
+            with trio.fail_after(DEADLINE_S):
+                while await client.exists("/mirrors/mirror/assignment") is None:
+                    await trio.sleep(0.01)
+            await publish(site.east, b"b")
+            await until_copied(site.hub, CLICKS, b"a", b"b")
+            await publish(site.east, b"c")
+            await until_copied(site.hub, CLICKS, b"a", b"b", b"c")
+            last = before.status()["sources"][0]["partitions"][0]["last_error"]
+            assert "belongs to a group of mirrors" in last["error"]

@@ -39,13 +39,18 @@ class SimulatedCluster:
         nursery: trio.Nursery,
         trace: Trace,
         seed: str,
+        name: str = "broker",
+        network: SimulatedNetwork | None = None,
     ) -> None:
+        """`name` begins the names of its machines. `network` is its share of a network that joins several clusters."""
         self.rng = random.Random(f"cluster {seed}")
+        self.name = name
         self.trace = trace
         self.schedule = current_schedule()
         slow = self.rng.choice([0.0, 0.01, 0.1])
-        self.network = SimulatedNetwork(self.schedule, random.Random(f"network {seed}"), slow)
-        self.zookeeper = SimulatedZooKeeper(self.schedule, random.Random(f"zookeeper {seed}"), trace)
+        self.network = network or SimulatedNetwork(self.schedule, random.Random(f"network {seed}"), slow)
+        servers = "zookeeper" if network is None else f"{name}-zk"
+        self.zookeeper = SimulatedZooKeeper(self.schedule, random.Random(f"zookeeper {seed}"), trace, servers)
         self.inside = Inside(self.zookeeper, WatermarkRules(int(settings["min.insync.replicas"])))
         self.machines = [
             Machine(
@@ -57,6 +62,7 @@ class SimulatedCluster:
                 inside=self.inside,
                 trace=trace,
                 seed=seed,
+                cluster=name,
             )
             for number in range(1, brokers + 1)
         ]

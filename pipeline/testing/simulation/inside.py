@@ -10,7 +10,7 @@ from pipeline.broker.replication.partition import Partition
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.observation import ObservedPartition
-from pipeline.testing.simulation.observer import Appends, LifeObserver
+from pipeline.testing.simulation.observer import Appends, LifeObserver, LogWatch
 from pipeline.testing.simulation.partition_znodes import TOPICS_PATH
 from pipeline.testing.simulation.process import PROCESS, Process
 from pipeline.testing.simulation.removal_rules import RemovalRules, WatchedFiles
@@ -34,6 +34,8 @@ class Inside:
     removals: RemovalRules = field(default_factory=RemovalRules)
     synced: SyncedRules = field(default_factory=SyncedRules)
     starts: StartRules = field(default_factory=StartRules)
+    watch: LogWatch | None = None
+    """A watch over all logs, for rules that concern more than this cluster."""
     _serving: dict[BrokerId, tuple[Process, Replicas]] = field(default_factory=dict)
     _joined: dict[tuple[TopicPartition, int], Offset] = field(default_factory=dict)
 
@@ -52,7 +54,9 @@ class Inside:
 
     def observer(self, broker: BrokerId, life: int) -> LifeObserver:
         """The observer of a broker's life."""
-        return LifeObserver(self.appends, lambda partition: self._opened(broker, partition), broker, life)
+        return LifeObserver(
+            self.appends, lambda partition: self._opened(broker, partition), broker, life, watch=self.watch
+        )
 
     def _opened(self, broker: BrokerId, partition: ObservedPartition) -> None:
         assert isinstance(partition, Partition)

@@ -43,9 +43,10 @@ class Machine:
         inside: Inside,
         trace: Trace,
         seed: str,
+        cluster: str,
     ) -> None:
         self.id = BrokerId(broker_id)
-        self.name = f"broker-{broker_id}"
+        self.name = f"{cluster}-{broker_id}"
         self.host = network.host(self.name)
         self.handle: BrokerHandle | None = None
         self.connection: SimulatedConnection | None = None

@@ -34,7 +34,7 @@ Link = tuple[str, str]
 
 
 class SimulatedNetwork:
-    """All hosts and the links between them."""
+    """All hosts and the links between them. Cuts and delays of one `share` are independent of those of the others."""
 
     def __init__(self, schedule: Schedule, rng: random.Random, slow: float) -> None:
         self.schedule = schedule
@@ -44,7 +44,16 @@ class SimulatedNetwork:
         self._cut: dict[Link, None] = {}
         self._late_s: dict[Link, float] = {}
         self._channels: dict[Link, list[Channel]] = {}
+        self._shares = [self]
         self.numbers = itertools.count(1)
+
+    def share(self) -> "SimulatedNetwork":
+        """Return a network of the same hosts and links, for another part of the run to cut and heal."""
+        other = SimulatedNetwork(self.schedule, self.rng, self._slow)
+        other._hosts, other._channels, other._shares = self._hosts, self._channels, self._shares
+        other.numbers = self.numbers
+        self._shares.append(other)
+        return other
 
     def host(self, name: str) -> "Host":
         """The host of this name; made when first asked for."""
@@ -59,8 +68,8 @@ class SimulatedNetwork:
     def channel(self, source: str, target: str) -> Channel:
         """A new one over this link."""
         link = source, target
-        channel = Channel(self.schedule, lambda: self.delay_s() + self._late_s.get(link, 0.0))
-        if link in self._cut:
+        channel = Channel(self.schedule, lambda: self.delay_s() + self._late(link))
+        if self._is_cut(link):
             channel.cut()
         self._channels.setdefault(link, []).append(channel)
         return channel
@@ -84,8 +93,15 @@ class SimulatedNetwork:
         self._late_s.clear()
         cut, self._cut = list(self._cut), {}
         for link in cut:
-            for channel in list(self._channels.get(link, ())):
-                channel.heal()
+            if not self._is_cut(link):
+                for channel in list(self._channels.get(link, ())):
+                    channel.heal()
+
+    def _is_cut(self, link: Link) -> bool:
+        return any(link in share._cut for share in self._shares)
+
+    def _late(self, link: Link) -> float:
+        return sum(share._late_s.get(link, 0.0) for share in self._shares)
 
 
 class Host:

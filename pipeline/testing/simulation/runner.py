@@ -1,8 +1,11 @@
 """Runs a seed in a process of its own or not, and says what came of it as a value that can be sent."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pipeline.testing.simulation.plan import RunPlan
+from pipeline.testing.simulation.mirrors.plan import SitePlan, site_plan_for
+from pipeline.testing.simulation.mirrors.scenario import simulate_site
+from pipeline.testing.simulation.plan import Result, RunPlan
 from pipeline.testing.simulation.plans import plan_for
 from pipeline.testing.simulation.scenario import simulate
 
@@ -27,13 +30,21 @@ class Verdict:
 
 
 def run_seed(seed: int) -> Verdict:
-    """Simulate one seed."""
+    """Simulate the cluster of a seed."""
     return run_plan(plan_for(seed))
 
 
-def run_plan(plan: RunPlan) -> Verdict:
+def run_site_seed(seed: int) -> Verdict:
+    """Simulate the site of a seed."""
+    return run_plan(site_plan_for(seed))
+
+
+SCENARIOS: Mapping[str, Callable[[int], Verdict]] = {"cluster": run_seed, "mirror": run_site_seed}
+
+
+def run_plan(plan: RunPlan | SitePlan) -> Verdict:
     """Simulate."""
-    result = simulate(plan)
+    result: Result = simulate_site(plan) if isinstance(plan, SitePlan) else simulate(plan)
     return Verdict(
         seed=plan.seed,
         problems=tuple(result.problems),

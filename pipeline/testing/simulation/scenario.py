@@ -4,10 +4,7 @@ The cluster starts; clients work while things go wrong; everything is healed; th
 (`recovery`) and take writes; the replicas must be equal and hold what was promised.
 """
 
-import os
 import random
-import tempfile
-import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +17,6 @@ from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
-from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.record import iterate_records
 from pipeline.testing.simulation.accounts import ACCOUNTS, Accounts, Entry
 from pipeline.testing.simulation.administration import Administration
@@ -32,8 +28,8 @@ from pipeline.testing.simulation.faults import Faults
 from pipeline.testing.simulation.group_members import GroupMembers
 from pipeline.testing.simulation.history import Acknowledged, check_history, check_survivors
 from pipeline.testing.simulation.plan import Result, RunPlan
-from pipeline.testing.simulation.process import run_simulated
 from pipeline.testing.simulation.recovery import LOOK_S, RECOVERY_S, FailedError, Recovery, until, within
+from pipeline.testing.simulation.run_in_directory import run_in_directory
 from pipeline.testing.simulation.sightings import SIGHTINGS, Sightings
 from pipeline.testing.simulation.start_rules import watched_log_starts
 from pipeline.testing.simulation.trace import Trace
@@ -41,8 +37,6 @@ from pipeline.testing.simulation.watermark_rules import watched_high_watermarks
 from pipeline.testing.simulation.workload import CLIENTS, Workload
 
 START_S = 60.0
-MEMORY = Path("/dev/shm")
-"""Where the disks are if there is such a folder: nothing survives there, and nothing has to."""
 CLIENT_HOST = "client"
 
 
@@ -255,19 +249,6 @@ async def _run_in(directory: Path, plan: RunPlan, result: Result) -> None:
 
 def simulate(plan: RunPlan) -> Result:
     """Run it."""
-    trace = Trace()
-    result = Result(plan.seed, trace)
-    held_bytes = OPENED_BATCHES.held_bytes
-    where = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="simulation-", dir=where) as name, plan.variant():
-        trace.directory = name
-        try:
-            run_simulated(lambda: _run_in(Path(name), plan, result), plan.seed, trace)
-        except Exception as error:
-            result.problems.append("the simulation itself failed: " + "".join(traceback.format_exception(error)))
-    result.problems += trace.faults_of_code
-    if OPENED_BATCHES.held_bytes != held_bytes:
-        result.problems.append(
-            f"{OPENED_BATCHES.held_bytes - held_bytes} bytes are charged for batches that nobody opens"
-        )
+    result = Result(plan.seed, Trace())
+    run_in_directory(result, plan.variant, lambda directory: _run_in(directory, plan, result))
     return result

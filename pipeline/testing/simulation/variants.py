@@ -4,9 +4,8 @@ Each variant replaces a method for the length of a run.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -42,48 +41,8 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.signals import Wakeup
 from pipeline.testing.faulty_files import FaultyFile
-from pipeline.testing.simulation.plan import RunPlan, Variant
-from pipeline.testing.simulation.plans import plan_for
+from pipeline.testing.simulation.broken_variant import BrokenVariant, both, do_nothing, giving, replacing
 from pipeline.testing.simulation.process import PROCESS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenVariant:
-    """A rule that is not kept."""
-
-    rule: str
-    breaks: Variant
-    first_seed: int = 1
-    every: int = 1
-    """One seed of so many meets it often; `first_seed` is one of these, known to show it or to come soon before."""
-
-    def seeds(self, last: int) -> Iterator[int]:
-        """Yield all seeds up to the last one, those first that meet it often."""
-        likely = range(self.first_seed % self.every or self.every, last + 1, self.every)
-        yield from sorted(likely, key=lambda seed: seed < self.first_seed)
-        yield from (seed for seed in range(1, last + 1) if seed not in likely)
-
-    def plan(self, seed: int) -> RunPlan:
-        """Return the plan of this seed, with the rule broken."""
-        return replace(plan_for(seed), variant=self.breaks)
-
-
-def _replacing(owner: Any, name: str, replacement: Callable[[Any], Any]) -> Variant:
-    """`replacement` gets what it replaces."""
-
-    @contextmanager
-    def replaced() -> Generator[None]:
-        known = owner.__dict__.get(name)
-        setattr(owner, name, replacement(getattr(owner, name)))
-        try:
-            yield
-        finally:
-            if known is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, known)
-
-    return replaced
 
 
 def _truncating_to_high_watermark(follow: Any) -> Any:
@@ -154,10 +113,6 @@ def _electing_any_live_one(judge: Any) -> Any:
 
 def _claiming_no_epoch(state: PartitionState, own: BrokerId, _spent: LeaderEpoch) -> PartitionState | None:
     return state if state.leader == own else None
-
-
-async def _do_nothing(_owner: Any) -> None:
-    await trio.sleep_forever()
 
 
 async def _leave_nothing(*_args: Any) -> Sequence[Any]:
@@ -292,39 +247,23 @@ def _holding_any_of_the_name(_holds: Any) -> Any:
     return broken
 
 
-def _both(first: Variant, second: Variant) -> Variant:
-    @contextmanager
-    def broken() -> Generator[None]:
-        with first(), second():
-            yield
-
-    return broken
-
-
-def _giving(value: object) -> Callable[[Any], Any]:
-    def replacement(_known: Any) -> Any:
-        return lambda *_args, **_options: value
-
-    return replacement
-
-
 VARIANTS: Mapping[str, BrokenVariant] = {
     "acknowledges before replication": BrokenVariant(
         rule="acks=all waits until all in-sync replicas have the record",
-        breaks=_replacing(leadership.Leadership, "commit_wait", _giving(None)),
+        breaks=replacing(leadership.Leadership, "commit_wait", giving(None)),
     ),
     "truncates to the high watermark": BrokenVariant(
         rule="a follower cuts its log where its leader's differs, never at its high watermark (KIP-101)",
-        breaks=_replacing(ReplicaFetcher, "follow", _truncating_to_high_watermark),
+        breaks=replacing(ReplicaFetcher, "follow", _truncating_to_high_watermark),
     ),
     "does not truncate": BrokenVariant(
         rule="a follower compares its log with its leader's before it fetches (KIP-101)",
-        breaks=_replacing(FetchPlan, "_begin", _comparing_nothing),
+        breaks=replacing(FetchPlan, "_begin", _comparing_nothing),
         first_seed=5,
     ),
     "joins the ISR too early": BrokenVariant(
         rule="a replica joins the ISR when it has all that is committed, and the start of the leader's epoch",
-        breaks=_replacing(
+        breaks=replacing(
             LeaderState,
             "_can_join",
             lambda _: lambda _state, _replica, progress: progress.log_end_offset != UNKNOWN,
@@ -332,11 +271,11 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "counts followers of older epochs": BrokenVariant(
         rule="the high watermark counts what followers fetched in this leader epoch",
-        breaks=_replacing(LeaderState, "__post_init__", _knowing_followers_of_older_epochs),
+        breaks=replacing(LeaderState, "__post_init__", _knowing_followers_of_older_epochs),
     ),
     "counts a removal before it is written": BrokenVariant(
         rule="a member of the ISR counts until ZooKeeper has it no more",
-        breaks=_replacing(
+        breaks=replacing(
             LeaderState,
             "maximal_isr",
             lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
@@ -345,155 +284,155 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "shows what is not committed": BrokenVariant(
         rule="consumers see nothing behind the high watermark",
-        breaks=_replacing(FetchReading, "_end_of", _reading_to_the_end),
+        breaks=replacing(FetchReading, "_end_of", _reading_to_the_end),
     ),
     "shows what is not flushed": BrokenVariant(
         rule="consumers of a topic with visibility=flushed see nothing that a loss of power takes away",
-        breaks=_replacing(Partition, "advance_high_watermark", _advancing_to_the_end),
+        breaks=replacing(Partition, "advance_high_watermark", _advancing_to_the_end),
         first_seed=20,
         every=10,
     ),
     "leads on without its tail": BrokenVariant(
         rule="a replica that may have lost its tail leaves the ISR before it registers (KIP-966)",
-        breaks=_replacing(lost_replicas, "leave_lost", lambda _: _leave_nothing),
+        breaks=replacing(lost_replicas, "leave_lost", lambda _: _leave_nothing),
         first_seed=9,
         every=16,
     ),
     "leads on without a claim": BrokenVariant(
         rule="a broker begins another epoch before it leads on after a start or a lost session",
-        breaks=_replacing(own_states, "claimed_state", lambda _: _claiming_no_epoch),
+        breaks=replacing(own_states, "claimed_state", lambda _: _claiming_no_epoch),
     ),
     "epoch not checked": BrokenVariant(
         rule="a leader answers those alone who know its leader epoch (KIP-320)",
-        breaks=_replacing(BrokerContext, "find_partition_of", _finding_in_any_epoch),
+        breaks=replacing(BrokerContext, "find_partition_of", _finding_in_any_epoch),
         first_seed=158,
         every=16,
     ),
     "controller epoch not checked": BrokenVariant(
         rule="a controller writes only while it is the last one, and over the states that it has seen",
-        breaks=_replacing(reign, "write_states", _writing_over_anything),
+        breaks=replacing(reign, "write_states", _writing_over_anything),
         first_seed=9,
     ),
     "elects a replica that is not in sync": BrokenVariant(
         rule="a leader is elected from the ISR",
-        breaks=_replacing(controller_plan, "judge", _electing_any_live_one),
+        breaks=replacing(controller_plan, "judge", _electing_any_live_one),
         first_seed=3,
     ),
     "answers its end too early": BrokenVariant(
         rule="a new leader tells its end once its high watermark has reached the start of its epoch (KIP-207)",
-        breaks=_replacing(leadership.Leadership, "is_behind_epoch", lambda _: property(lambda _partition: False)),
+        breaks=replacing(leadership.Leadership, "is_behind_epoch", lambda _: property(lambda _partition: False)),
         first_seed=2,
     ),
     "takes a missing znode for a deletion": BrokenVariant(
         rule="a log is removed for a record of its topic's deletion alone",
-        breaks=_replacing(strays, "find_deleted", _finding_all_deleted),
+        breaks=replacing(strays, "find_deleted", _finding_all_deleted),
         first_seed=68,
         every=12,
     ),
     "takes a replica that was never here for a lost one": BrokenVariant(
         rule="a topic that is created while its brokers are dead gets a leader when these are back",
-        breaks=_replacing(LogDirectories, "may_have_served", _giving(True)),
+        breaks=replacing(LogDirectories, "may_have_served", giving(True)),
         first_seed=9,
         every=16,
     ),
     "takes the log of a deleted topic for its successor's": BrokenVariant(
         rule="a recreated topic lacks nothing because a log of the deleted one lacks its tail",
-        breaks=_replacing(Replicas, "lacks", _lacking_by_name),
+        breaks=replacing(Replicas, "lacks", _lacking_by_name),
         first_seed=9,
         every=16,
     ),
     "removes a log that an ISR counts on": BrokenVariant(
         rule="a broker leaves the ISR before it removes a log that was moved away",
-        breaks=_replacing(strays.StrayKeeper, "_released", lambda _: _release_all),
+        breaks=replacing(strays.StrayKeeper, "_released", lambda _: _release_all),
         first_seed=5,
         every=2,
     ),
     "trusts the wall clock": BrokenVariant(
         rule="who is in sync is measured with a clock that never goes back",
-        breaks=_replacing(leadership, "trio", lambda _: _WallTime()),
+        breaks=replacing(leadership, "trio", lambda _: _WallTime()),
         first_seed=3,
     ),
     "a stale timer removes a living group": BrokenVariant(
         rule="a timer of a group that went away touches no later group of its name",
-        breaks=_replacing(GroupEntries, "holds", _holding_any_of_the_name),
+        breaks=replacing(GroupEntries, "holds", _holding_any_of_the_name),
         first_seed=6,
     ),
     "waits for what was replaced": BrokenVariant(
         rule="a broker that loses sessions again before it has joined follows the cluster afterwards",
-        breaks=_both(
-            _replacing(ReplicaAssigner, "pause", _replacing_wakeup("_resumed")),
-            _replacing(Membership, "_lost", _replacing_wakeup("_registered")),
+        breaks=both(
+            replacing(ReplicaAssigner, "pause", _replacing_wakeup("_resumed")),
+            replacing(Membership, "_lost", _replacing_wakeup("_registered")),
         ),
         first_seed=7,
         every=16,
     ),
     "does not follow its broker epoch": BrokenVariant(
         rule="a broker registers with the broker epoch that ZooKeeper has, also after others changed it",
-        breaks=_replacing(Membership, "keep_epoch", lambda _: _do_nothing),
+        breaks=replacing(Membership, "keep_epoch", lambda _: do_nothing),
         first_seed=71,
         every=16,
     ),
     "counts fetches of a former life": BrokenVariant(
         rule="what a replica fetched counts for the broker epoch in which it fetched alone (KIP-903)",
-        breaks=_both(
-            _replacing(LeaderState, "counts", _giving(True)),
-            _replacing(IsrWriter, "_state_change", _demanding_no_epochs),
+        breaks=both(
+            replacing(LeaderState, "counts", giving(True)),
+            replacing(IsrWriter, "_state_change", _demanding_no_epochs),
         ),
         first_seed=9,
         every=16,
     ),
     "adds partitions during a move": BrokenVariant(
         rule="a topic does not grow while one of its partitions is moved",
-        breaks=_replacing(topic_changes, "check_not_reassigned", _giving(None)),
+        breaks=replacing(topic_changes, "check_not_reassigned", giving(None)),
         first_seed=31,
         every=2,
     ),
     "counts replicas that a move adds": BrokenVariant(
         rule="the only replica of a partition leads on with what is left, moved or not",
-        breaks=_replacing(PartitionView, "origin_replicas", lambda _: property(lambda view: view.replicas)),
+        breaks=replacing(PartitionView, "origin_replicas", lambda _: property(lambda view: view.replicas)),
         first_seed=41,
         every=16,
     ),
     "ignores older states": BrokenVariant(
         rule="states that go back are followed",
-        breaks=_replacing(PartitionView, "with_newer", _knowing_no_older_states),
+        breaks=replacing(PartitionView, "with_newer", _knowing_no_older_states),
         first_seed=8,
         every=12,
     ),
     "uses spent leader epochs again": BrokenVariant(
         rule="a leader epoch that was used before ZooKeeper went back is not used again",
-        breaks=_both(
-            _replacing(PartitionView, "with_newer", _spending_no_epochs),
-            _replacing(replicas, "spent_epoch", _giving(None)),
+        breaks=both(
+            replacing(PartitionView, "with_newer", _spending_no_epochs),
+            replacing(replicas, "spent_epoch", giving(None)),
         ),
         first_seed=8,
         every=12,
     ),
     "does not look for lost states": BrokenVariant(
         rule="the state of a partition that ZooKeeper lost is written again within 30 s",
-        breaks=_replacing(reign.Reign, "_check_states_for_ever", lambda _: _do_nothing),
+        breaks=replacing(reign.Reign, "_check_states_for_ever", lambda _: do_nothing),
         first_seed=8,
         every=12,
     ),
     "deletes what is not committed": BrokenVariant(
         rule="DeleteRecords takes nothing behind the high watermark",
-        breaks=_replacing(Partition, "delete_records", _deleting_what_is_not_committed),
+        breaks=replacing(Partition, "delete_records", _deleting_what_is_not_committed),
         first_seed=3,
         every=4,
     ),
     "retention takes too much": BrokenVariant(
         rule="what retention leaves reaches retention.bytes",
-        breaks=_replacing(expiry, "count_expired", _one_more),
+        breaks=replacing(expiry, "count_expired", _one_more),
         first_seed=3,
         every=4,
     ),
     "forgets its producers": BrokenVariant(
         rule="a batch that was taken before is not taken again",
-        breaks=_replacing(ProducerStates, "check", _giving(None)),
+        breaks=replacing(ProducerStates, "check", giving(None)),
     ),
     "ignores failed syncs": BrokenVariant(
         rule="nothing is acknowledged that the disk refused to sync",
-        breaks=_replacing(FaultyFile, "sync", _ignoring(StorageError)),
+        breaks=replacing(FaultyFile, "sync", _ignoring(StorageError)),
         first_seed=10,
         every=10,
     ),

@@ -60,7 +60,8 @@ class _Call(Generic[_Answer]):
 class SimulatedZooKeeper:
     """The servers. `open_session` gives a client of them."""
 
-    def __init__(self, schedule: Schedule, rng: random.Random, trace: Trace) -> None:
+    def __init__(self, schedule: Schedule, rng: random.Random, trace: Trace, name: str = "zookeeper") -> None:
+        self.name = name
         self.znodes = Znodes(self._wake)
         self.partitions = PartitionZnodes(self.znodes)
         self.schedule = schedule
@@ -269,7 +270,7 @@ class SimulatedConnection:
 
         def time_out() -> None:
             if self._silences == silence and session in self._zookeeper.live_sessions:
-                self._zookeeper.trace.add("zookeeper", f"session of {self._process.name} has timed out")
+                self._zookeeper.trace.add(self._zookeeper.name, f"session of {self._process.name} has timed out")
                 self._zookeeper.end_session(session)
 
         self._zookeeper.schedule.after(self.session_timeout_s, time_out)

@@ -1,0 +1,1 @@
+"""A simulated site: live clusters and a hub, mirrors between them, and the rules that replicas and lags must keep."""

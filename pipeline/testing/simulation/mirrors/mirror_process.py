@@ -1,0 +1,168 @@
+"""A simulated mirror process: the real mirror service on a host of its own, which is killed, stopped and paused.
+
+What its HTTP server would do is left out: the outsider reads the status and resumes partitions by calls. A process that
+is killed or paused answers none.
+"""
+
+import random
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig
+from pipeline.errors import PipelineError
+from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copying.resume import ResumeRequest
+from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.service import MirrorService
+from pipeline.model import HostPort
+from pipeline.testing.simulation.machine import EPOCH_MS
+from pipeline.testing.simulation.network import SimulatedNetwork
+from pipeline.testing.simulation.process import PROCESS, Process
+from pipeline.testing.simulation.trace import Trace
+
+CLIENT_ID = "pipeline-mirror"
+
+
+class SimulatedMirror:
+    """A mirror and its host. `run_until_stopped` runs one life of it."""
+
+    def __init__(
+        self,
+        name: str,
+        config: MirrorConfig,
+        hub: Sequence[HostPort],
+        *,
+        network: SimulatedNetwork,
+        trace: Trace,
+        seed: str,
+    ) -> None:
+        self.name = name
+        self.host = network.host(name)
+        self.process = Process(name, is_alive=False)
+        self.service: MirrorService | None = None
+        self._config = config
+        self._hub = tuple(hub)
+        self._trace = trace
+        self._random = random.Random(f"{name} {seed}")
+        self._skew_ms = self._random.randint(-200, 200)
+        self._lives = 0
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self._ended.set()
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True if there is a process, or will be by itself."""
+        return not self._ended.is_set() and not self._scope.cancel_called
+
+    @property
+    def answering(self) -> MirrorService | None:
+        """The service, if the process would answer a request now."""
+        return self.service if self.process.is_alive and not self.process.is_stopped else None
+
+    def clock(self) -> int:
+        """Return the wall clock of this host, which is a little wrong, or very wrong."""
+        return EPOCH_MS + self._skew_ms + int(trio.current_time() * 1000)
+
+    @property
+    def clock_error_s(self) -> float:
+        """Error of the wall clock in seconds."""
+        return abs(self._skew_ms) / 1000
+
+    def set_clock(self, by_ms: int) -> None:
+        """Set the wall clock forward, or (below 0) back."""
+        self._trace.add(self.name, f"CLOCK {by_ms:+} ms")
+        self._skew_ms += by_ms
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self.process.is_alive:
+            self._trace.add(self.name, "KILLED")
+            self.process.is_alive = False
+            self.service = None
+            self.host.end_process(tells_peers=True)
+            self._scope.cancel()
+            if self.process.is_stopped:
+                self.process.go_on()
+
+    def stop(self) -> None:
+        """Ask the process to end, as SIGTERM does."""
+        self._trace.add(self.name, "STOP")
+        self._scope.cancel()
+
+    def pause(self) -> None:
+        """Stop the process as SIGSTOP does."""
+        if self.process.is_alive and not self.process.is_stopped:
+            self._trace.add(self.name, "PAUSED")
+            self.process.stop()
+
+    def go_on(self) -> None:
+        """End a pause."""
+        if self.process.is_stopped:
+            self._trace.add(self.name, "GOES ON")
+            self.process.go_on()
+
+    def resume(self, names: Sequence[str], source: str) -> None:
+        """Have the mirror skip the gaps of halted partitions, as `pipeline mirror resume --skip` does."""
+        if self.answering is not None and self._nursery is not None:
+            self._trace.add(self.name, f"RESUME {', '.join(names)} of {source}")
+            self._nursery.start_soon(
+                self._resume, self.answering, ResumeRequest(names=[*names], source=source, skip=True)
+            )
+
+    async def _resume(self, service: MirrorService, request: ResumeRequest) -> None:
+        try:
+            await service.resumption.resume(request)
+        except PipelineError as error:
+            self._trace.add(self.name, f"does not resume: {error}")
+
+    async def run_until_stopped(self) -> None:
+        """Run one life; return when it was stopped or killed."""
+        await self._ended.wait()
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+        self._lives += 1
+        process = self.process = Process(self.name)
+        self.host.has_power = True
+        self._trace.add(self.name, f"STARTS, life {self._lives}")
+        try:
+            with self._scope:
+                await self._live(process)
+        except trio.Cancelled:
+            raise
+        except Exception as error:
+            if process.is_alive:
+                self._trace.unexpected(self.name, "the mirror ended", error)
+        finally:
+            if process.is_alive:
+                process.is_alive = False
+                self.host.end_process(tells_peers=True)
+            self.service = self._nursery = None
+            self._ended.set()
+
+    def _connect(self, brokers: tuple[HostPort, ...]) -> AbstractAsyncContextManager[Cluster]:
+        return open_cluster(ClientConfig(bootstrap=brokers, client_id=CLIENT_ID), connect=self.host.connect)
+
+    async def _live(self, process: Process) -> None:
+        token = PROCESS.set(process)
+        try:
+            async with self._connect(self._hub) as hub:
+                service = MirrorService(
+                    self._config,
+                    lambda source: self._connect(source.bootstrap),
+                    hub,
+                    clock=self.clock,
+                    rng=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
+                    metrics=MirrorMetrics(CollectorRegistry()),
+                )
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(service.run)
+                    self.service, self._nursery = service, nursery
+        finally:
+            with suppress(ValueError):
+                PROCESS.reset(token)

@@ -1,0 +1,90 @@
+"""Appends at the sources and at the hub as they happen, and what must hold of each append to a replica.
+
+Invariants, whenever a leader of the hub appends a batch to a replica:
+
+  1. The source partition that the table has for the replica had this batch, at these offsets.
+  2. The batch begins where the replica ends, or the gap ledger names all offsets in between.
+  3. The source's leader epoch of the batch is recorded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.model import TopicPartition
+from pipeline.observation import ObservedPartition
+from pipeline.records.batch import BatchHeader
+from pipeline.testing.simulation.mirrors.journals import HubJournals
+from pipeline.testing.simulation.mirrors.logs import BatchIdentity
+from pipeline.testing.simulation.observer import Life
+from pipeline.testing.simulation.process import PROCESS
+
+MAX_PROBLEMS = 5
+
+
+@dataclass(eq=False)
+class SourceWatch:
+    """All batches that any replica of a source ever had, with their leader epochs."""
+
+    had: dict[TopicPartition, dict[BatchIdentity, int]] = field(default_factory=dict)
+    on_opened: Callable[[ObservedPartition], None] | None = None
+    """Called with each log that is opened, as it may have lost its end."""
+
+    def opened(self, _life: Life, partition: ObservedPartition) -> None:
+        """Report the log: what it has was appended before."""
+        if self.on_opened is not None:
+            self.on_opened(partition)
+
+    def appended(self, _life: Life, partition: ObservedPartition, headers: Sequence[BatchHeader]) -> None:
+        """Remember the batches."""
+        known = self.had.setdefault(partition.topic_partition, {})
+        for header in headers:
+            known[BatchIdentity.of(header)] = header.partition_leader_epoch
+
+    def truncated(self, life: Life, partition: ObservedPartition) -> None:
+        """Nothing: the log had the batches."""
+
+
+@dataclass(eq=False)
+class ReplicaWatch:
+    """Judges each append to a replica."""
+
+    sources: Mapping[str, SourceWatch]
+    journals: HubJournals
+    problems: list[str] = field(default_factory=list)
+    on_appended: Callable[[TopicPartition, int], None] | None = None
+    """Called with each new end of a replica's leader."""
+    _ends: dict[tuple[Life, TopicPartition], int] = field(default_factory=dict)
+
+    def opened(self, life: Life, partition: ObservedPartition) -> None:
+        """Remember where the log ends."""
+        self._ends[life, partition.topic_partition] = partition.log.log_end_offset
+
+    truncated = opened
+
+    def appended(self, life: Life, partition: ObservedPartition, headers: Sequence[BatchHeader]) -> None:
+        """Judge, if it leads."""
+        name = partition.topic_partition
+        end = self._ends[life, name]
+        self._ends[life, name] = partition.log.log_end_offset
+        process = PROCESS.get()
+        is_replica = partition.is_leader and not name.topic.startswith("_")
+        if is_replica and process is not None and process.is_alive and len(self.problems) < MAX_PROBLEMS:
+            self._judge(name, end, headers)
+        if is_replica and self.on_appended is not None:
+            self.on_appended(name, partition.log.log_end_offset)
+
+    def _judge(self, name: TopicPartition, end: int, headers: Sequence[BatchHeader]) -> None:
+        source = self.journals.source_of(name)
+        if source is None:
+            self.problems.append(f"{name}: a batch is appended, and the table does not know the replica")
+            return
+        had = self.sources[source[0]].had.get(source[1], {})
+        for header in headers:
+            batch = BatchIdentity.of(header)
+            if batch not in had:
+                self.problems.append(f"{name}: {batch} is appended, which {source} never had")
+            elif had[batch] not in self.journals.epochs(source):
+                self.problems.append(f"{name}: {batch} is appended, and its epoch {had[batch]} is not recorded")
+            if batch.base_offset > end and not self.journals.explained(source).covers(end, batch.base_offset - 1):
+                self.problems.append(f"{name}: {batch} is appended at {end}, and the ledger names no such gap")
+            end = batch.last_offset + 1

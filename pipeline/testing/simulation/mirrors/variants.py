@@ -1,0 +1,176 @@
+"""The mirror broken on purpose, one rule at a time, to see that the checks notice. For tests of the simulation."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import trio
+
+from pipeline.client.consumer import fetcher
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.mirror.copying import kept_offsets
+from pipeline.mirror.copying.copies import SourceCopies
+from pipeline.mirror.copying.destination import ReplicaPlace
+from pipeline.mirror.copying.high_watermarks import HighWatermarks
+from pipeline.mirror.copying.kept_offsets import KeptOffsets
+from pipeline.mirror.copying.progress import CopyProgress
+from pipeline.mirror.journals.epoch_journal import EpochJournal
+from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.table import PartitionTable, Proposal
+from pipeline.testing.simulation.broken_variant import BrokenVariant, both, giving, replacing
+from pipeline.testing.simulation.mirrors.plan import KINDS, site_plan_for
+
+
+def _remembering_its_position(locate: Any) -> Any:
+    async def broken(replicas: KeptOffsets, copy: Any) -> ReplicaPlace:
+        known = copy.progress.position
+        if known is None:
+            found: ReplicaPlace = await locate(replicas, copy)
+            return found
+        await trio.lowlevel.checkpoint()
+        return ReplicaPlace(source_offset=known, replica_end=known)
+
+    return broken
+
+
+def _demanding_no_end(raw_produce: Any) -> Any:
+    async def broken(*args: Any, **options: Any) -> Any:
+        return await raw_produce(*args, **{**options, "ends": None})
+
+    return broken
+
+
+def _recording_later(_record: Any) -> Any:
+    async def broken(journal: GapJournal, gap: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        journal.ledger.apply(gap)
+        journal._waiting[gap.key] = gap
+
+    return broken
+
+
+def _writing_what_waits(read_on: Any) -> Any:
+    async def broken(journal: GapJournal) -> None:
+        await read_on(journal)
+        waiting = [gap.encode() for gap in journal._waiting.values()]
+        if waiting:
+            await journal._topic.append(waiting, clock=journal._clock, rng=journal._rng)
+            journal._waiting.clear()
+
+    return broken
+
+
+def _remembering_epochs_alone(_add: Any) -> Any:
+    async def broken(journal: EpochJournal, added: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        for epochs in added:
+            journal._known[epochs.source, epochs.partition] = replace(journal._merged(epochs), replaces=False)
+
+    return broken
+
+
+def _entering_any_epoch(_enter: Any) -> Any:
+    def broken(state: Any, leader_epoch: int) -> bool:
+        state.leader_epoch = leader_epoch
+        return True
+
+    return broken
+
+
+def _appending_again(append: Any) -> Any:
+    def broken(log: UnifiedLog, batches: Any, headers: Any, *args: Any) -> Any:
+        end, position = int(log.log_end_offset), 0
+        if headers[0].base_offset < end:
+            moved = []
+            for header in headers:
+                batches[position : position + 8] = end.to_bytes(8, "big")
+                moved.append(header._replace(base_offset=end))
+                end, position = end + header.last_offset_delta + 1, position + header.size_bytes
+            headers = moved
+        return append(log, batches, headers, *args)
+
+    return broken
+
+
+def _counting_from_the_answer(note_answer: Any) -> Any:
+    def broken(copies: SourceCopies, partition: Any, high_watermark: int, _asked_at: float) -> None:
+        note_answer(copies, partition, high_watermark, trio.current_time())
+
+    return broken
+
+
+def _believing_new_leaders(_note_fetched: Any) -> Any:
+    def broken(watermarks: HighWatermarks, partition: Any, high_watermark: int, asked_at: float) -> None:
+        watermarks._copies.note_answer(partition, high_watermark, asked_at)
+
+    return broken
+
+
+def _taking_the_last(apply: Any) -> Any:
+    def broken(table: PartitionTable, proposal: Proposal) -> None:
+        table._by_source.pop((proposal.source.cluster, proposal.source.partition), None)
+        apply(table, proposal)
+
+    return broken
+
+
+_NO_END = replacing(kept_offsets, "raw_produce", _demanding_no_end)
+
+
+def _variant(rule: str, breaks: Any, first_seed: int) -> BrokenVariant:
+    """Return a variant that sites of the first seed's kind meet often."""
+    return BrokenVariant(rule=rule, breaks=breaks, plan_for=site_plan_for, first_seed=first_seed, every=KINDS)
+
+
+VARIANTS: Mapping[str, BrokenVariant] = {
+    "remembers its position": _variant(
+        "the position of a partition is the replica's log end offset, which is asked for after each failure",
+        both(_NO_END, replacing(KeptOffsets, "locate", _remembering_its_position)),
+        first_seed=3,
+    ),
+    "appends without an expected end": _variant(
+        "a batch is appended only to a log that ends where the mirror last saw it end",
+        _NO_END,
+        first_seed=43,
+    ),
+    "writes the ledger after the batch": _variant(
+        "offsets that the replica lacks are in the ledger before the first batch behind them",
+        both(replacing(GapJournal, "record", _recording_later), replacing(GapJournal, "read_on", _writing_what_waits)),
+        first_seed=14,
+    ),
+    "does not record epochs": _variant(
+        "a leader epoch of the source is recorded before its first batch is appended",
+        replacing(EpochJournal, "add", _remembering_epochs_alone),
+        first_seed=1,
+    ),
+    "does not ask where epochs end": _variant(
+        "a position is fetched in another leader epoch after the leader has confirmed it (KIP-320)",
+        replacing(fetcher, "enter_epoch", _entering_any_epoch),
+        first_seed=25,
+    ),
+    "appends retried batches again": _variant(
+        "a retry whose batch was appended before appends nothing",
+        both(_NO_END, replacing(UnifiedLog, "append_keeping_offsets", _appending_again)),
+        first_seed=2,
+    ),
+    "shows outdated lags": _variant(
+        "a lag is known while the source's last answer is fresh, and unknown after that",
+        replacing(CopyProgress, "is_fresh", giving(True)),
+        first_seed=10,
+    ),
+    "counts the age of an answer from its arrival": _variant(
+        "the age of a high watermark counts from the request",
+        replacing(SourceCopies, "note_answer", _counting_from_the_answer),
+        first_seed=11,
+    ),
+    "believes new leaders": _variant(
+        "a new leader's high watermark counts once it knows all that was acknowledged (KIP-207)",
+        replacing(HighWatermarks, "note_fetched", _believing_new_leaders),
+        first_seed=16,
+    ),
+    "takes the last record of the table": _variant(
+        "the first record that names a source partition counts",
+        replacing(PartitionTable, "apply", _taking_the_last),
+        first_seed=50,
+    ),
+}

@@ -1,0 +1,124 @@
+"""Sites of live clusters, a hub and mirrors: seeds that must pass, runs that must be equal, broken mirrors."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.mirror.copying.kept_offsets import KeptOffsets
+from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained, LogContent, compare, differ_within
+from pipeline.testing.simulation.mirrors.variants import VARIANTS
+from pipeline.testing.simulation.runner import run_plan
+
+SEEDS = 8
+LAST_SEED = 500
+"""The last one of the long run."""
+LAST_SEED_TO_NOTICE = 100
+
+
+def assert_pass(first: int, last: int) -> None:
+    count = last - first + 1
+    command = [sys.executable, "-m", "pipeline.testing.simulation", "--scenario", "mirror"]
+    command += ["--seeds", str(count), "--first-seed", str(first)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stdout.splitlines()[-1:] == [f"{count} passed, 0 failed"], ended.stdout[-20_000:] + ended.stderr
+    assert ended.returncode == 0
+
+
+def test_seeds_pass() -> None:
+    assert_pass(1, SEEDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(5400)
+def test_many_seeds_pass() -> None:
+    assert_pass(SEEDS + 1, LAST_SEED)
+
+
+@pytest.mark.parametrize("seed", [2, 5], ids=["two sources and two mirrors", "a source that loses records"])
+def test_a_seed_repeats_a_run_exactly(seed: int) -> None:
+    program = (
+        "from pipeline.testing.simulation.runner import run_site_seed\n"
+        f"verdict = run_site_seed({seed})\n"
+        "print(verdict.digest, len(verdict.trace))"
+    )
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert digests[0] == digests[1] != ""
+
+
+def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
+    kept = KeptOffsets.locate
+    for variant in VARIANTS.values():
+        with variant.breaks():
+            pass
+    assert KeptOffsets.locate is kept
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_broken_rule_is_noticed(name: str) -> None:
+    variant = VARIANTS[name]
+    for seed in variant.seeds(LAST_SEED_TO_NOTICE):
+        if not run_plan(variant.plan(seed)).has_passed:
+            return
+    pytest.fail(f"not noticed: {variant.rule}")
+
+
+A, B, C, OTHER = BatchIdentity(0, 4, 11), BatchIdentity(5, 5, 12), BatchIdentity(6, 9, 13), BatchIdentity(5, 9, 14)
+
+
+def log(*batches: BatchIdentity, start: int = 0) -> LogContent:
+    return LogContent(start=start, end=batches[-1].last_offset + 1, batches=batches)
+
+
+@pytest.mark.parametrize(
+    ("source", "replica", "gaps", "problems"),
+    [
+        (log(A, B, C), log(A, B, C), [], 0),
+        (log(A, B, C), log(A, C), [], 2),
+        (log(A, B, C), log(A, C), [(5, 5)], 0),
+        (log(A, OTHER), log(A, B, C), [], 3),
+        (log(A, OTHER), log(A, B, C), [(5, 8)], 2),
+        (log(A, OTHER), log(A, B, C), [(5, 7), (8, 9)], 0),
+        (log(C, start=6), log(A, B, C), [], 0),
+        (log(C, start=6), log(A, C), [], 1),
+        (log(A, B), log(A, BatchIdentity(5, 5, 99)), [(5, 5)], 1),
+        (log(A, B), log(A, A, B), [], 1),
+    ],
+    ids=[
+        "equal",
+        "a batch is missing",
+        "the ledger names it",
+        "the source lost batches",
+        "the ledger names a part",
+        "the ledger names all",
+        "the source deleted what was copied",
+        "the source deleted what was not",
+        "the source never had it",
+        "doubled",
+    ],
+)
+def test_a_replica_is_what_its_source_is_but_for_what_the_ledger_says(
+    source: LogContent, replica: LogContent, gaps: list[tuple[int, int]], problems: int
+) -> None:
+    found = list(compare("orders-0", source, replica, Explained(gaps), {A, B, C, OTHER}))
+    assert len(found) == problems, found
+
+
+def test_a_gap_is_true_if_the_logs_differ_within_it() -> None:
+    assert differ_within(log(A, OTHER), log(A, B, C), 5, 9)
+    assert not differ_within(log(A, OTHER), log(A, B, C), 0, 4)
+
+
+def test_a_log_continues_behind_all_ranges_that_touch() -> None:
+    explained = Explained([(10, 19), (20, 24), (30, 39)])
+    assert [explained.behind(end) for end in (9, 10, 24, 25, 30)] == [9, 25, 25, 25, 40]

@@ -17,6 +17,8 @@ from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import SourceCopies
 from pipeline.mirror.journals.pause_journal import PauseJournal
 from pipeline.mirror.journals.pauses import Pause, PauseScope
+from pipeline.mirror.journals.table import PartitionTable
+from pipeline.model import TopicPartition
 from pipeline.net.json_body import BodyRefusedError, error_response, read_body
 
 MAX_NAMES = 10_000
@@ -42,10 +44,16 @@ class NothingMeantError(PipelineError):
 
 
 class Pausing:
-    """Pauses and resumes what the sources copy. `sources` returns the copies of the present sources."""
+    """Pauses and resumes what the sources copy. `sources` returns the copies of the present sources.
 
-    def __init__(self, journal: PauseJournal, sources: Callable[[], Iterable[SourceCopies]]) -> None:
+    Names are looked up in the partition table, which also has the partitions that other mirrors of the hub copy.
+    """
+
+    def __init__(
+        self, journal: PauseJournal, table: PartitionTable, sources: Callable[[], Iterable[SourceCopies]]
+    ) -> None:
         self._journal = journal
+        self._table = table
         self._sources = sources
 
     def routes(self) -> list[BaseRoute]:
@@ -91,10 +99,11 @@ class Pausing:
         await self._journal.read_on()
         found = [pause.scope for pause in self._journal.pauses if _is_meant(pause.scope, request)]
         if not found:
-            for copies in self._sources():
-                for pause in (copies.pause_of(copy.source) for copy in copies.named(request.names, request.source)):
-                    if pause is not None:
-                        raise NothingMeantError(f"paused by the pause of {pause.scope}: resume {_options(pause)}")
+            named = self._partitions_by_name(request.source)
+            for copies, partition in (each for name in request.names for each in named.get(name, ())):
+                pause = copies.pause_of(partition)
+                if pause is not None:
+                    raise NothingMeantError(f"paused by the pause of {pause.scope}: resume {_options(pause)}")
         await self._journal.resume(found)
         self._follow()
         logger.info("resumed", scopes=list(map(str, found)))
@@ -118,20 +127,26 @@ class Pausing:
             if request.source is None:
                 raise NothingMeantError("name topics, partitions, a flow or a source")
             return [PauseScope(source=request.source)]
+        named = self._partitions_by_name(request.source)
         found: dict[PauseScope, None] = {}
         for name in request.names:
-            scopes = dict.fromkeys(scope for copies in sources for scope in _scopes_of(copies, name))
-            if not scopes:
+            if name not in named:
                 raise NothingMeantError(f"no partition that is mirrored bears the name {name}")
-            found |= scopes
+            for copies, (topic, number) in named[name]:
+                scope = PauseScope(source=copies.source, topic=topic, partition=None if name == topic else number)
+                found[scope] = None
         return list(found)
 
-
-def _scopes_of(copies: SourceCopies, name: str) -> Iterable[PauseScope]:
-    for copy in copies.named([name], None):
-        topic, number = copy.source
-        is_topic = name == topic
-        yield PauseScope(source=copies.source, topic=topic, partition=None if is_topic else number)
+    def _partitions_by_name(self, source: str | None) -> dict[str, list[tuple[SourceCopies, TopicPartition]]]:
+        """Return the partitions that flows select, of one source or of all, by their topics and by their own names."""
+        by_source = {copies.source: copies for copies in self._sources() if source in (None, copies.source)}
+        found: dict[str, list[tuple[SourceCopies, TopicPartition]]] = {}
+        for assignment in self._table.assignments():
+            copies, partition = by_source.get(assignment.source.cluster), assignment.source.partition
+            if copies is not None and copies.flows.flow_of(partition.topic) is not None:
+                for name in (partition.topic, str(partition)):
+                    found.setdefault(name, []).append((copies, partition))
+        return found
 
 
 def _is_meant(scope: PauseScope, request: PauseRequest) -> bool:

@@ -304,6 +304,9 @@ class MirrorStatus(Collector):
             yield GaugeMetricFamily(
                 "mirror_throttle_bytes_per_second", "Bound of the rate of all flows together.", value=total
             )
+        is_of_file = self.settings().get("is_of_file")
+        meaning = "1 if the settings in force are those of the mirror's file; NaN if that is not known."
+        yield GaugeMetricFamily("mirror_settings_of_file", meaning, value=_number(is_of_file))
         yield GaugeMetricFamily("mirror_pauses", "Pauses of the hub.", value=len(self.pauses()))
 
     @property

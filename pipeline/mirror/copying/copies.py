@@ -1,6 +1,5 @@
 """The state of a source's partitions: where each stands, why it rests, and when it is tried again."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -277,13 +276,6 @@ class SourceCopies:
                 self.withdrawn.add(copy.source)
             elif pause is None and was_paused:
                 self.locate_again(copy)
-
-    def named(self, names: Iterable[str], source: str | None) -> list[PartitionCopy]:
-        """Return the partitions of these names, each of a topic or a partition; none if this is another source."""
-        wanted = set(names)
-        if source not in (None, self.source):
-            return []
-        return [copy for copy in self.states.values() if copy.source.topic in wanted or str(copy.source) in wanted]
 
     def withdraw(self, copy: PartitionCopy) -> None:
         """Stop copying a partition, and forget it: no flow selects its topic any more."""

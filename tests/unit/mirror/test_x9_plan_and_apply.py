@@ -329,6 +329,7 @@ async def test_the_status_tells_whether_a_restart_would_change_the_settings(site
         new = mirror_settings("east", "west", refresh_interval_ms=300)
         assert (await apply(service, new))["is_of_file"] is False
         assert service.status()["settings"]["is_of_file"] is False
+        assert site.metrics.get_sample_value("mirror_settings_of_file") == 0
         in_file = new
         assert (await apply(service, new)) == {
             "version": service.status()["settings"]["version"],

@@ -11,7 +11,8 @@ from selenium.webdriver import Chrome
 
 from pipeline.client.admin.offsets import delete_records
 from pipeline.mirror.copying.copies import Advice
-from pipeline.mirror.journals.gaps import GapReason, gap_of
+from pipeline.mirror.journals.gaps import GapReason, gap_of, recreation_of
+from pipeline.mirror.journals.pauses import Pause, PauseScope
 from pipeline.mirror.page.status_page import StatusPage
 from pipeline.model import HostPort
 from pipeline.net.http import http_application, serve_http
@@ -253,3 +254,34 @@ async def test_the_choice_of_measure_and_period_changes_the_charts(window: Windo
         await window.run("document.querySelector('#periods [data-value=day]').click()")
         await window.until_true("document.querySelector('#periods [data-value=day]').ariaPressed === 'true'")
         await window.until("charts", "12,345")
+
+
+async def test_pauses_bounds_and_settings_that_differ_from_the_file_are_shown(window: Window) -> None:
+    async with serving_page(["east"]) as shown:
+        shown.copied(shown.add("east", "clicks"))
+        paused = shown.add("east", "clicks", 1)
+        shown.copied(paused)
+        paused.pause = Pause(scope=PauseScope(topic="clicks", partition=1), time_ms=clock())
+        flows = shown.status.flows
+        shown.status.flows = lambda: [flow | {"throttle_bytes_per_second": 5_000_000} for flow in flows()]
+        await window.open(shown.url)
+        await window.until("headline", "1 partition copied, 1 paused, without trouble")
+        await window.until("flows", "1 paused", "below its bound of 5.0 MB/s")
+        shown.status.settings = lambda: {"version": "x", "is_of_file": False, "file_error": None}
+        await window.until("reasons", "not those of the settings file")
+
+
+async def test_the_end_of_a_recreated_topic_is_shown_as_unknown(window: Window) -> None:
+    async with serving_page(["east"]) as shown:
+        copy = shown.add("east", "clicks")
+        gap = recreation_of(copy.assignment, 7, now_ms=clock(), cluster_id="an id", detail="topic id 1")
+        shown.copies["east"].end(copy.assignment, gap, "the topic was deleted and created again")
+        shown.gaps.ledger.apply(gap)
+        shown.gaps.is_read = True
+        await window.open(shown.url)
+        await window.until(
+            "troubled", "halted", "from offset 7 on (recreated): an unknown number of records", "--skip clicks-0"
+        )
+        await window.until("gaps", "recreated", "unknown")
+        assert "unknown" in await window.text("gap-totals")
+        assert await window.complaints() == []

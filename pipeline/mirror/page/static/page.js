@@ -54,6 +54,11 @@ function flowRow(flow) {
   const troubled = troubledOf(flow.states);
   const partitions = element("td", "number", count(flow.partitions));
   if (troubled) partitions.append(element("span", "small bad-text", `${count(troubled)} with trouble`));
+  if (flow.states.paused) partitions.append(element("span", "small", `${count(flow.states.paused)} paused`));
+  const rate = element("td", "number", `${bytes(flow.bytes_per_second)}/s`, element("span", "small", `${count(flow.offsets_per_second)} records/s`));
+  if (flow.throttle_bytes_per_second) {
+    rate.append(element("span", "small", `${flow.is_throttled ? "waits for" : "below"} its bound of ${bytes(flow.throttle_bytes_per_second)}/s`));
+  } else if (flow.is_throttled) rate.append(element("span", "small", "waits for the mirror's bound"));
   return element(
     "tr", "",
     element("td", "name", flow.name),
@@ -62,7 +67,7 @@ function flowRow(flow) {
     lagCell(flow, flow.lag_seconds, flow.least_lag.seconds, duration),
     lagCell(flow, flow.lag, flow.least_lag.offsets, count),
     lagCell(flow, flow.lag_bytes, flow.least_lag.bytes, bytes),
-    element("td", "number", `${bytes(flow.bytes_per_second)}/s`, element("span", "small", `${count(flow.offsets_per_second)} records/s`)),
+    rate,
     lastErrorCell(flow),
   );
 }
@@ -142,6 +147,9 @@ function reasonsOf(status, gaps) {
     if (parts.length) found.push(`flow ${flow.name}, of ${counted(flow.partitions, "partition")}: ${parts.join(", ")}`);
     for (const remark of flow.remarks) if (!remark.is_copied) found.push(`flow ${flow.name}: ${remark.topic} is ${remark.remark}`);
   }
+  const settings = status.settings || {};
+  if (settings.file_error) found.push(`the settings file cannot be read: ${settings.file_error}`);
+  if (settings.is_of_file === false) found.push("the settings in force are not those of the settings file, which a restart would use: pipeline mirror plan shows the difference");
   if (gaps && gaps.is_read && gaps.begin > 0) found.push("the ledger of gaps has lost its first records");
   return found;
 }
@@ -168,13 +176,15 @@ function showVerdict() {
   }
   const flows = last.status.flows;
   const partitions = flows.reduce((sum, flow) => sum + flow.partitions, 0);
+  const paused = flows.reduce((sum, flow) => sum + (flow.states.paused || 0), 0);
+  const resting = paused ? `, ${count(paused)} paused` : "";
   const lag = Math.max(0, ...flows.map((flow) => flow.lag_seconds || 0));
   const isUnread = partitions > 0 && flows.some((flow) => flow.partitions && flow.lag_seconds === null);
   by("verdict").className = reasons.length ? "bad" : "well";
   const behind = isUnread ? "" : `; the largest lag is ${duration(lag)}`;
   by("headline").textContent = reasons.length
     ? "The mirror needs attention"
-    : partitions ? `${counted(partitions, "partition")} copied, without trouble${behind}` : "No trouble, and no partitions to copy";
+    : partitions ? `${counted(partitions - paused, "partition")} copied${resting}, without trouble${behind}` : "No trouble, and no partitions to copy";
   const shown = reasons.slice(0, MAX_REASONS).map((reason) => element("li", "", reason));
   if (reasons.length > MAX_REASONS) shown.push(element("li", "", `and ${count(reasons.length - MAX_REASONS)} more`));
   by("reasons").replaceChildren(...shown);

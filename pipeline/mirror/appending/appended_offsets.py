@@ -49,6 +49,8 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.batch import iterate_headers
 
 PLANS_OF_ONE_RECORD = 1000
+IN_FLIGHT = 5
+"""Batches of a replica under way at once: brokers recognise the repetition of as many."""
 CHECKPOINT_S = 1.0
 """Time after which the place of a replica that gets nothing more is recorded, so that a restart need not search it."""
 CONFIRMED_FOR_S = 6 * 3600.0
@@ -82,7 +84,7 @@ class _Replica:
     end: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Append:
     """Batches of one replica that are being appended."""
 
@@ -93,6 +95,11 @@ class _Append:
     planned: deque[PlannedBatch] = field(default_factory=deque)
     """Plans of the first of `left` that are in the map."""
     result: Appended | None = None
+
+    def rewritten(self, place: int) -> bytearray:
+        """Return the bytes of the planned batch at this place."""
+        entry = self.replica.entry
+        return self.left[place].rewritten(entry.producer_id, entry.producer_epoch, self.planned[place].sequence)
 
 
 class AppendedOffsets:
@@ -107,6 +114,8 @@ class AppendedOffsets:
         self._replicas: dict[TopicPartition, _Replica] = {}
         self._refused: dict[TopicPartition, int] = {}
         """Sequence numbers that the destination refused since the last success, by replica."""
+        self._misplaced: set[TopicPartition] = set()
+        """Replicas that were elsewhere than this mirror knew: another mirror may have recorded why."""
         self._conflicts: dict[TopicPartition, float] = {}
         """Times at which plans of a mirror before were first found to differ from what the source has now."""
         self._identity: tuple[int, int] | None = None
@@ -152,7 +161,8 @@ class AppendedOffsets:
     async def _located(self, copy: PartitionCopy) -> ReplicaPlace:
         target = copy.assignment.replica
         self._replicas.pop(target, None)
-        await self._map.read_on(is_forced=target in self._refused)
+        await self._map.read_on(is_forced=target in self._misplaced)
+        self._misplaced.discard(target)
         end = await self._bound(target, LATEST)
         topic_id = self._destination.view.topics[target.topic].id
         entry = self._map.entry_of(copy.assignment.source)
@@ -247,35 +257,40 @@ class AppendedOffsets:
         return True
 
     async def _send(self, works: Sequence[_Append]) -> None:
-        """Send the next planned batch of each replica, and take note of the results."""
-        results = await raw_produce(
-            self._destination,
-            {
-                work.copy.assignment.replica: work.left[0].rewritten(
-                    work.replica.entry.producer_id, work.replica.entry.producer_epoch, work.planned[0].sequence
-                )
-                for work in works
-            },
-            keep_offsets=False,
-            is_repeatable=True,
-            timeout_s=self._config.timeout_s,
-        )
-        for work in works:
-            self._conclude(work, results[work.copy.assignment.replica])
+        """Send the next planned batches of each replica, some at once and in order, and take note of the results."""
+        rounds = [
+            {work: work.rewritten(place) for work in works if place < len(work.planned)} for place in range(IN_FLIGHT)
+        ]
+        rounds = [batches for batches in rounds if batches]
+        turns = [trio.Event() for _ in rounds]
+        results: dict[int, Mapping[TopicPartition, RawProduced]] = {}
 
-    def _conclude(self, work: _Append, result: RawProduced) -> None:
+        async def send(place: int) -> None:
+            await turns[place].wait()
+            if place + 1 < len(turns):
+                turns[place + 1].set()  # that task runs when this one waits: behind it at each connection
+            results[place] = await raw_produce(
+                self._destination,
+                {work.copy.assignment.replica: batch for work, batch in rounds[place].items()},
+                keep_offsets=False,
+                is_repeatable=True,
+                timeout_s=self._config.timeout_s,
+            )
+
+        async with trio.open_nursery() as nursery:
+            for place in range(len(rounds)):
+                nursery.start_soon(send, place)
+            turns[0].set()
+        for place, batches in enumerate(rounds):
+            for work in batches:
+                if work.result is None:
+                    self._conclude(work, results[place][work.copy.assignment.replica], is_first=place == 0)
+
+    def _conclude(self, work: _Append, result: RawProduced, *, is_first: bool) -> None:
+        """Take note of a batch's result. `is_first`: no other batch of the replica was under way before this one."""
         target, replica = work.copy.assignment.replica, work.replica
         if result.error is not None:
-            code = result.error.code if isinstance(result.error, KafkaError) else None
-            is_refused = code is not None and (
-                verdict_of(code) is ProduceVerdict.IDENTITY_REFUSED or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-            )
-            if is_refused:
-                self._refused[target] = work.planned[0].sequence
-            error = result.error
-            if code in _ADVICE:
-                error = ReplicaRefusedError(f"{error}; {_ADVICE[code]}")
-            work.result = Appended(error=error, is_misplaced=is_refused)
+            work.result = self._failed(work, result.error, is_first=is_first)
             return
         batch, planned = work.left.popleft(), work.planned.popleft()
         replica.confirmed_at = trio.current_time()
@@ -289,6 +304,18 @@ class AppendedOffsets:
         )
         self._refused.pop(target, None)
         self._conflicts.pop(target, None)
+
+    def _failed(self, work: _Append, error: PipelineError, *, is_first: bool) -> Appended:
+        target = work.copy.assignment.replica
+        code = error.code if isinstance(error, KafkaError) else None
+        if code is not None and verdict_of(code) is ProduceVerdict.IDENTITY_REFUSED:
+            self._misplaced.add(target)
+            if is_first:
+                self._refused[target] = work.planned[0].sequence
+            return Appended(error=error, is_misplaced=True)
+        if code in _ADVICE:
+            return Appended(error=ReplicaRefusedError(f"{error}; {_ADVICE[code]}"))
+        return Appended(error=error, is_misplaced=code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 
     async def _begin(self, copy: PartitionCopy, topic_id: UUID, end: int) -> OffsetMapEntry:
         """Enter an empty replica in the map. Raises OffsetMapError for one with records, which may be copies."""

@@ -8,7 +8,9 @@ A. The broker's check of sequence numbers decides what is appended: a batch gets
 B. Brokers forget the sequence numbers of a producer that is silent for long (`producer.id.expiration.ms`, a day). So a
    replica whose place was confirmed long ago is located again before the next append; a mirror that was stopped for
    days and continues sends nothing old.
-C. A destination that knows other sequence numbers than its log shows has lost records: nothing more is appended.
+C. As brokers accept any sequence number of a producer that they do not know, the first batch after a replica was
+   located is sent alone: none may overtake it.
+D. A destination that knows other sequence numbers than its log shows has lost records: nothing more is appended.
 """
 
 from collections import deque
@@ -82,6 +84,8 @@ class _Replica:
     recorded: OffsetMapEntry
     confirmed_at: float
     end: int
+    is_known: bool = False
+    """True once the destination has appended a batch, and so knows the sequence numbers (invariant C)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +99,11 @@ class _Append:
     planned: deque[PlannedBatch] = field(default_factory=deque)
     """Plans of the first of `left` that are in the map."""
     result: Appended | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Number of planned batches that may be under way at once."""
+        return min(len(self.planned), IN_FLIGHT if self.replica.is_known else 1)
 
     def rewritten(self, place: int) -> bytearray:
         """Return the bytes of the planned batch at this place."""
@@ -259,7 +268,7 @@ class AppendedOffsets:
     async def _send(self, works: Sequence[_Append]) -> None:
         """Send the next planned batches of each replica, some at once and in order, and take note of the results."""
         rounds = [
-            {work: work.rewritten(place) for work in works if place < len(work.planned)} for place in range(IN_FLIGHT)
+            {work: work.rewritten(place) for work in works if place < work.in_flight} for place in range(IN_FLIGHT)
         ]
         rounds = [batches for batches in rounds if batches]
         turns = [trio.Event() for _ in rounds]
@@ -293,7 +302,7 @@ class AppendedOffsets:
             work.result = self._failed(work, result.error, is_first=is_first)
             return
         batch, planned = work.left.popleft(), work.planned.popleft()
-        replica.confirmed_at = trio.current_time()
+        replica.confirmed_at, replica.is_known = trio.current_time(), True
         if result.base_offset >= 0:
             replica.end = max(replica.end, result.base_offset + batch.records)
         replica.entry = replace(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.mirror.appending.appended_offsets import IN_FLIGHT
 from pipeline.mirror.appending.replica_scan import OffsetMapError, ReplicaScan
 from pipeline.mirror.journals.offset_map import OffsetMapEntry, PlannedBatch, fold, open_plans, sequence_after
 from pipeline.model import TopicPartition
@@ -89,6 +90,7 @@ class Site:
     def mirror(self, steps: int, planned_at_once: int) -> bool:
         """Run a mirror that dies after so many steps; True if it was done before."""
         entry = self.located()
+        is_known = False
         while True:
             number = sum(end <= entry.source_offset for end in self.ends)
             if number == len(self.sizes):
@@ -104,13 +106,15 @@ class Site:
                 self.late_records.append(entry)
                 return False
             self.records.append(entry)
-            for place, plan in enumerate(plans):
+            requests = [(plan.sequence, plan.records, number + place) for place, plan in enumerate(plans)]
+            for plan, request in zip(plans, requests, strict=True):
                 steps -= 1
-                request = (plan.sequence, plan.records, number + place)
                 if steps < 0:
-                    self.late_requests.append(request)
+                    first = requests.index(request)
+                    self.late_requests += requests[first : first + (IN_FLIGHT if is_known else 1)]
                     return False
                 assert self.replica.append(*request)
+                is_known = True
                 entry = replace(
                     entry,
                     source_offset=plan.next_offset,
@@ -123,7 +127,7 @@ class Site:
         if happening == 0:
             self.replica.append_other()
         elif happening == 1 and self.late_requests:
-            self.replica.append(*self.late_requests.pop(0))
+            self.replica.append(*self.late_requests.pop(self.random.randrange(len(self.late_requests))))
         elif happening == 2 and self.late_records:
             self.records.append(self.late_records.pop(0))
 

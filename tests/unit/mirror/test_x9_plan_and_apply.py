@@ -249,6 +249,7 @@ async def test_a_refused_apply_changes_nothing(site: Site, located: list[str]) -
         wrong = {
             "http.listen": settings(views, http_listen="127.0.0.1:1"),
             "destination.bootstrap.servers": settings(views) | {"destination.bootstrap.servers": "other:1"},
+            "mirror.group": settings(views, mirror_group="other"),
             "flows.1.topics": settings(EAST_CLICKS, flow("broken", "east", "(")),
             "groups": settings(views, groups=["("]),
             "refresh.interval.ms": settings(views, refresh_interval_ms=1),

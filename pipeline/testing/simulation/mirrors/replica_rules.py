@@ -25,7 +25,8 @@ MAX_PROBLEMS = 5
 class SourceWatch:
     """All batches that any replica of a source ever had, with their leader epochs."""
 
-    had: dict[TopicPartition, dict[BatchIdentity, int]] = field(default_factory=dict)
+    had: dict[TopicPartition, dict[BatchIdentity, set[int]]] = field(default_factory=dict)
+    """A producer sends a batch again that the source lost: the same batch then is in two epochs."""
     on_opened: Callable[[ObservedPartition], None] | None = None
     """Called with each log that is opened, as it may have lost its end."""
 
@@ -38,7 +39,7 @@ class SourceWatch:
         """Remember the batches."""
         known = self.had.setdefault(partition.topic_partition, {})
         for header in headers:
-            known[BatchIdentity.of(header)] = header.partition_leader_epoch
+            known.setdefault(BatchIdentity.of(header), set()).add(header.partition_leader_epoch)
 
     def truncated(self, life: Life, partition: ObservedPartition) -> None:
         """Nothing: the log had the batches."""
@@ -83,8 +84,9 @@ class ReplicaWatch:
             batch = BatchIdentity.of(header)
             if batch not in had:
                 self.problems.append(f"{name}: {batch} is appended, which {source} never had")
-            elif had[batch] not in self.journals.epochs(source):
-                self.problems.append(f"{name}: {batch} is appended, and its epoch {had[batch]} is not recorded")
+            elif not had[batch] & self.journals.epochs(source):
+                epochs = sorted(had[batch])
+                self.problems.append(f"{name}: {batch} is appended, and its leader epoch {epochs} is not recorded")
             if batch.base_offset > end and not self.journals.explained(source).covers(end, batch.base_offset - 1):
                 self.problems.append(f"{name}: {batch} is appended at {end}, and the ledger names no such gap")
             end = batch.last_offset + 1

@@ -12,7 +12,7 @@ from pipeline.testing.simulation.mirrors.variants import VARIANTS
 from pipeline.testing.simulation.runner import run_plan
 
 SEEDS = 8
-LAST_SEED = 500
+LAST_SEED = 40
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 100
 

@@ -127,8 +127,11 @@ class MirrorConfig(SettingsModel):
     """Address of the HTTP server for the status page, `/v1/status`, `/metrics` and `/healthz`."""
     refresh_interval_ms: int = Field(default=5_000, alias="refresh.interval.ms", ge=100, le=3_600_000)
     """Interval in ms between searches for new topics and partitions."""
-    fetch_max_bytes: int = Field(default=16 * 1024 * 1024, alias="fetch.max.bytes", ge=1024, le=64 * 1024 * 1024)
-    """Maximum size in bytes of a source's Fetch response, of which one partition gets 4 MiB at most."""
+    fetch_max_bytes: int = Field(default=8 * 1024 * 1024, alias="fetch.max.bytes", ge=1024, le=64 * 1024 * 1024)
+    """Bytes of a backlog that are on their way from one broker of a source, in all its Fetch responses."""
+    fetch_max_in_flight: int = Field(default=4, alias="fetch.max.in.flight", ge=1, le=100)
+    """Maximum number of Fetch requests to one broker of a source that share the partitions with a backlog, each on a
+    connection of its own. Raise it for a source that is far away."""
     fetch_max_wait_ms: int = Field(default=500, alias="fetch.max.wait.ms", ge=0, le=60_000)
     """Time in ms that a source waits for new records before it answers a Fetch request."""
     produce_timeout_ms: int = Field(default=10_000, alias="produce.timeout.ms", ge=100, le=600_000)

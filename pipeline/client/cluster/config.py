@@ -186,10 +186,13 @@ class ConsumerConfig:
     min_bytes: Annotated[int, Between(0, MAX_FIELD_BYTES)] = 1
     """Bytes that a broker waits for before it answers a Fetch request."""
     max_bytes: Annotated[int, Between(1, MAX_FIELD_BYTES)] = 16 * 1024 * 1024
-    """Maximum size in bytes of a Fetch response. One response of each broker waits to be polled while the next one is
-    fetched."""
+    """Bytes of a backlog that wait to be polled, for each broker, and bytes that are on their way meanwhile. As many
+    again for partitions without backlog."""
     max_partition_bytes: Annotated[int, Between(1, MAX_FIELD_BYTES)] = 4 * 1024 * 1024
     """Maximum bytes of one partition in a Fetch response."""
+    max_in_flight: Annotated[int, Between(1, 100)] = 1
+    """Maximum number of Fetch requests to one broker that share its partitions with a backlog, each on a connection of
+    its own. Raise it for a long way to the broker."""
     max_opened_bytes: Annotated[int, Between(1, MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
     """Maximum size in bytes of one decompressed batch in `records()`. A larger batch raises PartitionBatchError."""
     auto_offset_reset: OffsetReset = OffsetReset.NONE

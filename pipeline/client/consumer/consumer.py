@@ -17,7 +17,8 @@ from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, begin_at
-from pipeline.client.consumer.fetcher import Fetcher, LimitOf, OnAnswer, Taken, unlimited
+from pipeline.client.consumer.fetch_queue import LimitOf, unlimited
+from pipeline.client.consumer.fetcher import Fetcher, OnAnswer, Taken
 from pipeline.client.consumer.opening import RecordIterator, open_payload
 from pipeline.errors import CorruptBatchError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition

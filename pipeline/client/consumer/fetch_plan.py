@@ -9,7 +9,6 @@ Invariants:
   refuses: the bounds of its log decide nothing.
 - A position behind records of a known leader epoch is fetched in another leader epoch only after the new leader has
   confirmed that its log has these records (`enter_epoch`).
-- Each request begins with another partition, so that a full response starves none (KIP-74).
 - Every answer with bytes moves the position or is an error: a broker sends at least one whole batch (KIP-74).
 """
 
@@ -104,6 +103,12 @@ class FetchState:
     high_watermark: int | None = None
     max_bytes: int = MAX_INT32
     """Share of its limit in the next request."""
+    request: object = None
+    """The request for records under way whose answer counts, if any."""
+    is_behind: bool = False
+    """True if the last answer left records at the broker."""
+    moved_at_ms: int = 0
+    """Time of the last answer with records."""
 
 
 def begin_at(
@@ -132,6 +137,14 @@ def begin_at(
         last_epoch=last_epoch,
         is_epoch_kept=last_epoch != NO_LEADER_EPOCH,
     )
+
+
+def move(state: FetchState, offset: int, last_epoch: int) -> None:
+    """Continue at an offset that follows a record of `last_epoch` (-1: not known)."""
+    if state.position == state.offset:  # else what was fetched before is still being handed out
+        state.position = offset
+    state.offset = offset
+    state.last_epoch = last_epoch
 
 
 def enter_epoch(state: FetchState, leader_epoch: int) -> bool:
@@ -182,13 +195,19 @@ class _SoundBatches:
     skip_to: int | None = None
 
 
-def fetch_request(
-    states: Sequence[FetchState], view: ClusterMetadata, config: ConsumerConfig, max_wait_ms: int
-) -> FetchRequest:
-    """Return one request for these partitions, in this order, without fetch session (KIP-227).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchBounds:
+    """Bounds of one request."""
 
-    A partition whose high watermark is not known is answered at once, also without records.
-    """
+    max_bytes: int
+    max_partition_bytes: int
+    max_wait_ms: int
+
+
+def fetch_request(
+    states: Sequence[FetchState], view: ClusterMetadata, config: ConsumerConfig, bounds: FetchBounds
+) -> FetchRequest:
+    """Return one request for these partitions, in this order, without fetch session (KIP-227)."""
     topics: dict[str, list[FetchPartition]] = {}
     for state in states:
         topics.setdefault(state.topic_partition.topic, []).append(
@@ -196,15 +215,15 @@ def fetch_request(
                 partition=state.topic_partition.partition,
                 current_leader_epoch=state.leader_epoch,
                 fetch_offset=state.offset,
-                partition_max_bytes=min(config.max_partition_bytes, config.max_bytes, state.max_bytes),
+                partition_max_bytes=min(bounds.max_partition_bytes, state.max_bytes),
             )
         )
     topic_ids = view.topic_ids(topics)
     return FetchRequest(
         replica_id=-1,
-        max_wait_ms=0 if any(state.high_watermark is None for state in states) else max_wait_ms,
+        max_wait_ms=bounds.max_wait_ms,
         min_bytes=config.min_bytes,
-        max_bytes=config.max_bytes,
+        max_bytes=bounds.max_bytes,
         isolation_level=config.isolation_level,
         session_id=0,
         session_epoch=-1,
@@ -213,12 +232,6 @@ def fetch_request(
             for topic, partitions in topics.items()
         ),
     )
-
-
-def rotate(states: Sequence[FetchState], turn: int) -> list[FetchState]:
-    """Return the states in the order of this turn; the request groups them by topic."""
-    first = turn % len(states) if states else 0
-    return [*states[first:], *states[:first]]
 
 
 def fetch_answers(

@@ -1,12 +1,16 @@
-"""Background fetches of a consumer: one task per broker that leads an assigned partition, and their buffer.
+"""Background fetches of a consumer: requests to the brokers that lead assigned partitions, and their buffer.
 
-Invariants: for each broker at most `max_bytes` wait beside one response on its way. A partition that fails pauses
-alone, and its error is raised after all batches that were fetched before it.
+Invariants: the buffer is bounded for each broker (`fetch_queue.py`, invariant A). A partition that fails pauses alone,
+and its error is raised after all batches that were fetched before it. A partition that may be fetched is in a queue,
+under way or among those to place; whatever changes that places it again.
 """
 
+import heapq
+import itertools
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import structlog
 import trio
@@ -16,7 +20,6 @@ from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
-from pipeline.client.consumer.byte_rate import FetchLimit
 from pipeline.client.consumer.errors import (
     PartitionBatchError,
     PartitionFetchError,
@@ -24,7 +27,6 @@ from pipeline.client.consumer.errors import (
     PartitionTruncatedError,
 )
 from pipeline.client.consumer.fetch_plan import (
-    MAX_INT32,
     FetchedBatches,
     FetchOutcome,
     FetchState,
@@ -34,7 +36,16 @@ from pipeline.client.consumer.fetch_plan import (
     fetch_request,
     judge_answer,
     judge_refusal,
-    rotate,
+    move,
+)
+from pipeline.client.consumer.fetch_queue import (
+    Fetched,
+    FetchQueue,
+    LimitOf,
+    PlannedFetch,
+    in_turn,
+    share_limits,
+    unlimited,
 )
 from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError, ProtocolError
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
@@ -54,14 +65,6 @@ OnAnswer = Callable[[TopicPartition, int, float], None]
 error, also if there are no new records. An answer may have been on its way for long: its time says nothing."""
 
 
-LimitOf = Callable[[TopicPartition], FetchLimit | None]
-"""Returns the limit that a partition shares with others, None if it has none. Asked at each request."""
-
-
-def unlimited(_topic_partition: TopicPartition) -> None:
-    """Return no limit."""
-
-
 class Fetcher:
     """Fetches the partitions of `states` ahead, and holds the batches and errors until `take`."""
 
@@ -75,31 +78,41 @@ class Fetcher:
         self.states: dict[TopicPartition, FetchState] = {}
         self.changes = 0
         """Number of changes of `states`: a cheap check that a state is still current."""
-        self._ready: deque[tuple[BrokerId, FetchState, FetchedBatches]] = deque()
-        self._buffered_bytes: Counter[BrokerId] = Counter()
+        self._ready: deque[Fetched] = deque()
         self._errors: deque[tuple[FetchState, PipelineError]] = deque()
-        self._fetching: set[BrokerId] = set()
         self._changed = Signal()
         self._arrived = Signal()
         self._is_closed = False
-        self._lane = cluster.new_lane("fetch")
-        """A broker holds long polls: those of another consumer, perhaps closed already, must not delay ours."""
+        self._lanes: list[str] = []
+        self._queues: dict[BrokerId, FetchQueue] = {}
+        """Partitions that may be fetched, by leader. All others are in one of the next three, or under way."""
+        self._unplaced: list[FetchState] = []
+        self._leaderless: dict[TopicPartition, FetchState] = {}
+        self._postponed: list[tuple[float, int, FetchState]] = []
+        """A heap by time."""
+        self._numbers = itertools.count()
 
     def configure(self, config: ConsumerConfig) -> None:
         """Send all further requests with other settings."""
         self._config = config
+        for queue in self._queues.values():
+            queue.config = config
+        self._unplaced += [state for _, _, state in self._postponed]  # limits may have changed with the settings
+        self._postponed.clear()
         self._changed.notify()
 
     def assign(self, states: dict[TopicPartition, FetchState]) -> None:
         """Fetch these partitions and no others. Raises as `Cluster.track`, and changes nothing then."""
         self._cluster.track(topic_partition.topic for topic_partition in states)
         self.states = states
+        self._unplaced += states.values()
         self._forget_stale()
 
     def add(self, state: FetchState) -> None:
         """Fetch one more partition, or an assigned one from its new state on. Raises as `Cluster.track`."""
         self._cluster.track((state.topic_partition.topic,))
         self.states[state.topic_partition] = state
+        self._unplaced.append(state)
         self._forget_stale()
 
     def remove(self, topic_partition: TopicPartition) -> None:
@@ -122,14 +135,15 @@ class Fetcher:
                 await self._arrived.wait()
         if self._is_closed:
             raise PipelineError("the consumer is closed: its block has ended")
-        if self._errors and not any(state is self._errors[0][0] for _, state, _ in self._ready):
+        if self._errors and not any(ready.state is self._errors[0][0] for ready in self._ready):
             state, error = self._errors.popleft()
             if isinstance(error, PartitionBatchError):
                 state.skip_to = error.next_offset
             raise error
-        taken = [(state, batches) for _, state, batches in self._ready]
+        taken = [(ready.state, ready.batches) for ready in self._ready]
         self._ready.clear()
-        self._buffered_bytes.clear()
+        for queue in self._queues.values():
+            queue.buffered_bytes.clear()
         self._changed.notify()
         return taken
 
@@ -152,12 +166,13 @@ class Fetcher:
 
     def _keep_ready(self, is_kept: Callable[[FetchState], bool]) -> None:
         """Drop the batches of all other states."""
-        kept = [entry for entry in self._ready if is_kept(entry[1])]
+        kept = [ready for ready in self._ready if is_kept(ready.state)]
         if len(kept) != len(self._ready):
             self._ready = deque(kept)
-            self._buffered_bytes.clear()
-            for broker, _, batches in kept:
-                self._buffered_bytes[broker] += len(batches.data)
+            for queue in self._queues.values():
+                queue.buffered_bytes.clear()
+            for ready in kept:
+                self._queue_of(ready.broker).buffered_bytes[ready.is_backlog] += len(ready.batches.data)
 
     def close(self) -> None:
         """Have `take` raise PipelineError, now and later."""
@@ -169,32 +184,88 @@ class Fetcher:
         try:
             await self._fetch()
         finally:
-            self._cluster.close_lane(self._lane)
+            for lane in self._lanes:
+                self._cluster.close_lane(lane)
 
     async def _fetch(self) -> None:
-        """Keep one task at work for each broker that leads an assigned partition, for ever."""
+        """Send each request as soon as it may leave, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_leaders)
             while True:
-                leaderless = False
-                for state in self.states.values():
-                    leader = self._cluster.view.leader_of(state.topic_partition)
-                    if leader is None:
-                        leaderless = leaderless or not state.parked
-                        self._note_leaderless(state)
-                    elif leader not in self._fetching:
-                        self._fetching.add(leader)
-                        nursery.start_soon(self._fetch_from, leader, nursery)
-                if leaderless:
+                now = _now_ms()
+                self._place_all(now, nursery)
+                for broker, queue in list(self._queues.items()):
+                    if self._limit_of is not unlimited:  # what others have fetched may have closed a limit
+                        self._postpone_all(queue.take_all(partial(self._is_held, now)))
+                    while (planned := queue.begin(now)) is not None:
+                        for state in planned.states:
+                            state.request = planned
+                        nursery.start_soon(self._exchange, broker, queue, planned, nursery)
+                    if queue.is_empty and not queue.buffered_bytes.total():
+                        del self._queues[broker]
+                wakes = [queue.wakes_at_ms(now) for queue in self._queues.values()]
+                wakes += [self._postponed[0][0]] if self._postponed else []
+                if self._leaderless:
                     self._cluster.refresh_soon()
-                pause_s = self._cluster.config.retry_backoff_ms / 1000 if leaderless else math.inf
-                with trio.move_on_after(pause_s):
+                    wakes.append(now + self._cluster.config.retry_backoff_ms)
+                with trio.move_on_at(min(wakes, default=math.inf) / 1000):
                     await self._changed.wait()
 
     async def _watch_leaders(self) -> None:
         while True:
             await self._cluster.wait_for_new_view()
+            for broker, queue in self._queues.items():
+                self._unplaced += queue.take_all()
+                for planned in queue.under_way():
+                    for state in planned.states:
+                        if state.request is planned and self._cluster.view.leader_of(state.topic_partition) != broker:
+                            state.request = None  # the former leader may hold its answer back for long
+                            self._unplaced.append(state)
             self._changed.notify()
+
+    def _place_all(self, now: int, nursery: trio.Nursery) -> None:
+        """Have each partition wait where it should: for a request, for a later time, or for a leader."""
+        self._unplaced += self._leaderless.values()
+        self._leaderless.clear()
+        while self._postponed and self._postponed[0][0] <= now:
+            self._unplaced.append(heapq.heappop(self._postponed)[2])
+        doubtful: dict[BrokerId, list[FetchState]] = {}
+        unplaced, self._unplaced = self._unplaced, []
+        view = self._cluster.view
+        for state in unplaced:
+            if state.parked or state.is_asking or state.request is not None or not self.is_current(state):
+                continue
+            leader = view.leader_of(state.topic_partition)
+            if leader is None:
+                self._leaderless[state.topic_partition] = state
+                self._note_leaderless(state)
+            elif not self._same_topic(state):
+                continue
+            elif self._is_held(now, state):
+                self._postpone_all([state])
+            elif enter_epoch(state, view.leader_epoch_of(state.topic_partition)):
+                self._queue_of(leader).add(state, now)
+            else:
+                state.is_asking = True
+                doubtful.setdefault(leader, []).append(state)
+        for leader, states in doubtful.items():
+            nursery.start_soon(self._validate, leader, states)
+
+    def _is_held(self, now: int, state: FetchState) -> bool:
+        return self._opens_at_ms(state) > now
+
+    def _postpone_all(self, states: Iterable[FetchState]) -> None:
+        for state in states:
+            heapq.heappush(self._postponed, (self._opens_at_ms(state), next(self._numbers), state))
+
+    def _queue_of(self, broker: BrokerId) -> FetchQueue:
+        if broker not in self._queues:
+            self._queues[broker] = FetchQueue(self._config)
+        return self._queues[broker]
+
+    def _place_again(self, *states: FetchState) -> None:
+        self._unplaced += states
+        self._changed.notify()
 
     def _note_leaderless(self, state: FetchState) -> None:
         """Report a topic that stays unknown as an error; wait for a leader as long as it takes."""
@@ -207,53 +278,10 @@ class Fetcher:
         elif not state.parked and now - state.unknown_since_ms > self._cluster.config.default_api_timeout_ms:
             self._park(state, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no broker knows it any more"))
 
-    async def _fetch_from(self, broker: BrokerId, nursery: trio.Nursery) -> None:
-        """Fetch ahead from a broker as long as it leads an assigned partition."""
-        turn = failures = 0
-        while True:
-            view = self._cluster.view
-            led = [state for state in self.states.values() if view.leader_of(state.topic_partition) == broker]
-            if not led:
-                break
-            now = _now_ms()
-            active = [state for state in led if not (state.parked or state.is_asking) and self._same_topic(state)]
-            due = [state for state in active if self._opens_at_ms(state) <= now]
-            doubtful = [state for state in due if not enter_epoch(state, view.leader_epoch_of(state.topic_partition))]
-            if doubtful:
-                for state in doubtful:
-                    state.is_asking = True
-                nursery.start_soon(self._validate, broker, doubtful)
-                continue
-            if not due or self._buffered_bytes[broker] >= self._config.max_bytes:
-                wake_ms = min((opens for opens in map(self._opens_at_ms, active) if opens > now), default=math.inf)
-                with trio.move_on_at(math.inf if due else wake_ms / 1000):
-                    await self._changed.wait()
-                continue
-            turn += 1
-            # No answer may take longer than other partitions wait for their limits.
-            held = min((opens for opens in map(self._opens_at_ms, active) if opens > now), default=math.inf)
-            wait_ms = int(min(self._config.max_wait_ms, held - now + 1))
-            try:
-                await self._fetch_once(broker, rotate(due, turn), wait_ms, nursery)
-                failures = 0
-            except PipelineError as error:
-                failures += 1
-                self._fail_request(broker, due, error, failures)
-        self._fetching.discard(broker)
-        self._changed.notify()
-
     def _opens_at_ms(self, state: FetchState) -> float:
         """Return the time from which on a partition may be requested."""
         limit = self._limit_of(state.topic_partition)
         return state.not_before_ms if limit is None else max(state.not_before_ms, limit.opens_at * 1000)
-
-    def _share_limits(self, states: Sequence[FetchState]) -> None:
-        """Divide what each limit allows in one request among its partitions."""
-        limits = [self._limit_of(state.topic_partition) for state in states]
-        counts = Counter(map(id, limits))
-        for state, limit in zip(states, limits, strict=True):
-            bound = None if limit is None else limit.max_bytes()
-            state.max_bytes = MAX_INT32 if bound is None else max(1, min(MAX_INT32, bound // counts[id(limit)]))
 
     def _same_topic(self, state: FetchState) -> bool:
         """Return False, and park the partition, if its topic was recreated: its offsets mean other records now."""
@@ -266,26 +294,43 @@ class Fetcher:
             return False
         return True
 
-    async def _fetch_once(
-        self, broker: BrokerId, states: Sequence[FetchState], wait_ms: int, nursery: trio.Nursery
+    async def _exchange(
+        self, broker: BrokerId, queue: FetchQueue, planned: PlannedFetch, nursery: trio.Nursery
     ) -> None:
+        """Send a request, apply its answer, and have its partitions wait again."""
+        try:
+            await self._fetch_once(broker, planned, nursery)
+            queue.failures = 0
+        except PipelineError as error:
+            queue.failures += 1
+            waiting = [state for state in planned.states if state.request is planned]
+            self._fail_request(broker, waiting, error, queue.failures)
+        ended = [state for state in planned.states if state.request is planned]
+        for state in ended:
+            state.request = None
+        queue.end(planned, _now_ms())
+        self._place_again(*in_turn(ended))
+
+    async def _fetch_once(self, broker: BrokerId, planned: PlannedFetch, nursery: trio.Nursery) -> None:
         """Send one request and apply its response. Raises PipelineError if the whole request failed."""
-        self._share_limits(states)
-        asked = {state.topic_partition: (state, state.offset, state.leader_epoch) for state in states}
-        ids = self._cluster.view.topic_ids(state.topic_partition.topic for state in states)
-        timeout_s = (self._config.max_wait_ms + self._cluster.config.request_timeout_ms) / 1000
+        share_limits(planned.states, self._limit_of)
+        asked = {state.topic_partition: (state, state.offset, state.leader_epoch) for state in planned.states}
+        view = self._cluster.view
+        ids = view.topic_ids(state.topic_partition.topic for state in planned.states)
+        timeout_s = (planned.bounds.max_wait_ms + self._cluster.config.request_timeout_ms) / 1000
+        request = fetch_request(planned.states, view, self._config, planned.bounds)
         asked_at = trio.current_time()
         response: FetchResponse = await self._cluster.request(
-            broker,
-            fetch_request(states, self._cluster.view, self._config, wait_ms),
-            timeout_s=timeout_s,
-            lane=self._lane,
+            broker, request, timeout_s=timeout_s, lane=self._lane_of(planned)
         )
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(response.error_code, f"fetch from broker {broker}")
-        for topic_partition, data in fetch_answers(response, ids):
+        answers = list(fetch_answers(response, ids))
+        has_records = any(data.records for _, data in answers)
+        now_ms = _now_ms()
+        for topic_partition, data in answers:
             state, offset, leader_epoch = asked.get(topic_partition, (None, 0, 0))
-            if state is None or state.parked or state.is_asking or not self.is_current(state):
+            if state is None or state.request is not planned or state.parked or not self.is_current(state):
                 continue
             if (state.offset, state.leader_epoch) != (offset, leader_epoch):
                 continue
@@ -293,12 +338,22 @@ class Fetcher:
             if outcome.verdict is FetchVerdict.OUT_OF_RANGE:
                 state.is_asking = True
                 nursery.start_soon(self._resolve_out_of_range, broker, state)
-            else:
-                if outcome.error is None:
-                    state.high_watermark = data.high_watermark
-                    if self._on_answer is not None:
-                        self._on_answer(topic_partition, data.high_watermark, asked_at)
-                self._apply(broker, state, outcome)
+                continue
+            if outcome.error is None:
+                state.high_watermark = data.high_watermark
+                if self._on_answer is not None:
+                    self._on_answer(topic_partition, data.high_watermark, asked_at)
+            self._apply(broker, state, outcome, is_backlog=planned.is_backlog)
+            if outcome.batches is not None:
+                state.moved_at_ms = now_ms
+            # Without records in the answer the broker has none to give: they are not committed yet.
+            state.is_behind = has_records and state.offset < data.high_watermark
+
+    def _lane_of(self, planned: PlannedFetch) -> str:
+        """Return the lane of a request. Long polls of another consumer, perhaps closed already, must not delay it."""
+        while planned.lane >= len(self._lanes):
+            self._lanes.append(self._cluster.new_lane("fetch"))
+        return self._lanes[planned.lane]
 
     def _fail_request(
         self, broker: BrokerId, states: Sequence[FetchState], error: PipelineError, failures: int
@@ -312,12 +367,12 @@ class Fetcher:
             else:
                 self._postpone(state, failures)
 
-    def _apply(self, broker: BrokerId, state: FetchState, outcome: FetchOutcome) -> None:
+    def _apply(self, broker: BrokerId, state: FetchState, outcome: FetchOutcome, *, is_backlog: bool = False) -> None:
         if outcome.batches is not None:
             state.offset = outcome.batches.next_offset
             state.last_epoch = outcome.batches.leader_epochs[-1][0]
-            self._ready.append((broker, state, outcome.batches))
-            self._buffered_bytes[broker] += len(outcome.batches.data)
+            self._ready.append(Fetched(broker, is_backlog, state, outcome.batches))
+            self._queue_of(broker).buffered_bytes[is_backlog] += len(outcome.batches.data)
             self._arrived.notify()
             limit = self._limit_of(state.topic_partition)
             if limit is not None:
@@ -344,7 +399,7 @@ class Fetcher:
             state.failures += 1
             self._fail_request(broker, [state], error, state.failures)
         state.is_asking = False
-        self._changed.notify()
+        self._place_again(state)
 
     async def _reset(self, state: FetchState) -> None:
         """Reset the position by the policy, or park the partition with an error that names the log's bounds."""
@@ -363,7 +418,7 @@ class Fetcher:
         else:
             target = start if self._config.auto_offset_reset is OffsetReset.EARLIEST else end
             logger.warning("offset_reset", partition=str(topic_partition), position=state.offset, offset=target)
-            _move(state, target, NO_LEADER_EPOCH)
+            move(state, target, NO_LEADER_EPOCH)
 
     async def _validate(self, broker: BrokerId, states: Sequence[FetchState]) -> None:
         """Ask the leader where the epochs of the last records end, while other partitions of the broker are fetched.
@@ -398,7 +453,7 @@ class Fetcher:
                 self._apply(broker, state, judge_refusal(state.topic_partition, ErrorCode.of(code)))
         if unanswered:
             self._fail_request(broker, unanswered, failure, max(state.failures for state in unanswered))
-        self._changed.notify()
+        self._place_again(*states)
 
     def _conclude_validation(self, state: FetchState, leader_epoch: int, end: EpochEnd) -> None:
         """Fetch in this leader epoch, unless the log was truncated and the policy is to report that.
@@ -420,7 +475,7 @@ class Fetcher:
             logger.warning(
                 "log_truncated", partition=str(state.topic_partition), position=state.offset, offset=end.end_offset
             )
-            _move(state, end.end_offset, end.leader_epoch)
+            move(state, end.end_offset, end.leader_epoch)
         state.leader_epoch = leader_epoch
 
     def _postpone(self, state: FetchState, failures: int) -> None:
@@ -434,14 +489,6 @@ class Fetcher:
             error = PartitionFetchError(state.topic_partition, error)
         self._errors.append((state, error))
         self._arrived.notify()
-
-
-def _move(state: FetchState, offset: int, last_epoch: int) -> None:
-    """Continue at an offset that follows a record of `last_epoch` (-1: not known)."""
-    if state.position == state.offset:  # else what was fetched before is still being handed out
-        state.position = offset
-    state.offset = offset
-    state.last_epoch = last_epoch
 
 
 def _as_it_is(state: FetchState) -> EpochEnd:

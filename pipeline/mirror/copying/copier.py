@@ -236,7 +236,8 @@ def consumer_config(config: MirrorConfig, isolation: IsolationLevel) -> Consumer
     """Return the settings of the consumer of a source."""
     return ConsumerConfig(
         max_bytes=config.fetch_max_bytes,
-        max_partition_bytes=min(config.fetch_max_bytes, 4 * 1024 * 1024),
+        max_partition_bytes=config.fetch_max_bytes,
+        max_in_flight=config.fetch_max_in_flight,
         max_wait_ms=config.fetch_max_wait_ms,
         isolation_level=isolation,
     )

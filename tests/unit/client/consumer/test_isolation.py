@@ -2,17 +2,18 @@
 
 from pipeline.client.cluster.config import ConsumerConfig, IsolationLevel
 from pipeline.client.cluster.metadata import ClusterMetadata
-from pipeline.client.consumer.fetch_plan import begin_at, fetch_request, judge_answer
+from pipeline.client.consumer.fetch_plan import FetchBounds, begin_at, fetch_request, judge_answer
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.fetch import AbortedTransaction, PartitionData
 from tests.support.mirrors import batch_at
 
 CLICKS = TopicPartition("clicks", 0)
+BOUNDS = FetchBounds(max_bytes=1000, max_partition_bytes=1000, max_wait_ms=0)
 
 
 def test_a_request_has_the_isolation_level_of_the_settings() -> None:
     for level in IsolationLevel:
-        request = fetch_request([begin_at(CLICKS, 0)], ClusterMetadata(), ConsumerConfig(isolation_level=level), 0)
+        request = fetch_request([begin_at(CLICKS, 0)], ClusterMetadata(), ConsumerConfig(isolation_level=level), BOUNDS)
         assert request.isolation_level == level
 
 

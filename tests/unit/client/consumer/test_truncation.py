@@ -282,7 +282,7 @@ async def test_a_late_answer_of_the_former_leader_is_void(
         await until(lambda: scripted.requests["FetchRequest"] == 3)
         former.append_values([b"never replicated"] * 10)
         scripted.notify()
-        await until(lambda: consumer._fetcher._fetching == {BrokerId(2)})
+        await until(lambda: consumer._fetcher._queues.keys() == {BrokerId(2)})
         write(scripted, b"new")
         assert await read(consumer, 10) == {T0: [b"new"] * 10}
 

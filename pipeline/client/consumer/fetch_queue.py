@@ -1,0 +1,201 @@
+"""Fetch requests to one broker: the partitions that wait for one, and the next request. Pure; `fetcher.py` acts.
+
+A partition has at most one request under way, since its next offset is known only from the answer. Requests of three
+paces leave side by side, each on a connection of its own, so that none waits behind another:
+
+- BEHIND: the last answer left records at the broker. Up to `max_in_flight` requests share these partitions and
+  `max_bytes`. Several connections also carry more over a long way, where a lost packet slows down a connection.
+- LIVE: partitions at the end of their logs that had records lately. A second request takes partitions that come
+  while the first one waits at the broker.
+- IDLE: partitions without records for a while. They wait in one request, so that the requests of a few busy partitions
+  among thousands stay short.
+
+Invariants:
+A. Bytes of BEHIND that were fetched and not taken are less than `max_bytes` when a request of them leaves, and all
+   answers on their way together hold no more than `max_bytes`, or one batch each. The same holds for the others with
+   their own share, so that a backlog does not hold up partitions without one.
+B. Partitions of one pace take turns: the one whose records came least recently is the first of its next request, and
+   gets a whole batch (KIP-74).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.byte_rate import FetchLimit
+from pipeline.client.consumer.fetch_plan import MAX_INT32, FetchBounds, FetchedBatches, FetchState
+from pipeline.model import BrokerId, TopicPartition
+
+LIVE_REQUESTS = 2
+IDLE_AFTER_MS = 2_000
+"""Time without records after which a partition is idle."""
+IDLE_WAIT_MS = 500
+"""Longest time beyond `max_wait_ms` that a request for very many idle partitions waits."""
+IDLE_WAITING_PER_MS = 10
+"""Idle partitions for which their request waits at the broker 1 ms longer."""
+IDLE_RESTING_PER_MS = 50
+"""Idle partitions for which their next request leaves 1 ms later: a request of 10,000 takes some 60 ms of CPU."""
+LEAST_SHARE_BYTES = 1024 * 1024
+"""Least bytes of an answer, and of a partition in it: batches are seldom larger."""
+
+
+LimitOf = Callable[[TopicPartition], FetchLimit | None]
+"""Returns the limit that a partition shares with others, None if it has none. Asked at each request."""
+
+
+def unlimited(_topic_partition: TopicPartition) -> None:
+    """Return no limit."""
+
+
+class Pace(Enum):
+    """Kind of request for which a partition waits."""
+
+    LIVE = auto()
+    BEHIND = auto()
+    IDLE = auto()
+
+
+class Fetched(NamedTuple):
+    """Fetched batches, and where they came from."""
+
+    broker: BrokerId
+    is_backlog: bool
+    state: FetchState
+    batches: FetchedBatches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFetch:
+    """A request to send: its partitions in order, its bounds, and the number of its connection."""
+
+    lane: int
+    pace: Pace
+    states: Sequence[FetchState]
+    bounds: FetchBounds
+
+    @property
+    def is_backlog(self) -> bool:
+        """True if the answer counts as backlog in the buffer."""
+        return self.pace is Pace.BEHIND
+
+
+@dataclass(slots=True)
+class FetchQueue:
+    """Partitions of one broker that may be fetched, and its requests under way."""
+
+    config: ConsumerConfig
+    failures: int = 0
+    """Failed requests in a row."""
+    buffered_bytes: Counter[bool] = field(default_factory=Counter)
+    """Fetched bytes that were not taken yet, of a backlog (True) and of all others."""
+    _waiting: dict[Pace, dict[TopicPartition, FetchState]] = field(default_factory=lambda: {pace: {} for pace in Pace})
+    _under_way: dict[int, PlannedFetch] = field(default_factory=dict)
+    _idle_from_ms: float = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing waits and nothing is under way."""
+        return not self._under_way and not any(self._waiting.values())
+
+    def add(self, state: FetchState, now_ms: int) -> None:
+        """Have a partition wait for a request."""
+        pace = _pace_of(state, now_ms)
+        if pace is Pace.IDLE and self._count(Pace.IDLE):
+            pace = Pace.LIVE  # else nobody would ask for it until the request under way has ended
+        self._waiting[pace][state.topic_partition] = state
+
+    def take_all(self, is_taken: Callable[[FetchState], bool] = lambda _: True) -> list[FetchState]:
+        """Return the partitions that wait and are to be taken. They wait no longer."""
+        found = []
+        for waiting in self._waiting.values():
+            taken = [state for state in waiting.values() if is_taken(state)]
+            for state in taken:
+                del waiting[state.topic_partition]
+            found += taken
+        return found
+
+    def begin(self, now_ms: int) -> PlannedFetch | None:
+        """Return the next request to send, None if none may leave now. Its partitions wait no longer."""
+        for pace in Pace:
+            if self._waiting[pace] and self._has_room(pace, now_ms):
+                planned = self._plan(pace)
+                for state in planned.states:
+                    del self._waiting[pace][state.topic_partition]
+                self._under_way[planned.lane] = planned
+                return planned
+        return None
+
+    def end(self, planned: PlannedFetch, now_ms: int) -> None:
+        """Take note that a request has ended. The caller adds its partitions again."""
+        del self._under_way[planned.lane]
+        if planned.pace is Pace.IDLE:
+            self._idle_from_ms = now_ms + len(planned.states) / IDLE_RESTING_PER_MS
+
+    def under_way(self) -> list[PlannedFetch]:
+        """Return the requests under way."""
+        return list(self._under_way.values())
+
+    def wakes_at_ms(self, now_ms: int) -> float:
+        """Return the time at which a request may leave that may not now; infinite if none does by time alone."""
+        is_resting = self._waiting[Pace.IDLE] and self._idle_from_ms > now_ms
+        return self._idle_from_ms if is_resting else math.inf
+
+    def _count(self, pace: Pace) -> int:
+        """Return the number of requests under way."""
+        return sum(planned.pace is pace for planned in self._under_way.values())
+
+    def _has_room(self, pace: Pace, now_ms: int) -> bool:
+        under_way = self._count(pace)
+        if pace is Pace.BEHIND:
+            return under_way < self.config.max_in_flight and self.buffered_bytes[True] < self.config.max_bytes
+        if self.buffered_bytes[False] >= self.config.max_bytes:
+            return False
+        return under_way < LIVE_REQUESTS if pace is Pace.LIVE else not under_way and self._idle_from_ms <= now_ms
+
+    def _plan(self, pace: Pace) -> PlannedFetch:
+        waiting = list(self._waiting[pace].values())
+        max_bytes, max_wait_ms = self.config.max_bytes, self.config.max_wait_ms
+        if pace is Pace.BEHIND:
+            others = [len(planned.states) for planned in self._under_way.values() if planned.pace is Pace.BEHIND]
+            requests = min(self.config.max_in_flight, sum(others) + len(waiting))
+            waiting = waiting[: math.ceil(len(waiting) / (requests - len(others)))]
+            max_bytes = max(min(max_bytes, LEAST_SHARE_BYTES), max_bytes // requests)
+        elif pace is Pace.IDLE:
+            max_wait_ms += min(IDLE_WAIT_MS, len(waiting) // IDLE_WAITING_PER_MS)
+        share = max(LEAST_SHARE_BYTES, max_bytes // len(waiting))
+        if any(state.high_watermark is None for state in waiting):
+            max_wait_ms = 0  # that they are at the end shall be known before there are records
+        return PlannedFetch(
+            lane=next(lane for lane in range(len(self._under_way) + 1) if lane not in self._under_way),
+            pace=pace,
+            states=waiting,
+            bounds=FetchBounds(
+                max_bytes=max_bytes,
+                max_partition_bytes=min(self.config.max_partition_bytes, max_bytes, share),
+                max_wait_ms=max_wait_ms,
+            ),
+        )
+
+
+def share_limits(states: Sequence[FetchState], limit_of: LimitOf) -> None:
+    """Divide what each limit allows in one request among its partitions."""
+    limits = [limit_of(state.topic_partition) for state in states]
+    counts = Counter(map(id, limits))
+    for state, limit in zip(states, limits, strict=True):
+        bound = None if limit is None else limit.max_bytes()
+        state.max_bytes = MAX_INT32 if bound is None else max(1, min(MAX_INT32, bound // counts[id(limit)]))
+
+
+def in_turn(states: Iterable[FetchState]) -> list[FetchState]:
+    """Return the partitions of a request in the order in which they wait again (invariant B)."""
+    return sorted(states, key=lambda state: state.moved_at_ms)
+
+
+def _pace_of(state: FetchState, now_ms: int) -> Pace:
+    if state.is_behind:
+        return Pace.BEHIND
+    return Pace.LIVE if state.high_watermark is None or now_ms - state.moved_at_ms < IDLE_AFTER_MS else Pace.IDLE

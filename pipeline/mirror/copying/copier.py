@@ -7,8 +7,8 @@ A. The position of a partition is the replica's log end offset and nothing else.
 B. The destination appends a batch only at the batch's own offsets, and only to a log that ends where the mirror last
    saw it end. So two mirrors of one partition, or a retry of an append whose answer was lost, cannot double anything. A
    replica that lost its end, or was recreated, gets no gap: the mirror asks for its new end.
-C. Only batches that were fetched at a partition's present position are appended. After a failure, batches fetched
-   before it are dropped, so no gap can arise.
+C. Only batches that were fetched at a partition's present position are appended. After a failure, the partition's
+   batches that were fetched before it are dropped, so no gap can arise. Those of other partitions stay.
 D. Offsets that the replica lacks are in the gap ledger before the first batch behind them is appended (`gaps.py`).
 E. A leader epoch of the source is recorded before the first batch of the epoch is appended (`epochs.py`). So a replica
    can be compared with a source that lost its end, whenever that happened.
@@ -16,8 +16,7 @@ F. A partition that cannot be copied rests with its reason in the status, which 
    others go on.
 """
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import trio
 
@@ -33,6 +32,7 @@ from pipeline.client.consumer.errors import (
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copying.append_queue import AppendQueue, Piece, PlannedAppend
 from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
 from pipeline.mirror.copying.destination import Appended, Destination, is_fenced
 from pipeline.mirror.copying.gap_policy import GapCrossing
@@ -47,11 +47,14 @@ from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.pauses import Pauses
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
-from pipeline.model import Clock, TopicPartition
+from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.net.signals import Signal
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import read_header
 
 POLL_TIMEOUT_S = 1.0
+SLOW_S = 1.0
+"""Time without an append after which a full queue is not waited for any longer."""
 
 
 class SourceCopier:
@@ -84,6 +87,12 @@ class SourceCopier:
         self._locator = Locator(self.copies, self._crossing, destination, replicas)
         self._watermarks = HighWatermarks(self.copies, source, config)
         self._replica_ends = ReplicaEnds(self.copies, destination, config)
+        self._destination = destination
+        self._queue = AppendQueue(self._leader_of)
+        self._appended = Signal()
+
+    def _leader_of(self, replica: TopicPartition) -> BrokerId | None:
+        return self._destination.view.leader_of(replica)
 
     def _limit_of(self, partition: TopicPartition) -> FetchLimit | None:
         if not self._throttles.has_any:
@@ -110,63 +119,88 @@ class SourceCopier:
                 if self._config.now is not config:
                     config = self._config.now
                     consumer.configure(consumer_config(config, self._replicas.isolation))
-                await self._copy_once(consumer)
+                await self._make_room(consumer, config.fetch_max_bytes)
+                await self._poll(consumer, nursery)
+                self._append_more(consumer, nursery)
+                while self.copies.withdrawn:
+                    partition = self.copies.withdrawn.pop()
+                    copy = self.copies.states.get(partition)
+                    if copy is None or copy.is_rejected or copy.pause is not None:
+                        consumer.remove(partition)
+                        self._queue.drop([partition])
+                self._appended.notify()  # void batches may have left the queue
 
-    async def _copy_once(self, consumer: Consumer) -> None:
-        """Append the batches of one poll. A partition that fails rests, and is located again."""
+    async def _make_room(self, consumer: Consumer, max_bytes: int) -> None:
+        """Wait until the queue takes more. Partitions whose leader is slow rest, if they hold up those of others."""
+        while self._queue.size_bytes >= max_bytes:
+            waited_from = trio.current_time()
+            with trio.move_on_after(SLOW_S):
+                await self._appended.wait()
+            if trio.current_time() - waited_from < SLOW_S:
+                continue
+            leaders = {self._leader_of(copy.assignment.replica) for copy in self.copies.states.values()}
+            for leader in leaders if len(leaders) > 1 else ():
+                for copy in self._queue.waiting_for(leader):
+                    reason = f"waits for broker {leader} of the hub, which has not taken its batches for {SLOW_S:g} s"
+                    self._rest(consumer, copy, reason, Advice.LOOK_AT_BOTH)
+                    self._queue.drop([copy.source])
+
+    async def _poll(self, consumer: Consumer, nursery: trio.Nursery) -> None:
+        """Have fetched batches wait for their append. A partition that cannot be fetched rests, or is located again."""
         try:
             polled = await consumer.poll_batches(POLL_TIMEOUT_S)
-        except (PartitionOffsetOutOfRangeError, PartitionTruncatedError) as error:
-            consumer.remove(error.topic_partition)
-            copy = self.copies.states.get(error.topic_partition)
-            if copy is None:  # withdrawn meanwhile
-                return
-            copy.is_out_of_range |= isinstance(error, PartitionOffsetOutOfRangeError)
-            copy.is_truncated |= isinstance(error, PartitionTruncatedError)
-            self.copies.locate_again(copy)
-            return
+        except PartitionOffsetOutOfRangeError as error:
+            nursery.start_soon(self._locate_behind_appends, consumer, error.topic_partition, False)
+        except PartitionTruncatedError as error:
+            nursery.start_soon(self._locate_behind_appends, consumer, error.topic_partition, True)
         except PartitionFetchError as error:
             consumer.remove(error.topic_partition)
             copy = self.copies.states.get(error.topic_partition)
             if copy is not None:
                 self.copies.rest(copy, str(error), advice_on(error))
-            return
-        # The copies as they are now: one that replaces them meanwhile, for a topic that was created again, must not get
-        # these batches. A copy without position was not located yet, so that the batches are not of its topic.
-        states = self.copies.states  # without partitions that were withdrawn
-        copies = {partition: states[partition] for each in polled if (partition := each.topic_partition) in states}
-        located = [
-            each for each in polled for copy in [copies.get(each.topic_partition)] if copy and copy.position is not None
-        ]
-        requests = deque(requests_of(located, self._config.now.fetch_max_bytes))
-        polled.clear()  # the batches of a request are freed when it was appended
-        located.clear()
-        while requests:
-            await self._append(consumer, copies, requests.popleft())
-        while self.copies.withdrawn:
-            partition = self.copies.withdrawn.pop()
-            copy = self.copies.states.get(partition)
-            if copy is None or copy.is_rejected or copy.pause is not None:
-                consumer.remove(partition)
+        else:
+            for batches in polled:
+                copy = self.copies.states.get(batches.topic_partition)
+                if copy is not None:  # else withdrawn meanwhile
+                    self._queue.add(Piece(copy, copy.fetch, batches))
 
-    async def _append(
-        self,
-        consumer: Consumer,
-        copies: Mapping[TopicPartition, PartitionCopy],
-        fetched: Mapping[TopicPartition, FetchedBatches],
-    ) -> None:
-        pairs = ((copies[partition], batches) for partition, batches in fetched.items())
-        found = [(copy, batches) for copy, batches in pairs if copy.pause is None]  # or paused meanwhile
+    async def _locate_behind_appends(self, consumer: Consumer, partition: TopicPartition, is_truncated: bool) -> None:
+        """Have a partition located once what was fetched before is appended: the replica's end is certain then."""
+        consumer.remove(partition)
+        copy = self.copies.states.get(partition)
+        fetch = -1 if copy is None else copy.fetch
+        while self._queue.holds(partition):
+            await self._appended.wait()
+        if copy is not None and copy.fetch == fetch:
+            copy.is_out_of_range |= not is_truncated
+            copy.is_truncated |= is_truncated
+            self.copies.locate_again(copy)
+
+    def _append_more(self, consumer: Consumer, nursery: trio.Nursery) -> None:
+        for planned in self._queue.begin(self._config.now.fetch_max_bytes):
+            nursery.start_soon(self._append, consumer, planned, nursery)
+        self._locate_astray(consumer, self._queue.take_astray())
+
+    def _locate_astray(self, consumer: Consumer, copies: Iterable[PartitionCopy]) -> None:
+        """Locate partitions whose replicas do not stand where the consumer fetches."""
+        for copy in copies:
+            consumer.remove(copy.source)
+            self.copies.locate_again(copy)
+
+    async def _append(self, consumer: Consumer, planned: PlannedAppend, nursery: trio.Nursery) -> None:
+        """Append one piece of each partition. A partition that fails rests, or is located again."""
+        found = [(piece.copy, piece.batches) for piece in planned.pieces]
         await self._record_epochs(consumer, found)
-        due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
-        for copy, batches in found:
-            if copy.position not in (None, batches.position):
-                # Fetched before the partition was located again: what the consumer fetches next would not fit either.
-                consumer.remove(copy.source)
-                self.copies.locate_again(copy)
+        due = [(piece.copy, piece.batches) for piece in planned.pieces if piece.is_due]  # invariant C
+        self._locate_astray(consumer, [piece.copy for piece in planned.pieces if piece.is_astray])
         results = await self._replicas.append(due)
-        for copy, batches in due:
-            self._conclude(consumer, copy, batches, results[copy.source])
+        for piece in planned.pieces:
+            if piece.is_next and piece.copy.source in results:
+                self._conclude(consumer, piece.copy, piece.batches, results[piece.copy.source])
+        self._queue.end(planned)
+        self.copies.uncertain.set()
+        self._appended.notify()
+        self._append_more(consumer, nursery)
 
     async def _record_epochs(self, consumer: Consumer, found: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> None:
         """Record leader epochs of the source that the replicas get with these batches. Partitions that fail rest."""
@@ -256,24 +290,3 @@ def advice_on(error: Exception) -> Advice:
     if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and cause is not error:
         return Advice.ALLOW_AT_SOURCE
     return Advice.LOOK_AT_BOTH
-
-
-def requests_of(polled: Iterable[FetchedBatches], max_bytes: int) -> list[dict[TopicPartition, FetchedBatches]]:
-    """Put fetched pieces into requests: at most one piece of a partition each, in order, and at most `max_bytes`.
-
-    A larger piece is a request of its own.
-    """
-    requests: list[dict[TopicPartition, FetchedBatches]] = []
-    sizes: list[int] = []
-    next_place: dict[TopicPartition, int] = {}
-    for batches in polled:
-        place, size = next_place.get(batches.topic_partition, 0), len(batches.data)
-        while place < len(requests) and sizes[place] + size > max_bytes:
-            place += 1
-        if place == len(requests):
-            requests.append({})
-            sizes.append(0)
-        requests[place][batches.topic_partition] = batches
-        sizes[place] += size
-        next_place[batches.topic_partition] = place + 1
-    return requests

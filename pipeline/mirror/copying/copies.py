@@ -127,6 +127,8 @@ class PartitionCopy:
 
     assignment: Assignment
     position: int | None = None
+    fetch: int = 0
+    """Number of times that the partition was located: batches that were fetched before are void."""
     replica_end: int = 0
     """Log end offset of the replica when last seen: `position`, or 0 for an empty replica of a later start."""
     trouble: Trouble | None = None
@@ -139,6 +141,8 @@ class PartitionCopy:
     is_rejected: bool = False
     """True if the partition must not be copied (reason: `trouble`). Never reset: a new state replaces this one."""
     is_being_located: bool = False
+    is_appending: bool = False
+    """True while an append is under way: the replica's end is not certain before it has ended."""
     is_out_of_range: bool = False
     """True if the source refused the position as outside of its log, until the partition is located."""
     is_truncated: bool = False

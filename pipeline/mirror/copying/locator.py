@@ -39,7 +39,7 @@ class Locator:
                 waiting = [
                     copy
                     for copy in self._copies.states.values()
-                    if copy.position is None and not (copy.is_rejected or copy.is_being_located)
+                    if copy.position is None and not (copy.is_rejected or copy.is_being_located or copy.is_appending)
                 ]
                 for copy in waiting:
                     if copy.retry_at <= trio.current_time():
@@ -76,7 +76,7 @@ class Locator:
                 copy.replica_end, copy.position = standing.replica_end, place.offset
                 copy.progress.note_position(place.offset)
             else:
-                copy.replica_end, copy.position = standing.replica_end, place.offset
+                copy.replica_end, copy.position, copy.fetch = standing.replica_end, place.offset, copy.fetch + 1
                 copy.is_out_of_range, copy.is_truncated, copy.straddling_end, copy.halt = False, False, None, None
                 copy.progress.note_position(place.offset)
                 topic_id = copy.assignment.source.topic_id

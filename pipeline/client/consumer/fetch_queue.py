@@ -40,7 +40,7 @@ IDLE_WAITING_PER_MS = 10
 IDLE_RESTING_PER_MS = 50
 """Idle partitions for which their next request leaves 1 ms later: a request of 10,000 takes some 60 ms of CPU."""
 LEAST_SHARE_BYTES = 1024 * 1024
-"""Least bytes of an answer, and of a partition in it: batches are seldom larger."""
+"""Least bytes of a partition in an answer that has room for them: batches are seldom larger."""
 
 
 LimitOf = Callable[[TopicPartition], FetchLimit | None]
@@ -163,7 +163,7 @@ class FetchQueue:
             others = [len(planned.states) for planned in self._under_way.values() if planned.pace is Pace.BEHIND]
             requests = min(self.config.max_in_flight, sum(others) + len(waiting))
             waiting = waiting[: math.ceil(len(waiting) / (requests - len(others)))]
-            max_bytes = max(min(max_bytes, LEAST_SHARE_BYTES), max_bytes // requests)
+            max_bytes = max(1, max_bytes // requests)
         elif pace is Pace.IDLE:
             max_wait_ms += min(IDLE_WAIT_MS, len(waiting) // IDLE_WAITING_PER_MS)
         share = max(LEAST_SHARE_BYTES, max_bytes // len(waiting))

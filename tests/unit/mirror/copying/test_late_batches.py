@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.mirror.copying.copier import SourceCopier
@@ -23,8 +24,8 @@ async def test_a_partition_that_was_located_between_fetch_and_append_is_copied_o
         if not is_located.is_set():
             for copy, _ in found:
                 copier.copies.locate_again(copy)
-                while copy.position is None:
-                    await trio.sleep(0.01)
+                await trio.testing.wait_all_tasks_blocked()
+                assert copy.position is None  # the replica's end is not certain before the append has ended
             is_located.set()
         await record_epochs(copier, consumer, found)
 

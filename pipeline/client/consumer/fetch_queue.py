@@ -18,6 +18,8 @@ B. Partitions of one pace take turns: the one whose records came least recently 
    gets a whole batch (KIP-74).
 """
 
+import heapq
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -179,6 +181,43 @@ class FetchQueue:
                 max_wait_ms=max_wait_ms,
             ),
         )
+
+
+def opens_at_ms(limit_of: LimitOf, state: FetchState) -> float:
+    """Return the time from which on a partition may be requested."""
+    limit = limit_of(state.topic_partition)
+    return state.not_before_ms if limit is None else max(state.not_before_ms, limit.opens_at * 1000)
+
+
+def is_held(limit_of: LimitOf, now_ms: int, state: FetchState) -> bool:
+    """Return True if a partition may not be requested yet."""
+    return opens_at_ms(limit_of, state) > now_ms
+
+
+class HeldPartitions:
+    """Partitions that may not be requested before a time."""
+
+    def __init__(self, limit_of: LimitOf) -> None:
+        self._limit_of = limit_of
+        self._heap: list[tuple[float, int, FetchState]] = []
+        self._numbers = itertools.count()
+
+    @property
+    def first_at_ms(self) -> float:
+        """Time of the first of them; infinite if there are none."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def add(self, states: Iterable[FetchState]) -> None:
+        """Hold partitions until their back-off and their limit have passed."""
+        for state in states:
+            heapq.heappush(self._heap, (opens_at_ms(self._limit_of, state), next(self._numbers), state))
+
+    def take(self, now_ms: float) -> list[FetchState]:
+        """Return the partitions whose time has come, which are held no longer."""
+        found = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            found.append(heapq.heappop(self._heap)[2])
+        return found
 
 
 def share_limits(states: Sequence[FetchState], limit_of: LimitOf) -> None:

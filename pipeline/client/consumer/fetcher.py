@@ -5,11 +5,9 @@ and its error is raised after all batches that were fetched before it. A partiti
 under way or among those to place; whatever changes that places it again.
 """
 
-import heapq
-import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
@@ -41,9 +39,11 @@ from pipeline.client.consumer.fetch_plan import (
 from pipeline.client.consumer.fetch_queue import (
     Fetched,
     FetchQueue,
+    HeldPartitions,
     LimitOf,
     PlannedFetch,
     in_turn,
+    is_held,
     share_limits,
     unlimited,
 )
@@ -88,17 +88,14 @@ class Fetcher:
         """Partitions that may be fetched, by leader. All others are in one of the next three, or under way."""
         self._unplaced: list[FetchState] = []
         self._leaderless: dict[TopicPartition, FetchState] = {}
-        self._postponed: list[tuple[float, int, FetchState]] = []
-        """A heap by time."""
-        self._numbers = itertools.count()
+        self._held = HeldPartitions(limit_of)
 
     def configure(self, config: ConsumerConfig) -> None:
         """Send all further requests with other settings."""
         self._config = config
         for queue in self._queues.values():
             queue.config = config
-        self._unplaced += [state for _, _, state in self._postponed]  # limits may have changed with the settings
-        self._postponed.clear()
+        self._unplaced += self._held.take(math.inf)  # limits may have changed with the settings
         self._changed.notify()
 
     def assign(self, states: dict[TopicPartition, FetchState]) -> None:
@@ -172,7 +169,9 @@ class Fetcher:
             for queue in self._queues.values():
                 queue.buffered_bytes.clear()
             for ready in kept:
-                self._queue_of(ready.broker).buffered_bytes[ready.is_backlog] += len(ready.batches.data)
+                self._queues.setdefault(ready.broker, FetchQueue(self._config)).buffered_bytes[ready.is_backlog] += len(
+                    ready.batches.data
+                )
 
     def close(self) -> None:
         """Have `take` raise PipelineError, now and later."""
@@ -196,7 +195,7 @@ class Fetcher:
                 self._place_all(now, nursery)
                 for broker, queue in list(self._queues.items()):
                     if self._limit_of is not unlimited:  # what others have fetched may have closed a limit
-                        self._postpone_all(queue.take_all(partial(self._is_held, now)))
+                        self._held.add(queue.take_all(partial(is_held, self._limit_of, now)))
                     while (planned := queue.begin(now)) is not None:
                         for state in planned.states:
                             state.request = planned
@@ -204,7 +203,7 @@ class Fetcher:
                     if queue.is_empty and not queue.buffered_bytes.total():
                         del self._queues[broker]
                 wakes = [queue.wakes_at_ms(now) for queue in self._queues.values()]
-                wakes += [self._postponed[0][0]] if self._postponed else []
+                wakes.append(self._held.first_at_ms)
                 if self._leaderless:
                     self._cluster.refresh_soon()
                     wakes.append(now + self._cluster.config.retry_backoff_ms)
@@ -227,8 +226,7 @@ class Fetcher:
         """Have each partition wait where it should: for a request, for a later time, or for a leader."""
         self._unplaced += self._leaderless.values()
         self._leaderless.clear()
-        while self._postponed and self._postponed[0][0] <= now:
-            self._unplaced.append(heapq.heappop(self._postponed)[2])
+        self._unplaced += self._held.take(now)
         doubtful: dict[BrokerId, list[FetchState]] = {}
         unplaced, self._unplaced = self._unplaced, []
         view = self._cluster.view
@@ -241,27 +239,15 @@ class Fetcher:
                 self._note_leaderless(state)
             elif not self._same_topic(state):
                 continue
-            elif self._is_held(now, state):
-                self._postpone_all([state])
+            elif is_held(self._limit_of, now, state):
+                self._held.add([state])
             elif enter_epoch(state, view.leader_epoch_of(state.topic_partition)):
-                self._queue_of(leader).add(state, now)
+                self._queues.setdefault(leader, FetchQueue(self._config)).add(state, now)
             else:
                 state.is_asking = True
                 doubtful.setdefault(leader, []).append(state)
         for leader, states in doubtful.items():
             nursery.start_soon(self._validate, leader, states)
-
-    def _is_held(self, now: int, state: FetchState) -> bool:
-        return self._opens_at_ms(state) > now
-
-    def _postpone_all(self, states: Iterable[FetchState]) -> None:
-        for state in states:
-            heapq.heappush(self._postponed, (self._opens_at_ms(state), next(self._numbers), state))
-
-    def _queue_of(self, broker: BrokerId) -> FetchQueue:
-        if broker not in self._queues:
-            self._queues[broker] = FetchQueue(self._config)
-        return self._queues[broker]
 
     def _place_again(self, *states: FetchState) -> None:
         self._unplaced += states
@@ -277,11 +263,6 @@ class Fetcher:
             state.unknown_since_ms = now
         elif not state.parked and now - state.unknown_since_ms > self._cluster.config.default_api_timeout_ms:
             self._park(state, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no broker knows it any more"))
-
-    def _opens_at_ms(self, state: FetchState) -> float:
-        """Return the time from which on a partition may be requested."""
-        limit = self._limit_of(state.topic_partition)
-        return state.not_before_ms if limit is None else max(state.not_before_ms, limit.opens_at * 1000)
 
     def _same_topic(self, state: FetchState) -> bool:
         """Return False, and park the partition, if its topic was recreated: its offsets mean other records now."""
@@ -321,7 +302,7 @@ class Fetcher:
         request = fetch_request(planned.states, view, self._config, planned.bounds)
         asked_at = trio.current_time()
         response: FetchResponse = await self._cluster.request(
-            broker, request, timeout_s=timeout_s, lane=self._lane_of(planned)
+            broker, request, timeout_s=timeout_s, lane=lane_of(self._lanes, planned, self._cluster)
         )
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(response.error_code, f"fetch from broker {broker}")
@@ -346,14 +327,7 @@ class Fetcher:
             self._apply(broker, state, outcome, is_backlog=planned.is_backlog)
             if outcome.batches is not None:
                 state.moved_at_ms = now_ms
-            # Without records in the answer the broker has none to give: they are not committed yet.
-            state.is_behind = has_records and state.offset < data.high_watermark
-
-    def _lane_of(self, planned: PlannedFetch) -> str:
-        """Return the lane of a request. Long polls of another consumer, perhaps closed already, must not delay it."""
-        while planned.lane >= len(self._lanes):
-            self._lanes.append(self._cluster.new_lane("fetch"))
-        return self._lanes[planned.lane]
+            state.is_behind = has_records and state.offset < data.high_watermark  # without: not committed yet
 
     def _fail_request(
         self, broker: BrokerId, states: Sequence[FetchState], error: PipelineError, failures: int
@@ -365,14 +339,16 @@ class Fetcher:
             if isinstance(error, KafkaError) and not error.retriable:
                 self._park(state, error)
             else:
-                self._postpone(state, failures)
+                postpone(state, failures, self._cluster)
 
     def _apply(self, broker: BrokerId, state: FetchState, outcome: FetchOutcome, *, is_backlog: bool = False) -> None:
         if outcome.batches is not None:
             state.offset = outcome.batches.next_offset
             state.last_epoch = outcome.batches.leader_epochs[-1][0]
             self._ready.append(Fetched(broker, is_backlog, state, outcome.batches))
-            self._queue_of(broker).buffered_bytes[is_backlog] += len(outcome.batches.data)
+            self._queues.setdefault(broker, FetchQueue(self._config)).buffered_bytes[is_backlog] += len(
+                outcome.batches.data
+            )
             self._arrived.notify()
             limit = self._limit_of(state.topic_partition)
             if limit is not None:
@@ -389,7 +365,7 @@ class Fetcher:
             if outcome.verdict is FetchVerdict.LEADER_MOVED:
                 self._cluster.refresh_soon()
             state.failures += 1
-            self._postpone(state, state.failures)
+            postpone(state, state.failures, self._cluster)
 
     async def _resolve_out_of_range(self, broker: BrokerId, state: FetchState) -> None:
         """Reset the position while other partitions of the broker are fetched."""
@@ -412,7 +388,7 @@ class Fetcher:
             return
         if start <= state.offset <= end:
             state.failures += 1
-            self._postpone(state, state.failures)
+            postpone(state, state.failures, self._cluster)
         elif self._config.auto_offset_reset is OffsetReset.NONE:
             self._park(state, PartitionOffsetOutOfRangeError(topic_partition, state.offset, start, end))
         else:
@@ -478,10 +454,6 @@ class Fetcher:
             move(state, end.end_offset, end.leader_epoch)
         state.leader_epoch = leader_epoch
 
-    def _postpone(self, state: FetchState, failures: int) -> None:
-        settings = self._cluster.config
-        state.not_before_ms = _now_ms() + backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-
     def _park(self, state: FetchState, error: Exception) -> None:
         """Stop fetching the partition; a later poll raises the error."""
         state.parked = True
@@ -498,3 +470,16 @@ def _as_it_is(state: FetchState) -> EpochEnd:
 
 def _now_ms() -> int:
     return round(trio.current_time() * 1000)
+
+
+def lane_of(lanes: list[str], planned: PlannedFetch, cluster: Cluster) -> str:
+    """Return the lane of a request. Long polls of another consumer, perhaps closed already, must not delay it."""
+    while planned.lane >= len(lanes):
+        lanes.append(cluster.new_lane("fetch"))
+    return lanes[planned.lane]
+
+
+def postpone(state: FetchState, failures: int, cluster: Cluster) -> None:
+    """Fetch the partition later, after the n-th failure in a row."""
+    settings = cluster.config
+    state.not_before_ms = _now_ms() + backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms)

@@ -10,7 +10,7 @@ from pipeline.broker.replication.in_sync_replicas import LeaderState
 from pipeline.testing.simulation.runner import run_plan
 from pipeline.testing.simulation.variants import VARIANTS
 
-SEEDS = 40
+SEEDS = 12
 LAST_SEED = 600
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 200

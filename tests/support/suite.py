@@ -69,7 +69,7 @@ class Suite:
     def _run(self, part: Part) -> int:
         say(f"=== {part.name}: begun")
         began_s = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *part.arguments]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--durations=10", *part.arguments]
         with subprocess.Popen(
             command,
             cwd=ROOT,

@@ -96,7 +96,7 @@ class FetchQueue:
     """Fetched bytes that were not taken yet, of a backlog (True) and of all others."""
     _waiting: dict[Pace, dict[TopicPartition, FetchState]] = field(default_factory=lambda: {pace: {} for pace in Pace})
     _under_way: dict[int, PlannedFetch] = field(default_factory=dict)
-    _idle_from_ms: float = 0
+    _idle_from_ms: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -135,7 +135,7 @@ class FetchQueue:
         """Take note that a request has ended. The caller adds its partitions again."""
         del self._under_way[planned.lane]
         if planned.pace is Pace.IDLE:
-            self._idle_from_ms = now_ms + len(planned.states) / IDLE_RESTING_PER_MS
+            self._idle_from_ms = now_ms + math.ceil(len(planned.states) / IDLE_RESTING_PER_MS)
 
     def under_way(self) -> list[PlannedFetch]:
         """Return the requests under way."""
@@ -186,7 +186,12 @@ class FetchQueue:
 def opens_at_ms(limit_of: LimitOf, state: FetchState) -> float:
     """Return the time from which on a partition may be requested."""
     limit = limit_of(state.topic_partition)
-    return state.not_before_ms if limit is None else max(state.not_before_ms, limit.opens_at * 1000)
+    return state.not_before_ms if limit is None else max(state.not_before_ms, _whole_ms(limit.opens_at))
+
+
+def _whole_ms(time_s: float) -> float:
+    """Return a time of `now_ms`, which has no fractions: a task that woke before such a time would wake for nothing."""
+    return time_s if math.isinf(time_s) else math.ceil(time_s * 1000)
 
 
 def is_held(limit_of: LimitOf, now_ms: int, state: FetchState) -> bool:

@@ -1,8 +1,21 @@
 """Requests to one broker: which partitions they hold, how many are under way, and what bounds them."""
 
+import math
+
+import pytest
+
 from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.byte_rate import ByteRate, FetchLimit
 from pipeline.client.consumer.fetch_plan import FetchState, begin_at
-from pipeline.client.consumer.fetch_queue import IDLE_AFTER_MS, FetchQueue, Pace, PlannedFetch, in_turn
+from pipeline.client.consumer.fetch_queue import (
+    IDLE_AFTER_MS,
+    FetchQueue,
+    HeldPartitions,
+    Pace,
+    PlannedFetch,
+    in_turn,
+    is_held,
+)
 from pipeline.model import TopicPartition
 
 MIB = 1024 * 1024
@@ -127,3 +140,25 @@ def test_an_end_that_is_not_known_is_asked_for_without_waiting() -> None:
     queue = FetchQueue(SETTINGS)
     queue.add(begin_at(TopicPartition("t", 0), 0), NOW_MS)
     assert [(each.pace, each.bounds.max_wait_ms) for each in begun(queue)] == [(Pace.LIVE, 0)]
+
+
+@pytest.mark.parametrize("partitions", [1, 75, 150])
+def test_whoever_waits_for_the_next_idle_request_wakes_once(partitions: int) -> None:
+    queue = queue_of(*[Pace.IDLE] * partitions)
+    (planned,) = begun(queue)
+    finish(queue, planned)
+    wakes_at_ms = queue.wakes_at_ms(NOW_MS)
+    assert wakes_at_ms > NOW_MS
+    assert begun(queue, round(wakes_at_ms))
+    assert queue.wakes_at_ms(round(wakes_at_ms)) == math.inf
+
+
+def test_whoever_waits_for_a_limit_wakes_once() -> None:
+    limit = FetchLimit([ByteRate(7000)])
+    limit.charge(12_345, 0.0)
+    state = state_of(0, Pace.LIVE)
+    held = HeldPartitions(lambda _: limit)
+    held.add([state])
+    wakes_at_ms = round(held.first_at_ms)
+    assert held.take(wakes_at_ms) == [state]
+    assert not is_held(lambda _: limit, wakes_at_ms, state)

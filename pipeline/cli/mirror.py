@@ -185,6 +185,8 @@ def _say_members(group: Mapping[str, Any]) -> None:
     for each in group["members"]:
         role = "leader" if each["member"] == group["leader"] else ""
         name = f"{each['member']} (this one)" if each["member"] == group["member"] else each["member"]
+        if not each.get("selects_the_same", True):  # older mirrors do not say
+            name += " (other sources or flows)"
         duties = [source for source, member in group["duties"].items() if member == each["member"]]
         rows.append([name, role, each["http"], each["partitions"], ", ".join(duties)])
     output.say(f"\ngroup {group['name']}: {output.counted(len(rows), 'member')}")

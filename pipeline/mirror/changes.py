@@ -21,6 +21,13 @@ def version_of(config: MirrorConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def selection_of(config: MirrorConfig) -> str:
+    """Return a short text that is the same for settings which select the same topics in the same way."""
+    flows = [[flow.source, flow.topics, flow.exclude, flow.replica_topic] for flow in _flows(config)]
+    text = json.dumps([[source.name for source in config.sources], flows])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def changed_settings(now: SettingsModel, new: SettingsModel, without: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the settings in which two models differ, each with its running and its new value."""
     return [

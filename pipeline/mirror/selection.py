@@ -63,3 +63,5 @@ def compile_patterns(key: str, patterns: Sequence[str]) -> tuple[re.Pattern[str]
         return tuple(re.compile(pattern) for pattern in patterns)
     except re.error as error:
         raise ConfigurationError(key, f"{error.pattern!r} is not a regular expression: {error.msg}") from error
+    except (RecursionError, OverflowError) as error:
+        raise ConfigurationError(key, f"has a regular expression that cannot be read: {error}; simplify it") from error

@@ -30,7 +30,7 @@ from pipeline.net.http import http_application, serve_http
 from pipeline.net.nurseries import unwrapped_errors
 
 PLAN_TIMEOUT_S = 5.0
-"""Time for a source to list its topics for a plan. An operator waits for it."""
+"""Time for the hub to be read, and for a source to list its topics, for a plan. An operator waits for it."""
 
 logger = structlog.get_logger()
 
@@ -179,7 +179,14 @@ class MirrorService:
             running.begun.set()
 
     async def _fetch_topics(self, config: SourceConfig) -> Mapping[str, int]:
-        """Return the number of partitions of each topic of a source, also of one that is not in force."""
+        """Return the number of partitions of each topic of a source, also of one that is not in force.
+
+        Raises NotStartedError if the partition table cannot be read: it says which replicas the topics keep.
+        """
+        with trio.move_on_after(PLAN_TIMEOUT_S):
+            await self._hub_opened.wait()
+        if not self._hub_opened.is_set():
+            raise NotStartedError(f"the hub's partition table has not been read yet: {self.state.error or 'try again'}")
         source = self.sources.get(config.name)
         if source is not None and not is_opened_anew(source.config, config):
             view = await source.fetch_topics(timeout_s=PLAN_TIMEOUT_S)

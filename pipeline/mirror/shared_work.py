@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from pipeline.coordination.interface import CoordinationClient
+from pipeline.mirror.changes import selection_of
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.hub import Hub
 from pipeline.mirror.sharing.assignment import WorkUnit, duties_of
@@ -76,16 +77,29 @@ class SharedWork:
             "is_registered": group.share.is_registered,
             "leader": group.leader,
             "error": group.problem,
-            "unowned": sum(unit not in assigned or assigned[unit].member not in group.members for unit in units),
+            "unowned": sum(group.share.holder_of(unit) is None for unit in units),
             "members": [
-                {"member": name, "host": each.host, "pid": each.pid, "http": each.http, "partitions": held[name]}
+                {
+                    "member": name,
+                    "host": each.host,
+                    "pid": each.pid,
+                    "http": each.http,
+                    "partitions": held[name],
+                    "selects_the_same": name in group.share.members,
+                }
                 for name, each in sorted(group.members.items())
             ],
             "duties": {name: group.share.holder_of(duties_of(name)) for name in self._sources},
         }
 
     def _describe(self) -> MirrorProcess:
-        return MirrorProcess(host=socket.gethostname(), pid=os.getpid(), http=self.address, joined_ms=self._joined_ms)
+        return MirrorProcess(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            http=self.address,
+            joined_ms=self._joined_ms,
+            selection=selection_of(self._hub.config.now),
+        )
 
     def _units(self) -> Collection[WorkUnit]:
         names = self._sources

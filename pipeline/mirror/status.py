@@ -330,7 +330,8 @@ class MirrorStatus(Collector):
         if not copies.has(copy.source):
             if copies.holder_of(copy.source) is not None:
                 return CopyView(copy, CopyState.ELSEWHERE, Lag(), None, None)
-            return CopyView(copy, CopyState.UNOWNED, Lag(), "no live member of the group has it", Advice.LOOK_AT_GROUP)
+            reason = "no live member of the group that has the same sources and flows copies it"
+            return CopyView(copy, CopyState.UNOWNED, Lag(), reason, Advice.LOOK_AT_GROUP)
         if copy.is_rejected or copy.position is None or progress.answered_at is None:
             return CopyView(copy, CopyState.LOCATING, lag, None, None)
         if not progress.is_fresh(now, self._bound_s):

@@ -7,6 +7,8 @@ B. An assignment is published by a write that requires the version of the assign
    before it relies on it. So of two processes that take themselves for the leader only one can go on.
 C. All parts of an assignment exist before its head names them.
 
+D. A unit counts as held only if its holder selects the same topics as this member. The holder may not know the unit.
+
 A member that does not reach ZooKeeper keeps its share: leaders of the hub refuse it as soon as another copier has
 claimed a partition. Work that no leader of the hub guards is done only while `is_confirmed`.
 """
@@ -91,12 +93,17 @@ class MirrorGroup:
         self._session_timeout_s = session_timeout_s
         self._rebalance_interval_s = rebalance_interval_s
         self._confirmed_at = -session_timeout_s
+        self._described = b""
+        """Data of this member's znode."""
+        self._writing = trio.Lock()
 
     async def run(self) -> None:
         """Take part in the group until cancelled. Then the session must be ended, for the others to take over."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._register)
-            for work in (self._confirm, self._follow_members, self._follow_assignment, self._report_rates, self._lead):
+            for work in (self._confirm, self._follow_members, self._follow_selections, self._follow_assignment):
+                nursery.start_soon(self._patiently, work)
+            for work in (self._report_rates, self._lead):
                 nursery.start_soon(self._patiently, work)
 
     @property
@@ -131,10 +138,15 @@ class MirrorGroup:
         await keep_registered(
             self._client,
             self._paths.member(self.member),
-            lambda: self._describe().encode(),
-            hooks=Hooks(after=self._registered, lost=self._lost),
+            lambda: self._described,
+            hooks=Hooks(before=self._describe_anew, after=self._registered, lost=self._lost),
+            writing=self._writing,
             task_status=task_status,
         )
+
+    async def _describe_anew(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._described = self._describe().encode()
 
     async def _registered(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -156,16 +168,39 @@ class MirrorGroup:
 
     async def _follow_members(self) -> None:
         async for names in self._client.watch_children(self._paths.members):
-            found: dict[str, MirrorProcess] = {}
-            for name in names:
-                value = await self._client.get_or_none(self._paths.member(name))
-                if value is not None:
-                    found[name] = MirrorProcess.decode(self._paths.member(name), value.data)
+            found = await self._read_members(names)
             if found.keys() != self.members.keys():
                 logger.info("mirror_group_members", group=self.name, members=sorted(found))
-            self.members = found
-            self._take(replace(self.share, members=frozenset(found)))
+            self._take_members(found)
             self._work_changed.set()
+
+    async def _follow_selections(self) -> None:
+        """Tell the others what this member selects, and look what they do, since settings may change at any time."""
+        path = self._paths.member(self.member)
+        while True:
+            if self.share.is_registered:
+                async with self._writing:
+                    found = await self._client.get_or_none(path)
+                    await self._describe_anew()
+                    if found is not None and found.data != self._described:
+                        await self._client.set(path, self._described, found.version)
+            known = await self._read_members(tuple(self.members))
+            self._take_members({name: known.get(name, each) for name, each in self.members.items()})
+            await trio.sleep(self._session_timeout_s / CONFIRMATIONS)
+
+    async def _read_members(self, names: Collection[str]) -> dict[str, MirrorProcess]:
+        found: dict[str, MirrorProcess] = {}
+        for name in names:
+            value = await self._client.get_or_none(self._paths.member(name))
+            if value is not None:
+                found[name] = MirrorProcess.decode(self._paths.member(name), value.data)
+        return found
+
+    def _take_members(self, members: Mapping[str, MirrorProcess]) -> None:
+        self.members = members
+        selection = self._describe().selection
+        alike = frozenset(name for name, each in members.items() if each.selection == selection)  # invariant D
+        self._take(replace(self.share, members=alike))
 
     # The share
 

@@ -1,6 +1,6 @@
 """The znodes of a mirror group, in the ZooKeeper of the hub. Pure.
 
-    /mirrors/<group>/members/<member>         ephemeral: host, process and HTTP address of a member
+    /mirrors/<group>/members/<member>         ephemeral: host, process, HTTP address and selection of a member
     /mirrors/<group>/rates/<member>           ephemeral: byte rates of the partitions that the member copies
     /mirrors/<group>/leader                   ephemeral: the member that computes the assignment
     /mirrors/<group>/assignment               number and parts of the present assignment
@@ -80,6 +80,7 @@ class _ProcessJson(BaseModel):
     pid: int
     http: _Text
     joined_ms: int
+    selection: _Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +92,19 @@ class MirrorProcess:
     http: str
     """Address of its HTTP server."""
     joined_ms: int
+    selection: str = ""
+    """Text that is the same for members which select the same topics (`changes.selection_of`); empty if not known."""
 
     def encode(self) -> bytes:
         """JSON version 1."""
         fields = {"host": self.host, "pid": self.pid, "http": self.http, "joined_ms": self.joined_ms}
-        return to_json({"version": 1, **fields})
+        return to_json({"version": 1, **fields, "selection": self.selection})
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> Self:
         """JSON version 1."""
         found = from_json(path, data, _ProcessJson)
-        return cls(host=found.host, pid=found.pid, http=found.http, joined_ms=found.joined_ms)
+        return cls(**found.model_dump(exclude={"version"}))
 
 
 class _HeadJson(BaseModel):

@@ -14,7 +14,7 @@ class Share:
     member: str | None = None
     assigned: Mapping[WorkUnit, Holding] = field(default_factory=dict)
     members: frozenset[str] = frozenset()
-    """The members that are alive."""
+    """The members that are alive, and select the same topics as this one."""
     is_registered: bool = True
     """False if the member has no session, so that others take over its units."""
 
@@ -27,7 +27,7 @@ class Share:
         return holding.epoch if holding is not None and is_own else None
 
     def holder_of(self, unit: WorkUnit) -> str | None:
-        """Return the live member that has a unit; None if none has it, or without a group."""
+        """Return the live member that has a unit and copies it; None if none does, or without a group."""
         holding = self.assigned.get(unit)
         return holding.member if holding is not None and holding.member in self.members else None
 

@@ -204,6 +204,22 @@ async def test_a_source_with_other_addresses_is_opened_anew(site: Site, located:
         assert located == ["clicks-0"] * 2
 
 
+async def test_a_plan_names_no_replicas_before_the_table_is_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.mirror.service.PLAN_TIMEOUT_S", 0.5)
+    await make(site.east)
+    moved = settings(flow("east-clicks", "east", "clicks", replica_topic="{source}.{topic}"))
+    async with site.mirroring(flows=[EAST_CLICKS]):
+        await publish(site.east, b"a")
+        await until_copied(site.hub, CLICKS, b"a")
+    async with open_cluster(NOBODY) as away:
+        site.hub = away
+        async with site.mirroring(flows=[EAST_CLICKS]) as service:
+            planned = await service.settings.plan(moved)
+            assert planned["topics"] == []
+            assert planned["unknown_sources"].keys() == {"east", "west"}
+            assert "partition table has not been read yet" in planned["unknown_sources"]["east"]
+
+
 async def test_a_plan_names_what_would_change_and_changes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.mirror.service.PLAN_TIMEOUT_S", 0.5)
     await make(site.east, partitions=2)

@@ -8,7 +8,17 @@ import trio
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
-from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, publish, read, until, until_copied
+from tests.support.mirrors import (
+    CLICKS,
+    DEADLINE_S,
+    Site,
+    make,
+    mirror_settings,
+    publish,
+    read,
+    until,
+    until_copied,
+)
 
 PARTITIONS = 4
 SETTINGS: dict[str, Any] = {"zookeeper.session.timeout.ms": 1000}
@@ -141,3 +151,26 @@ async def test_a_group_takes_over_from_a_mirror_that_runs_alone(site: Site) -> N
             await until_copied(site.hub, CLICKS, b"a", b"b", b"c")
             last = before.status()["sources"][0]["partitions"][0]["last_error"]
             assert "belongs to a group of mirrors" in last["error"]
+
+
+async def test_a_partition_whose_holder_does_not_select_it_is_shown_as_unowned(site: Site) -> None:
+    zookeeper = MemoryZooKeeper()
+    await make(site.east, "views", PARTITIONS)
+    both = mirror_settings("east", "west", topics=["clicks", "views"], **SETTINGS)
+    one = mirror_settings("east", "west", topics=["clicks"], **SETTINGS)
+    async with (
+        zookeeper.open() as client,
+        site.mirroring(client, **{**SETTINGS, "topics": ["clicks", "views"]}) as first,
+    ):
+        await until_shared(first)
+        async with zookeeper.open() as other, site.mirroring(other, **{**SETTINGS, "topics": ["clicks"]}) as second:
+            await until(lambda: "unowned" in states(first).values(), 15)
+            group = first.status()["group"]
+            assert group["unowned"] > 0
+            alike = {each["member"]: each["selects_the_same"] for each in group["members"]}
+            assert alike == {group["member"]: True, second.status()["group"]["member"]: False}
+            await second.settings.apply(both, second.status()["settings"]["version"])
+            await until_shared(first, second)
+            await until(lambda: first.status()["group"]["unowned"] == 0)
+            await second.settings.apply(one, second.status()["settings"]["version"])
+            await until(lambda: "unowned" in states(first).values(), 15)

@@ -91,6 +91,8 @@ def test_a_replica_has_the_name_of_the_template(template: str, topics: list[str]
         ([flow(topic=["x"])], "flows.0.topic"),
         ([flow(topics=["("])], "flows.0.topics: '(' is not a regular expression"),
         ([flow(topics__exclude=["("])], "flows.0.topics.exclude: '(' is not a regular expression"),
+        ([flow(topics=["(" * 5000])], "flows.0.topics: has a regular expression that cannot be read"),
+        ([flow(topics=["a{1,99999999999}"])], "flows.0.topics: has a regular expression that cannot be read"),
         ([flow(replica__topic="{cluster}.{topic}")], "flows.0.replica.topic: must be {topic}, {source}, letters"),
         ([flow(replica__topic="a b {topic}")], "flows.0.replica.topic: must be"),
         ([flow(replica__topic="all")], r"plain name, with dots as \., and page.* is none"),

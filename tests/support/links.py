@@ -1,4 +1,4 @@
-"""TCP proxies before brokers, through which all traffic of a cluster goes, and which are cut for one of the clients.
+"""TCP proxies before brokers, through which all traffic of a cluster goes, and which are cut or slow for one client.
 
 A broker has one advertised address for clients and for other brokers. So the connections of one client are recognised
 by the client id in the header of their first request.
@@ -7,6 +7,7 @@ Invariant: as on a broken network, nothing is lost that TCP has accepted. Bytes 
 link is cut, and arrive afterwards, also if their sender is gone by then.
 """
 
+import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from enum import Enum, auto
@@ -33,10 +34,13 @@ BOTH = tuple(Direction)
 
 
 class Links:
-    """Proxies before the brokers of one cluster. `cut` and `mend` concern the client `client_id` alone."""
+    """Proxies before the brokers of one cluster. `cut`, `mend` and the rate concern the client `client_id` alone."""
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, bytes_per_s: float = math.inf) -> None:
+        """`bytes_per_s`: what all connections of the client carry together in each direction, chunk by chunk."""
         self._client_id = client_id.encode()
+        self._bytes_per_s = bytes_per_s
+        self._free_at = dict.fromkeys(Direction, -math.inf)
         self._open = {direction: trio.Event() for direction in Direction}
         self.mend()
 
@@ -73,7 +77,7 @@ class Links:
                 await broker.send_all(chunk)
                 chunk = await _received(client)
                 if is_subject:
-                    await self._pass(Direction.TO_BROKERS)
+                    await self._pass(Direction.TO_BROKERS, len(chunk))
             await broker.send_eof()
         except BROKEN:
             await trio.aclose_forcefully(broker)
@@ -85,7 +89,7 @@ class Links:
         is_listening = True
         while chunk := await _received(broker):
             if is_subject:
-                await self._pass(Direction.TO_CLIENT)
+                await self._pass(Direction.TO_CLIENT, len(chunk))
             try:
                 if is_listening:
                     await client.send_all(chunk)
@@ -95,9 +99,12 @@ class Links:
             await self._pass(Direction.TO_CLIENT)
         scope.cancel()
 
-    async def _pass(self, direction: Direction) -> None:
+    async def _pass(self, direction: Direction, size: int = 0) -> None:
         while not self._open[direction].is_set():
             await self._open[direction].wait()
+        if size and self._bytes_per_s < math.inf:
+            self._free_at[direction] = max(self._free_at[direction], trio.current_time()) + size / self._bytes_per_s
+            await trio.sleep_until(self._free_at[direction])
 
 
 async def _received(stream: trio.SocketStream) -> bytes:

@@ -24,7 +24,7 @@ def assert_pass(first: int, last: int) -> None:
     assert ended.returncode == 0
 
 
-@pytest.mark.timeout(2700)
+@pytest.mark.timeout(900)
 def test_seeds_pass() -> None:
     assert_pass(1, SEEDS)
 

@@ -14,6 +14,23 @@ SEEDS = 12
 LAST_SEED = 600
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 200
+SELDOM_NOTICED = frozenset(
+    {
+        "a stale timer removes a living group",
+        "adds partitions during a move",
+        "answers its end too early",
+        "counts fetches of a former life",
+        "epoch not checked",
+        "ignores failed syncs",
+        "ignores older states",
+        "leads on without a claim",
+        "leads on without its tail",
+        "retention takes too much",
+        "takes a replica that was never here for a lost one",
+        "truncates to the high watermark",
+    }
+)
+"""Broken rules that few seeds notice, as what a seed meets changes with the code. `make test-long` tries them."""
 
 
 def assert_pass(first: int, last: int) -> None:
@@ -64,7 +81,10 @@ def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name in SELDOM_NOTICED else name for name in VARIANTS],
+)
 def test_a_broken_rule_is_noticed(name: str) -> None:
     variant = VARIANTS[name]
     for seed in variant.seeds(LAST_SEED_TO_NOTICE):

@@ -1,15 +1,11 @@
 """Sites of live clusters, a hub and mirrors: seeds that must pass, runs that must be equal, broken mirrors."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained, LogContent, compare, differ_within
 from pipeline.testing.simulation.mirrors.variants import VARIANTS
-from pipeline.testing.simulation.runner import run_plan
+from tests.support.simulated_runs import assert_noticed, assert_pass, assert_repeats
 
 SEEDS = 8
 LAST_SEED = 40
@@ -17,43 +13,19 @@ LAST_SEED = 40
 LAST_SEED_TO_NOTICE = 100
 
 
-def assert_pass(first: int, last: int) -> None:
-    count = last - first + 1
-    command = [sys.executable, "-m", "pipeline.testing.simulation", "--scenario", "mirror"]
-    command += ["--seeds", str(count), "--first-seed", str(first)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.stdout.splitlines()[-1:] == [f"{count} passed, 0 failed"], ended.stdout[-20_000:] + ended.stderr
-    assert ended.returncode == 0
-
-
 def test_seeds_pass() -> None:
-    assert_pass(1, SEEDS)
+    assert_pass("mirror", 1, SEEDS)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(5400)
 def test_many_seeds_pass() -> None:
-    assert_pass(SEEDS + 1, LAST_SEED)
+    assert_pass("mirror", SEEDS + 1, LAST_SEED)
 
 
 @pytest.mark.parametrize("seed", [2, 5], ids=["two sources and two mirrors", "a source that loses records"])
 def test_a_seed_repeats_a_run_exactly(seed: int) -> None:
-    program = (
-        "from pipeline.testing.simulation.runner import run_site_seed\n"
-        f"verdict = run_site_seed({seed})\n"
-        "print(verdict.digest, len(verdict.trace))"
-    )
-    digests = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert digests[0] == digests[1] != ""
+    assert_repeats("mirror", seed)
 
 
 def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
@@ -66,11 +38,7 @@ def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_broken_rule_is_noticed(name: str) -> None:
-    variant = VARIANTS[name]
-    for seed in variant.seeds(LAST_SEED_TO_NOTICE):
-        if not run_plan(variant.plan(seed)).has_passed:
-            return
-    pytest.fail(f"not noticed: {variant.rule}")
+    assert_noticed(VARIANTS[name], LAST_SEED_TO_NOTICE)
 
 
 A, B, C, OTHER = BatchIdentity(0, 4, 11), BatchIdentity(5, 5, 12), BatchIdentity(6, 9, 13), BatchIdentity(5, 9, 14)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -165,6 +166,22 @@ def publish_transactions(bootstrap: str, topic: str) -> None:
                 assert producer.flush(DEADLINE_S) == 0
         producers["aborts"].abort_transaction(DEADLINE_S)
         producers["commits"].commit_transaction(DEADLINE_S)
+    wait_for_markers(bootstrap, topic)
+
+
+def wait_for_markers(bootstrap: str, topic: str) -> None:
+    """Wait until no transaction is open: the coordinator writes markers after it has answered the producer."""
+    deadline = time.monotonic() + DEADLINE_S
+    while ends_of(bootstrap, topic, "read_committed") != ends_of(bootstrap, topic, "read_uncommitted"):
+        assert time.monotonic() < deadline, f"{topic} has an open transaction"
+
+
+def ends_of(bootstrap: str, topic: str, isolation: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "isolation.level": isolation, **QUIET})
+    partitions = [ConfluentPartition(topic, partition) for partition in range(PARTITIONS)]
+    ends = [consumer.get_watermark_offsets(partition, timeout=DEADLINE_S)[1] for partition in partitions]
+    consumer.close()
+    return ends
 
 
 async def check_copies(service: MirrorService, source: str, destination: str, *topics: str) -> None:

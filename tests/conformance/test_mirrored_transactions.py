@@ -1,5 +1,6 @@
 """Transactions of Apache Kafka, mirrored: a foreign reader of committed records sees the same in the hub."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,9 @@ class Transactions:
         self._bootstrap = bootstrap
         self._plain = Producer({"bootstrap.servers": bootstrap, **QUIET})
         self._producers: dict[str, Producer] = {}
+        # Started once: each look at an end is one request then.
+        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": "unused", **QUIET}
+        self._reader = Consumer(settings | {"isolation.level": "read_uncommitted"})
 
     def begin(self, name: str) -> None:
         if name not in self._producers:
@@ -55,10 +59,28 @@ class Transactions:
             assert producer.flush(DEADLINE_S) == 0
 
     def commit(self, name: str) -> None:
+        ends = self.ends()
         self._producers[name].commit_transaction(DEADLINE_S)
+        self._wait_for_markers(ends)
 
     def abort(self, name: str) -> None:
+        ends = self.ends()
         self._producers[name].abort_transaction(DEADLINE_S)
+        self._wait_for_markers(ends)
+
+    def ends(self) -> dict[str, int]:
+        """Log end offsets of the topics."""
+        ends = {}
+        for topic in TOPICS:
+            _, ends[topic] = self._reader.get_watermark_offsets(ConfluentPartition(topic, 0), timeout=DEADLINE_S)
+        return ends
+
+    def _wait_for_markers(self, ends: Mapping[str, int]) -> None:
+        """Wait for the marker in each topic: the coordinator writes them after it has answered the producer."""
+        deadline = time.monotonic() + DEADLINE_S
+        while any(end <= ends[topic] for topic, end in self.ends().items()):
+            assert time.monotonic() < deadline, f"no markers behind {ends}"
+            time.sleep(0.01)
 
 
 def read_committed(bootstrap: str) -> Seen:
@@ -99,7 +121,7 @@ def write_history(bootstrap: str, transactions: Transactions) -> None:
         transactions.begin(name)
         transactions.send(name, f"{name} 1")
     transactions.send(None, "plain between")
-    before = read_end(bootstrap, TRIMMED)
+    before = transactions.ends()[TRIMMED]
     for name in ("aborts", "commits"):
         transactions.send(name, f"{name} 2")
     transactions.abort("aborts")
@@ -123,14 +145,6 @@ def write_history(bootstrap: str, transactions: Transactions) -> None:
     deleted = admin.delete_records([ConfluentPartition(TRIMMED, 0, before)])
     for partition in deleted.values():
         assert partition.result(DEADLINE_S).low_watermark == before
-
-
-def read_end(bootstrap: str, topic: str) -> int:
-    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": "unused", **QUIET}
-    consumer = Consumer(settings | {"isolation.level": "read_uncommitted"})
-    end: int = consumer.get_watermark_offsets(ConfluentPartition(topic, 0), timeout=DEADLINE_S)[1]
-    consumer.close()
-    return end
 
 
 @asynccontextmanager

@@ -100,10 +100,8 @@ class AppendQueue:
         ready: dict[BrokerId | None, list[tuple[int, TopicPartition]]] = {}
         for partition, pieces in list(self._waiting.items()):
             if partition not in self._under_way:
-                if not pieces[0].is_due:
-                    if pieces[0].is_astray:
-                        self._astray.append(pieces[0].copy)
-                    self.drop([partition])
+                self._drop_void(partition)
+                if not pieces:
                     continue
                 leader = self._leader_of(pieces[0].copy.assignment.replica)
                 ready.setdefault(leader, []).append((sum(len(piece.batches.data) for piece in pieces), partition))
@@ -115,6 +113,17 @@ class AppendQueue:
                 self._appends[leader] += 1
                 planned.append(PlannedAppend(leader, taken))
         return planned
+
+    def _drop_void(self, partition: TopicPartition) -> None:
+        """Forget void pieces. Those of a new location, which may wait behind older ones, stay."""
+        pieces = self._waiting[partition]
+        while pieces and not pieces[0].is_due:
+            void = pieces.popleft()
+            self.size_bytes -= len(void.batches.data)
+            if void.is_astray and void.copy not in self._astray:
+                self._astray.append(void.copy)
+        if not pieces:
+            del self._waiting[partition]
 
     def _take(self, partitions: Sequence[TopicPartition], max_bytes: int) -> tuple[list[Piece], list[TopicPartition]]:
         """Return the pieces of one append, and the partitions that found no room."""

@@ -99,6 +99,21 @@ def test_what_was_fetched_before_a_new_location_is_void_even_at_the_same_offset(
     assert queue.size_bytes == 0
 
 
+def test_what_was_fetched_since_a_new_location_goes_even_behind_older_pieces() -> None:
+    (copy, rejected), queue = copies_of(2), queue_by()
+    for each in (copy, rejected):
+        queue.add(piece(each, 0, 10))
+    copy.fetch += 1
+    rejected.is_rejected, rejected.position = True, None
+    renewed = PartitionCopy(rejected.assignment, position=0)
+    for each in (copy, renewed):
+        queue.add(piece(each, 0, 10))
+    (planned,) = queue.begin(MAX_BYTES)
+    assert [each.copy for each in planned.pieces] == [copy, renewed]
+    queue.end(planned)
+    assert queue.size_bytes == 0
+
+
 def test_a_leader_that_does_not_answer_holds_up_its_own_partitions_alone() -> None:
     (slow, quick, later), queue = copies_of(3), queue_by(leaders=2)
     queue.add(piece(slow, 0, BIG))

@@ -269,6 +269,9 @@ class SourceMirror:
         hub, states = self._hub, self.copies.states
         new = []
         for each in assignments:
+            if not self.copies.has(each.source.partition):
+                self.copies.leave(each)
+                continue
             copy = states.get(each.source.partition)
             if copy is None or copy.halt is None or copy.halt.topic_id != each.source.topic_id:
                 self.copies.reject(each, self._recreation(each), advice=Advice.SKIP_GAP)  # what is under way ends here

@@ -3,10 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import trio
+
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.leaders import ask_leaders
 from pipeline.client.cluster.metadata import ClusterMetadata
+from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -42,6 +46,47 @@ async def list_offsets(
     NetworkError or DeadlineExceededError if a partition stays without answer.
     """
     return await ask_leaders(cluster, positions, _ask_offsets, _read_offsets, timeout_s=timeout_s)
+
+
+async def list_offsets_once(
+    cluster: Cluster, positions: Mapping[TopicPartition, int], *, timeout_s: float, lane: str
+) -> tuple[dict[TopicPartition, ListedOffset], list[PipelineError]]:
+    """Ask each leader once for offsets as `list_offsets` does. Return the answers, and why others are missing.
+
+    A partition without leader costs no time. Requests of other lanes do not wait behind these.
+    """
+    cluster.track(topic_partition.topic for topic_partition in positions)
+    found: dict[TopicPartition, ListedOffset] = {}
+    errors: list[PipelineError] = []
+    if not all(cluster.view.knows(topic_partition.topic) for topic_partition in positions):
+        try:
+            await cluster.refresh(timeout_s=timeout_s)
+        except PipelineError as error:
+            return found, [error]
+    by_leader: dict[BrokerId | None, dict[TopicPartition, int]] = {}
+    for topic_partition, position in positions.items():
+        by_leader.setdefault(cluster.view.leader_of(topic_partition), {})[topic_partition] = position
+
+    async def ask(leader: BrokerId, asked: Mapping[TopicPartition, int]) -> None:
+        try:
+            with unwrapped_errors():
+                answers = await list_offsets_at(cluster, leader, asked, timeout_s=timeout_s, lane=lane)
+        except PipelineError as error:
+            errors.append(error)
+        else:
+            found.update(answers)
+            if missing := asked.keys() - answers.keys():
+                errors.append(NetworkError(f"{min(missing)}: broker {leader} did not tell its offsets"))
+
+    async with trio.open_nursery() as nursery:
+        for leader, asked in by_leader.items():
+            if leader is None:
+                errors.append(NetworkError(f"{min(asked)}: the leader is unknown or not registered"))
+            else:
+                nursery.start_soon(ask, leader, asked)
+    if errors:
+        cluster.refresh_soon()
+    return found, errors
 
 
 async def list_offsets_at(

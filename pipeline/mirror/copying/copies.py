@@ -243,6 +243,11 @@ class SourceCopies:
         for assignment, token in list(self._accepted.values()):
             self.assign(assignment, token)
 
+    def leave(self, assignment: Assignment) -> None:
+        """Leave a partition that must not be copied to the member that has it: that one shows the reason."""
+        self._accepted.pop(assignment.source.partition, None)
+        self._leave(assignment)
+
     def _leave(self, assignment: Assignment) -> None:
         """Stop copying a partition that another member has."""
         partition = assignment.source.partition

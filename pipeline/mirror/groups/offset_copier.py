@@ -18,7 +18,7 @@ import trio
 
 from pipeline.client.admin.groups import CommittedOffset
 from pipeline.client.admin.many_groups import fetch_offsets_of, find_live_brokers, list_groups_of
-from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.offsets import list_offsets_once
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig, SourceConfig
@@ -44,6 +44,8 @@ MAX_ZOOKEEPER_READS = 16
 FULL_CHECK_ROUNDS = 30
 """Rounds after which unchanged groups are compared with the hub, too: their offsets may have expired there."""
 MAX_LEFT_ALONE_SHOWN = 100
+
+LANE = "group offsets"
 
 HAS_MEMBERS = "has members at the hub"
 MOVED_ON = "moved on at the hub"
@@ -174,7 +176,7 @@ class GroupOffsetCopier:
         # The assignments before any offset is read: an offset of a topic is not taken for one of a topic that was
         # created again meanwhile.
         current.assignments = {each: copy.assignment for each, copy in self._copies.items()}
-        await self._look_up_ends()
+        await self._look_up_ends(current)
         names = await self._names_of_ids()
         in_zookeeper = await self._list_in_zookeeper(current)
         brokers = await find_live_brokers(self._source, timeout_s=self._timeout_s)
@@ -193,14 +195,19 @@ class GroupOffsetCopier:
             gone = [group for group in self._journal.groups_of(self.name) if group not in current.taken]
             await self._writer.forget([group for group in gone if self._selection.selects(group)], current)
 
-    async def _look_up_ends(self) -> None:
-        """Ask the hub for the ends of replicas that other members copy."""
+    async def _look_up_ends(self, current: GroupRound) -> None:
+        """Ask the hub for the ends of replicas that other members copy. Those without answer keep the last known one.
+
+        Offsets behind it wait, as they do for a replica that is behind.
+        """
         elsewhere = {copy.assignment.replica: copy for copy in self._copies.values() if copy.is_elsewhere}
         if elsewhere:
             wanted = dict.fromkeys(elsewhere, LATEST)
-            found = await list_offsets(self._destination, wanted, timeout_s=self._timeout_s)
+            found, errors = await list_offsets_once(self._destination, wanted, timeout_s=self._timeout_s, lane=LANE)
             for replica, listed in found.items():
                 elsewhere[replica].replica_end = listed.offset
+            for error in errors:
+                current.note(error)
 
     async def _names_of_ids(self) -> Mapping[UUID, str]:
         """Return the names of mirrored topics by id. The source is asked only if the table has a topic without id."""

@@ -10,6 +10,7 @@ C. Bytes that may differ from those that were sent (a wrong checksum) stop the r
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from uuid import UUID
 
 import structlog
 import trio
@@ -22,19 +23,30 @@ from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.producer import open_producer
-from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError, PipelineError
+from pipeline.errors import (
+    CorruptBatchError,
+    DeadlineExceededError,
+    NetworkError,
+    OpenedBatchTooLargeError,
+    PipelineError,
+)
 from pipeline.model import Clock, TopicPartition
-from pipeline.protocol.errors import KafkaError
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import BatchHeader, iterate_headers
 from pipeline.records.record import Record, records_of_batch
 
 TIMEOUT_S = 30.0
+MISSING_AFTER_S = 2.0
+"""Time after which a topic that no broker knows was deleted: longer than a change of leaders hides a topic."""
 MAX_BATCH_BYTES = 4 << 20
 """Bound of a batch, uncompressed. Mirrors write batches of 64 KiB; larger ones come from tools that restore a topic."""
 KEPT_FOR_EVER = {"retention.ms": "-1", "cleanup.policy": "delete"}
 LAST_OF_EACH_KEY = {"cleanup.policy": "compact"}
+
+_WHAT_TO_DO = "restore it, or leave it as it is; restart the mirror then"
 
 logger = structlog.get_logger()
 
@@ -74,6 +86,8 @@ class JournalTopic:
         self._count_skipped = count_skipped
         self._partition = TopicPartition(name, 0)
         self._position: int | None = None
+        self._topic_id: UUID | None = None
+        """Topic of the position; None before the first reading."""
         self._turn = trio.Lock()
 
     async def open(self) -> None:
@@ -110,13 +124,13 @@ class JournalTopic:
         """
         async with self._turn:
             if self._position is None:
-                self._position = self.begin = await self._bound(EARLIEST)
+                self._position = self.begin = await self._bound(EARLIEST, timeout_s=TIMEOUT_S)
                 if self.begin > 0:
                     logger.warning("journal_lacks_records", topic=self._name, begins_at=self.begin)
-            end = await self._bound(LATEST)
+            end = await self._end()
             if self._position > end:
                 reason = f"{self._name} was read up to offset {self._position}, but ends at {end}: it was deleted or "
-                raise JournalLostRecordsError(f"{reason}lost records; restore it, or restart to go on with what it has")
+                raise JournalLostRecordsError(f"{reason}lost records; {_WHAT_TO_DO}")
             if self._position < end:
                 await self._read_to(end, self._position)
 
@@ -132,8 +146,29 @@ class JournalTopic:
             await producer.flush()
         await self.read_on()
 
-    async def _bound(self, position: int) -> int:
-        listed = await list_offsets(self._destination, {self._partition: position}, timeout_s=TIMEOUT_S)
+    async def _end(self) -> int:
+        """Return the present end. Raises as `read_on`; a topic that was deleted is told soon."""
+        try:
+            end = await self._bound(LATEST, timeout_s=MISSING_AFTER_S)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                end = await self._bound(LATEST, timeout_s=TIMEOUT_S)
+            elif self._position:
+                raise JournalLostRecordsError(f"{self._name} was deleted; {_WHAT_TO_DO}") from error
+            else:
+                raise
+        except (NetworkError, DeadlineExceededError):
+            end = await self._bound(LATEST, timeout_s=TIMEOUT_S)
+        topic_id = self._destination.view.topics[self._name].id
+        if topic_id != ZERO_UUID:
+            if self._topic_id is None or not self._position:
+                self._topic_id = topic_id
+            elif self._topic_id != topic_id:
+                raise JournalLostRecordsError(f"{self._name} was deleted and created again; {_WHAT_TO_DO}")
+        return end
+
+    async def _bound(self, position: int, *, timeout_s: float) -> int:
+        listed = await list_offsets(self._destination, {self._partition: position}, timeout_s=timeout_s)
         return listed[self._partition].offset
 
     async def _read_to(self, end: int, position: int) -> None:

@@ -20,6 +20,8 @@ UNEVEN = 0.25
 """Difference between the highest and the lowest load, as a share of the average, from which units are moved."""
 EVEN = 0.1
 """Difference below which nothing more is moved."""
+KEPT_OF_RATE = 0.5
+"""Share of a unit's rate that stays at each measurement, so that a short burst moves nothing."""
 
 
 class WorkUnit(NamedTuple):
@@ -93,6 +95,15 @@ def assign(
         for load in loads.values()
         for _, unit in load.units
     }
+
+
+def smoothed(
+    before: Mapping[WorkUnit, float], measured: Mapping[WorkUnit, float], units: Collection[WorkUnit]
+) -> dict[WorkUnit, float]:
+    """Return the rates of these units, in bytes/s: half of each is the rate before. Other units are forgotten."""
+    if not before:
+        return {unit: measured.get(unit, 0.0) for unit in units}
+    return {unit: KEPT_OF_RATE * before.get(unit, 0.0) + (1 - KEPT_OF_RATE) * measured.get(unit, 0.0) for unit in units}
 
 
 def _keep(

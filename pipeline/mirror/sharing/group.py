@@ -29,7 +29,7 @@ from pipeline.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from pipeline.mirror.sharing.assignment import Holding, WorkUnit, assign
+from pipeline.mirror.sharing.assignment import Holding, WorkUnit, assign, smoothed
 from pipeline.mirror.sharing.group_znodes import (
     AssignmentHead,
     GroupPaths,
@@ -47,8 +47,6 @@ from pipeline.net.signals import Wakeup
 RETRY_S = 0.5
 CONFIRMATIONS = 4
 """Confirmations in the time of a session."""
-KEPT_OF_RATE = 0.5
-"""Weight of the rates before, so that one busy moment moves nothing."""
 
 logger = structlog.get_logger()
 
@@ -304,6 +302,7 @@ class MirrorGroup:
             return ()
 
     async def _smooth_rates(self, before: Mapping[WorkUnit, float]) -> dict[WorkUnit, float]:
+        """Return the rates of the present units: those that all members have written, smoothed."""
         try:
             names = await self._client.children(self._paths.rates)
         except NoNodeError:
@@ -313,12 +312,7 @@ class MirrorGroup:
             value = await self._client.get_or_none(self._paths.rates_of(name))
             if value is not None:
                 rates |= decode_rates(self._paths.rates_of(name), value.data)
-        if not before:
-            return rates
-        return {
-            unit: KEPT_OF_RATE * before.get(unit, 0.0) + (1 - KEPT_OF_RATE) * rates.get(unit, 0.0)
-            for unit in before.keys() | rates.keys()
-        }
+        return smoothed(before, rates, self._units())
 
     async def _publish(self, number: int, assigned: Mapping[WorkUnit, Holding], version: int) -> int:
         """Write an assignment over the one with this version (-1: there is none), and return the new version.

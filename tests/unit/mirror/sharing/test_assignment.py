@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.mirror.sharing.assignment import IDLE_BYTES_PER_S, UNEVEN, Holding, WorkUnit, assign, duties_of
+from pipeline.mirror.sharing.assignment import IDLE_BYTES_PER_S, UNEVEN, Holding, WorkUnit, assign, duties_of, smoothed
 
 NOW_MS = 1_800_000_000_000
 MEMBERS = [f"m{number}" for number in range(6)]
@@ -24,6 +24,13 @@ def loads(assigned: dict[WorkUnit, Holding], rates: dict[WorkUnit, float], membe
 
 def moved(before: dict[WorkUnit, Holding], after: dict[WorkUnit, Holding]) -> set[WorkUnit]:
     return {unit for unit in after if unit in before and after[unit].member != before[unit].member}
+
+
+def test_rates_are_smoothed_and_those_of_units_that_are_gone_forgotten() -> None:
+    kept, gone, new = units(3)
+    first = smoothed({}, {kept: 100.0, gone: 50.0}, [kept, gone])
+    assert first == {kept: 100.0, gone: 50.0}
+    assert smoothed(first, {kept: 0.0, new: 10.0}, [kept, new]) == {kept: 50.0, new: 5.0}
 
 
 members_of = st.lists(st.sampled_from(MEMBERS), unique=True, max_size=5)

@@ -5,6 +5,7 @@ from typing import Any
 
 import trio
 
+from pipeline.client.admin.topics import delete_topics
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
@@ -151,6 +152,30 @@ async def test_a_group_takes_over_from_a_mirror_that_runs_alone(site: Site) -> N
             await until_copied(site.hub, CLICKS, b"a", b"b", b"c")
             last = before.status()["sources"][0]["partitions"][0]["last_error"]
             assert "belongs to a group of mirrors" in last["error"]
+
+
+async def test_the_end_of_a_recreated_topic_is_shown_by_the_holder_of_each_partition_alone(site: Site) -> None:
+    zookeeper = MemoryZooKeeper()
+    await make(site.east, partitions=PARTITIONS)
+    async with (
+        zookeeper.open() as client,
+        site.mirroring(client, **SETTINGS) as first,
+        zookeeper.open() as other,
+        site.mirroring(other, **SETTINGS) as second,
+    ):
+        await until_shared(first, second)
+        held = [owned(first), owned(second)]
+        await publish_all(site, b"a")
+        await until_all_copied(site, b"a")
+        await delete_topics(site.east, ["clicks"])
+        await make(site.east, partitions=PARTITIONS)
+
+        def halted(service: MirrorService) -> set[int]:
+            return {number for number, state in states(service).items() if state == "halted"}
+
+        await until(lambda: [halted(first), halted(second)] == held)
+        counts = [Counter(states(service).values()) for service in (first, second)]
+        assert [count["elsewhere"] for count in counts] == [PARTITIONS - len(each) for each in held]
 
 
 async def test_a_partition_whose_holder_does_not_select_it_is_shown_as_unowned(site: Site) -> None:

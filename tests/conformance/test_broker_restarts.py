@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipeline.testing.local_cluster import LocalCluster
-from tests.support.clients import POLL_S, read_with_kcat, running_client, try_kcat, wait_for
+from tests.support.clients import POLL_S, RunningClient, read_with_kcat, running_client, try_kcat, wait_for
 
 KILLS = 2
 RECORDS_BETWEEN_KILLS = 200
@@ -108,6 +108,8 @@ class Traffic:
         self.read: dict[str, list[int]] = {}
         self.members: dict[str, Any] = {}
         self.retried: set[int] = set()
+        self.running: list[RunningClient] = []
+        """Programs that go on until they are stopped."""
 
     def ends(self) -> dict[str, int]:
         return {name: asked_again(partial(self.end, name)) for name in self.topics}
@@ -127,11 +129,13 @@ class Traffic:
         """Until every producer has written so many more records, and every group has read on."""
         ends, committed = self.ends(), self.committed()
         for what, now, before in (("records", self.ends, ends), ("commits", self.committed, committed)):
-            wait_for(f"{what} of each client", partial(have_grown, now, before))
+            wait_for(f"{what} of each client", partial(self.have_grown, now, before))
 
-
-def have_grown(now: Callable[[], dict[str, int]], before: dict[str, int]) -> bool:
-    return all(count >= before[name] + RECORDS_BETWEEN_KILLS for name, count in now().items())
+    def have_grown(self, now: Callable[[], dict[str, int]], before: dict[str, int]) -> bool:
+        """Fails if a program has ended: nothing of it would grow any more."""
+        for client in self.running:
+            client.check()
+        return all(count >= before[name] + RECORDS_BETWEEN_KILLS for name, count in now().items())
 
 
 def asked_of(name: str, topic: str) -> dict[str, Any]:
@@ -159,6 +163,7 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traffic]:
 
             producers, members = started(PRODUCERS, "produce"), started(MEMBERS, "member", topics["kcat"])
             consumers = started(dict.fromkeys(PRODUCERS, "confluent_client"), "consume")
+            traffic.running = [*producers.values(), *members.values(), *consumers.values()]
             with Kcat(bootstrap, topics["kcat"]) as kcat:
                 for _ in range(KILLS):
                     traffic.wait_for_growth()

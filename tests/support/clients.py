@@ -25,6 +25,12 @@ class RunningClient:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
+    def check(self) -> None:
+        """Fail with what it found if it has ended unasked."""
+        if self._process.poll() is not None:
+            out, err = self._process.communicate()
+            raise AssertionError(f"{self._process.args!r} ended with {self._process.returncode}: {out} {err[-3000:]}")
+
     def stop(self) -> Any:
         """Tell it to end and return what it found."""
         out, err = self._process.communicate(timeout=CLIENT_DEADLINE_S)

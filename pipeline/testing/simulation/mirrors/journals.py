@@ -66,8 +66,8 @@ class HubJournals:
                     return source
         return None
 
-    def gaps(self, source: SourceName) -> list[RecordedGap]:
-        """Return the gaps of a source partition that any replica of the ledger ever had."""
+    def read_gaps(self) -> None:
+        """Read the ledger on all brokers that serve."""
         for documents in self._of_all_replicas(GAPS_TOPIC):
             for _, document in documents:
                 gap = RecordedGap(
@@ -78,6 +78,9 @@ class HubJournals:
                 )
                 partition = TopicPartition(document["topic"], document["partition"])
                 self._gaps.setdefault((document["source"], partition), {})[gap] = None
+
+    def gaps(self, source: SourceName) -> list[RecordedGap]:
+        """Return the gaps of a source partition that any replica of the ledger ever had, as far as it was read."""
         return list(self._gaps.get(source, ()))
 
     def explained(self, source: SourceName) -> Explained:

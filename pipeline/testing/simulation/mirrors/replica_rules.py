@@ -10,6 +10,7 @@ Invariants, whenever a leader of the hub appends a batch to a replica:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pipeline.mirror.journals.gaps import GAPS_TOPIC
 from pipeline.model import TopicPartition
 from pipeline.observation import ObservedPartition
 from pipeline.records.batch import BatchHeader
@@ -63,8 +64,10 @@ class ReplicaWatch:
     truncated = opened
 
     def appended(self, life: Life, partition: ObservedPartition, headers: Sequence[BatchHeader]) -> None:
-        """Judge, if it leads."""
+        """Judge, if it leads. The ledger is read with each record: a broker may die before anybody looks."""
         name = partition.topic_partition
+        if name.topic == GAPS_TOPIC:
+            self.journals.read_gaps()
         end = self._ends[life, name]
         self._ends[life, name] = partition.log.log_end_offset
         process = PROCESS.get()

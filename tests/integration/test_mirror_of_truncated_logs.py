@@ -1,5 +1,6 @@
 """A mirror whose source loses the end of a log by an unclean election, and grows again."""
 
+import shutil
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -42,6 +43,15 @@ class Truncating:
     async def lose_the_end(self) -> None:
         """Have the second broker lead, without the records 1 to 3."""
         await self.brokers.stop(3 - self.second)
+        await self.brokers.start(self.second)
+        await self.brokers.wait_until(lambda: self.brokers.leader("clicks") == self.second)
+        await self.brokers.cluster.refresh()
+
+    async def lose_all(self) -> None:
+        """Have the second broker lead with an empty log: it has lost its disks."""
+        await self.brokers.stop(self.second)
+        for directory in self.brokers.directory.glob(f"{self.second}*"):
+            shutil.rmtree(directory)
         await self.brokers.start(self.second)
         await self.brokers.wait_until(lambda: self.brokers.leader("clicks") == self.second)
         await self.brokers.cluster.refresh()
@@ -132,6 +142,17 @@ async def test_a_mirror_that_may_skip_waits_until_the_source_has_reached_the_rep
             await case.produce(*([value] for value in NEW[1:]))
             await case.until_copied([*OLD, *NEW[3:]], first=4)
         assert await case.gaps() == [("truncated", 1, 3)]
+
+
+async def test_a_source_that_loses_more_while_its_replica_waits_is_compared_again(tmp_path: Path) -> None:
+    async with truncating(tmp_path) as case, case.site.mirroring(gap_policy="skip") as service:
+        await case.until_copied(OLD)
+        await case.lose_the_end()
+        await until_said(service, "waits until the source, which lost its end, has reached offset 4; it is at 1")
+        await case.lose_all()
+        await case.produce(*([value] for value in NEW))
+        await case.until_copied([*OLD, *NEW[4:]], first=4)
+        assert await case.gaps() == [("truncated", 1, 3), ("truncated", 0, 3)]
 
 
 async def test_a_batch_that_reaches_over_the_end_of_the_replica_is_a_gap_as_well(tmp_path: Path) -> None:

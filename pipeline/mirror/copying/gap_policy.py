@@ -3,6 +3,10 @@
 Invariants: those of `gaps.py` and `epochs.py`. A gap is recorded before its partition is fetched behind the gap. A gap
 at the end of a replica that holds records is recorded only if `gap.policy` is `skip`, if a user resumed the partition,
 or if the ledger has a gap at that place already.
+
+A replica whose source lost its end waits until the source has reached that end, and has no record that the source
+has. So nothing but the epochs of older records shows that the source lost more meanwhile: they are compared whenever
+the replica is located, and the consumer has the leader confirm the log of the leader epoch in which they were compared.
 """
 
 from dataclasses import dataclass
@@ -44,7 +48,7 @@ class WaitingError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """The offset to fetch, and the source's epoch of the record before; None if the replica lacks that record."""
+    """The offset to fetch, and a leader epoch that a leader of the source must have up to there; None if unknown."""
 
     offset: int
     leader_epoch: int | None = None
@@ -75,7 +79,7 @@ class GapCrossing:
 
     def is_accepted(self, copy: PartitionCopy, end: int) -> bool:
         """Return True if the records before the replica's end are known to differ from those of the source."""
-        return self._journal.ledger.is_truncation_accepted(*_place(copy), end)
+        return self._truncated_from(copy, end) is not None
 
     async def continue_at(self, copy: PartitionCopy, end: int) -> Continuation:
         """Return where a replica that ends at `end` continues, once the ledger has all gaps before that place.
@@ -83,6 +87,7 @@ class GapCrossing:
         Raises HaltedError, WaitingError, and PipelineError if source, destination or ledger cannot be reached. `end` is
         the source's offset after the records of the replica.
         """
+        leader_epoch = self._source.view.leader_epoch_of(copy.source)  # not a later one than that of the comparison
         copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
         is_fresh = bool(copy.epochs) and self._epochs_read_at >= copy.taken_at
         if end > 0 and (copy.is_truncated or copy.is_out_of_range or not is_fresh):
@@ -90,14 +95,18 @@ class GapCrossing:
             await self._epochs.read_on()  # another mirror may have recorded epochs
             self._epochs_read_at = asked_at
             copy.epochs = entries_before(self._epochs.entries_of(copy.assignment.source), end)
-        if end > 0 and self._continues_at(copy, end) == end and not self.is_accepted(copy, end):
+        if self.is_accepted(copy, end):
+            if copy.epochs:
+                await self._compare(copy, end)
+        elif 0 < end == self._continues_at(copy, end):
             if copy.epochs and (copy.is_truncated or copy.is_out_of_range):
                 await self._compare(copy, end)
             elif not copy.epochs and not copy.is_out_of_range:
                 await self._adopt_epoch(copy, end)
         offset = await self._offset_after(copy, end)
-        is_known = bool(copy.epochs) and offset == end and not self.is_accepted(copy, end)
-        return Continuation(offset=offset, leader_epoch=copy.epochs[-1][0] if is_known else None)
+        if self.is_accepted(copy, end):
+            return Continuation(offset=offset, leader_epoch=None if leader_epoch < 0 else leader_epoch)
+        return Continuation(offset=offset, leader_epoch=copy.epochs[-1][0] if copy.epochs and offset == end else None)
 
     async def _offset_after(self, copy: PartitionCopy, end: int) -> int:
         behind = self._continues_at(copy, end)
@@ -131,17 +140,20 @@ class GapCrossing:
             logger.warning("replica_not_compared", source=copy.assignment.source.cluster, **names, offset=end - 1)
 
     async def _compare(self, copy: PartitionCopy, end: int) -> None:
-        """Halt, or record the gap, if the source lost records that the replica has."""
+        """Halt, or record the gap, if the source lost records that the replica has, and that the ledger lacks."""
+        known = self._truncated_from(copy, end)
         try:
             shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._config.timeout_s)
         except FallenEpochsError as error:
             names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("source_epochs_fell", source=copy.assignment.source.cluster, **names, error=str(error))
-            await self._adopt_epoch(copy, end)
-            return
-        if shared == end:
-            return
+            if known is None:
+                await self._adopt_epoch(copy, end)
+                return
+            shared = None  # the last batches differ already
         first = shared if shared is not None else min(await self._bound(copy, EARLIEST), end - 1)
+        if first >= (end if known is None else known):
+            return
         doubt = "" if shared is not None else "; how far back is not known"
         detail = f"the source lost its log from offset {first} on{doubt}"
         text = f"the source lost offsets {first} to {end - 1}, which the replica has, and may hold other records there"
@@ -179,6 +191,9 @@ class GapCrossing:
             gap = self._gap(copy, last, end - 1, GapReason.TRUNCATED, f"the source's log ended at offset {last}")
             await self._accept(gap, f"{text}, which the replica has")
         raise WaitingError(f"waits until the source, which lost its end, has reached offset {behind}; it is at {last}")
+
+    def _truncated_from(self, copy: PartitionCopy, end: int) -> int | None:
+        return self._journal.ledger.truncated_from(*_place(copy), end)
 
     def _continues_at(self, copy: PartitionCopy, end: int) -> int:
         return self._journal.ledger.continues_at(*_place(copy), end)

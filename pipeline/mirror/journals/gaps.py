@@ -217,7 +217,8 @@ class GapLedger:
         """Offset after each gap, by replica and the offset at which the gap begins."""
         self._truncated: dict[tuple[str, TopicPartition, int], int] = {}
         """Offset after each truncated range, by the offset at which the range begins; the longest of equal ones."""
-        self._truncated_ends: set[tuple[str, TopicPartition, int]] = set()
+        self._truncated_from: dict[tuple[str, TopicPartition, int], int] = {}
+        """First offset of each truncated range, by the offset after the range; the lowest of ranges of one end."""
 
     def apply(self, gap: Gap) -> None:
         """Apply the next journal record."""
@@ -231,7 +232,8 @@ class GapLedger:
                 self._recreated.add((gap.source, gap.partition, gap.topic_id))
             elif gap.reason is GapReason.TRUNCATED:
                 self._truncated[begin] = max(behind, self._truncated.get(begin, 0))
-                self._truncated_ends.add((gap.source, gap.replica, behind))
+                end = (gap.source, gap.replica, behind)
+                self._truncated_from[end] = min(gap.first, self._truncated_from.get(end, gap.first))
             else:
                 self._skips[begin] = behind
 
@@ -271,15 +273,15 @@ class GapLedger:
         while True:
             place = (source, replica, replica_end)
             behind = self._skips.get(place)
-            if behind is None and place in self._truncated_ends:
+            if behind is None and place in self._truncated_from:
                 behind = self._truncated.get(place)
             if behind is None:
                 return replica_end
             replica_end = behind
 
-    def is_truncation_accepted(self, source: str, replica: TopicPartition, replica_end: int) -> bool:
-        """Return True if the ledger has a truncated range that ends at the replica's end."""
-        return (source, replica, replica_end) in self._truncated_ends
+    def truncated_from(self, source: str, replica: TopicPartition, replica_end: int) -> int | None:
+        """Return where the truncated range begins that ends at the replica's end; None if the ledger has none."""
+        return self._truncated_from.get((source, replica, replica_end))
 
 
 def _union(ranges: list[tuple[int, int]]) -> int:

@@ -123,13 +123,13 @@ def test_a_truncated_range_moves_no_replica_that_ends_where_the_range_begins() -
     ledger = ledger_of(gap(5, 9, GapReason.TRUNCATED), gap(5, 11, GapReason.TRUNCATED))
     assert len(list(ledger)) == 2
     assert ledger.continues_at("east", REPLICA, 5) == 5
-    assert [ledger.is_truncation_accepted("east", REPLICA, end) for end in (5, 9, 10, 11, 12)] == [
-        False,
-        False,
-        True,
-        False,
-        True,
-    ]
+    assert [ledger.truncated_from("east", REPLICA, end) for end in (5, 9, 10, 11, 12)] == [None, None, 5, None, 5]
+
+
+def test_a_truncated_range_begins_where_the_source_lost_most() -> None:
+    ledger = ledger_of(*(gap(first, 9, GapReason.TRUNCATED) for first in (7, 3, 5)))
+    assert len(list(ledger)) == 3
+    assert ledger.truncated_from("east", REPLICA, 10) == 3
 
 
 def test_a_truncated_range_that_follows_another_is_skipped() -> None:

@@ -1,0 +1,106 @@
+"""A source that loses more of its log while a replica that is ahead of it waits."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copying.copies import PartitionCopy
+from pipeline.mirror.copying.divergence import FallenEpochsError
+from pipeline.mirror.copying.gap_policy import GapCrossing, HaltedError, WaitingError
+from pipeline.mirror.copying.kept_offsets import KeptOffsets
+from pipeline.mirror.current_config import CurrentConfig
+from pipeline.mirror.journals.epoch_journal import EpochJournal
+from pipeline.mirror.journals.epochs import source_epochs
+from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.table import Assignment, SourcePartition
+from pipeline.mirror.topics.flows import flows_of
+from tests.support.brokers import clock
+from tests.support.mirrors import CLICKS, Site, make, mirror_settings, publish
+
+END = 4
+"""Offset at which the replica ends."""
+
+
+class Waiting:
+    """A replica that ends at `END`, and a source that has less, whose log is the same up to `shared`."""
+
+    def __init__(self, site: Site, gaps: GapJournal, crossing: GapCrossing, copy: PartitionCopy) -> None:
+        self.site = site
+        self.shared: int | None = None
+        self.gaps = gaps
+        self._crossing = crossing
+        self._copy = copy
+
+    async def shared_end(self, *_: Any, **__: Any) -> int:
+        if self.shared is None:
+            raise FallenEpochsError("the source knows no leader epoch as high as 0")
+        return self.shared
+
+    async def continue_with(self, shared: int | None) -> tuple[int, int | None]:
+        self.shared = shared
+        place = await self._crossing.continue_at(self._copy, END)
+        return place.offset, place.leader_epoch
+
+    def truncated(self) -> list[tuple[int, int]]:
+        return [(gap.first, gap.last) for gap in self.gaps.ledger]
+
+
+async def waiting(site: Site, monkeypatch: pytest.MonkeyPatch, policy: str) -> Waiting:
+    await make(site.east)
+    await publish(site.east, b"a", b"b")
+    epochs = EpochJournal(site.hub, clock=clock, rng=Random(1))
+    gaps = GapJournal(site.hub, clock=clock, rng=Random(1))
+    await epochs.open()
+    await gaps.open()
+    source = SourcePartition(cluster="east", partition=CLICKS, topic_id=(await site.east.topic("clicks")).id)
+    await epochs.add([source_epochs(source, ((0, 0),))])
+    config = MirrorConfig.from_settings(mirror_settings("east", gap_policy=policy))
+    now = CurrentConfig(config)
+    flows = flows_of(config)["east"]
+    crossing = GapCrossing(gaps, epochs, site.east, KeptOffsets(site.hub, now), flows, now, clock=clock)
+    copy = PartitionCopy(Assignment(source=source, replica=CLICKS), is_truncated=True)
+    found = Waiting(site, gaps, crossing, copy)
+    monkeypatch.setattr("pipeline.mirror.copying.gap_policy.shared_end", found.shared_end)
+    with pytest.raises(WaitingError if policy == "skip" else HaltedError):
+        await found.continue_with(2)
+    return found
+
+
+async def test_what_the_source_loses_while_the_replica_waits_is_recorded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = await waiting(site, monkeypatch, "skip")
+    assert case.truncated() == [(2, 3)]
+    for shared, truncated in ((3, [(2, 3)]), (1, [(2, 3), (1, 3)]), (1, [(2, 3), (1, 3)])):
+        with pytest.raises(WaitingError):
+            await case.continue_with(shared)
+        assert case.truncated() == truncated
+    await publish(site.east, b"c", b"d")
+    assert await case.continue_with(1) == (END, site.east.view.leader_epoch_of(CLICKS))
+    assert case.truncated() == [(2, 3), (1, 3)]
+
+
+async def test_a_replica_that_a_user_resumed_halts_again_when_its_source_loses_more(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = await waiting(site, monkeypatch, "halt")
+    assert case.truncated() == []
+    with pytest.raises(HaltedError) as halted:
+        await case.continue_with(2)
+    await case.gaps.record(halted.value.gap)
+    with pytest.raises(WaitingError):
+        await case.continue_with(2)
+    with pytest.raises(HaltedError, match="the source lost offsets 1 to 3"):
+        await case.continue_with(1)
+
+
+async def test_a_source_whose_epochs_fell_while_the_replica_waits_may_have_lost_all(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = await waiting(site, monkeypatch, "skip")
+    for _ in range(2):
+        with pytest.raises(WaitingError):
+            await case.continue_with(None)
+    assert case.truncated() == [(2, 3), (0, 3)]

@@ -160,7 +160,9 @@ class ReplicaTopics:
             await self._follow(topic, wanted)
             refused = await self._enter(topic, self._known(topic), origins)
             if len((await self._destination.topic(topic)).partitions) < count:
-                await create_partitions(self._destination, {topic: count})
+                await self._destination.refresh(timeout_s=self._config.timeout_s)  # another mirror may have grown it
+                if len((await self._destination.topic(topic)).partitions) < count:
+                    await create_partitions(self._destination, {topic: count})
             return refused
 
     def _is_copied_to(self, replica: ReplicaTopic) -> bool:

@@ -400,3 +400,14 @@ async def test_entries_that_another_mirror_writes_at_the_same_time_are_kept(
     found = Provenance.parse((await settings_of(site.hub))[MIRROR_PARTITIONS])
     names = [str(found.origin_of(number)) for number in (0, 1, 7)]
     assert names == ["east/clicks-0", "east/clicks-1", "north/clicks-0"]
+
+
+async def test_a_replica_that_another_mirror_has_grown_is_copied_on(site: Site) -> None:
+    await make(site.east)
+    await publish(site.east, b"a")
+    async with site.mirroring(), open_cluster(site.hub.config) as other:
+        await until_copied(other, CLICKS, b"a")
+        await create_partitions(other, {"clicks": 2})
+        await create_partitions(site.east, {"clicks": 2})
+        await publish(site.east, b"b", partition=1)
+        await until_copied(other, WEST_CLICKS, b"b")

@@ -41,17 +41,24 @@ async def ends_of_epochs(
 
 
 async def ask_ends_once(
-    cluster: Cluster, view: ClusterMetadata, leader: BrokerId, epochs: Mapping[TopicPartition, int], *, timeout_s: float
+    cluster: Cluster,
+    view: ClusterMetadata,
+    leader: BrokerId,
+    epochs: Mapping[TopicPartition, int],
+    *,
+    timeout_s: float,
+    lane: str = "",
 ) -> dict[TopicPartition, tuple[int, EpochEnd]]:
     """Ask the leader of all these partitions as `ends_of_epochs` does, in the leader epochs of `view`, without a retry.
 
-    Return an error code and an answer for each partition of the response. Raises as `Cluster.request`.
+    Return an error code and an answer for each partition of the response. Raises as `Cluster.request`. Requests of
+    other lanes do not wait behind this one.
     """
     topics: dict[str, dict[int, int]] = {}
     for topic_partition, epoch in epochs.items():
         topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = epoch
     request = _ask_ends(topics, view, int(timeout_s * 1000))
-    response: OffsetForLeaderEpochResponse = await cluster.request(leader, request, timeout_s=timeout_s)
+    response: OffsetForLeaderEpochResponse = await cluster.request(leader, request, timeout_s=timeout_s, lane=lane)
     return {topic_partition: (code, end) for topic_partition, code, end in _read_ends(response)}
 
 

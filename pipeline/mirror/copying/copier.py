@@ -235,6 +235,8 @@ class SourceCopier:
             offsets = batches.next_offset - batches.position
             self._metrics.count_copied(copy.assignment.source, len(batches.data), offsets)
             copy.position, copy.replica_end = batches.next_offset, result.replica_end
+            if batches.leader_epochs:
+                copy.leader_epoch = batches.leader_epochs[-1][0] if batches.leader_epochs[-1][0] >= 0 else None
             copy.trouble = None
             # The oldest of these batches, since headers after it would have to be searched: no lag is understated.
             timestamp_ms = read_header(batches.data, 0).max_timestamp

@@ -151,6 +151,8 @@ class PartitionCopy:
     """Offset after a batch of the source that begins before the replica's end, so that it cannot be appended."""
     epochs: EpochEntries = ()
     """The source's leader epochs of the replica's records."""
+    leader_epoch: int | None = None
+    """Leader epoch that a leader of the source must have up to `position`; None if unknown."""
     known_end: KnownEnd | None = None
     """The last leader that named its high watermark in answer to ListOffsets."""
     halt: Gap | None = None

@@ -3,21 +3,29 @@
 The consumer fetches no more than its buffer holds, so a hub that takes nothing ends the Fetch requests too. Without
 other requests a lag would be outdated just when it grows.
 
-Invariant: a high watermark counts if its leader has answered ListOffsets in its leader epoch before. A new leader's
-Fetch answers may name an older high watermark than its predecessor's, for as long as one of its followers is away.
-ListOffsets waits until the leader knows all that was committed (KIP-207).
+Invariants:
+A. A high watermark of a Fetch answer counts if its leader has answered ListOffsets in its leader epoch before. A new
+   leader's Fetch answers may name an older high watermark than its predecessor's, for as long as one of its followers
+   is away. ListOffsets waits until the leader knows all that was committed (KIP-207).
+B. A leader that lost records before the replica's end has others there, so that its high watermark is no measure of
+   the lag. A new leader's counts once the leader has confirmed its log up to the position (KIP-320). A Fetch request
+   under way may learn of the new leader much later.
 """
+
+from collections.abc import Mapping
 
 import structlog
 import trio
 
+from pipeline.client.admin.leader_epochs import EpochEnd, ask_ends_once
 from pipeline.client.admin.offsets import list_offsets_at
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
-from pipeline.mirror.copying.copies import SILENCE_S, KnownEnd, SourceCopies, SourceLeader
+from pipeline.mirror.copying.copies import SILENCE_S, KnownEnd, PartitionCopy, SourceCopies, SourceLeader
 from pipeline.mirror.current_config import CurrentConfig
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import MAX_INT64, BrokerId, TopicPartition
 from pipeline.net.signals import Wakeup
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.schema import ZERO_UUID
 
@@ -44,7 +52,7 @@ class HighWatermarks:
         self._has_new_leaders = Wakeup()
 
     def note_fetched(self, topic_partition: TopicPartition, high_watermark: int, asked_at: float) -> None:
-        """Take note of the high watermark in the answer to a Fetch request of `asked_at`; see the invariant."""
+        """Take note of the high watermark in the answer to a Fetch request of `asked_at` (invariant A)."""
         copy = self._copies.states.get(topic_partition)
         if copy is None or copy.known_end is None or copy.known_end.leader != self._leader_of(topic_partition):
             self._copies.answered_at = trio.current_time()
@@ -90,14 +98,64 @@ class HighWatermarks:
     async def _ask(self, leader: BrokerId, positions: dict[TopicPartition, int]) -> None:
         asked_at, leaders = trio.current_time(), {name: self._leader_of(name) for name in positions}
         try:
-            found = await list_offsets_at(self._source, leader, positions, timeout_s=SILENCE_S, lane=LANE)
+            confirmed = await self._confirm(leader, leaders)
+            wanted = {name: position for name, position in positions.items() if name in confirmed}
+            found = await list_offsets_at(self._source, leader, wanted, timeout_s=SILENCE_S, lane=LANE)
         except PipelineError as error:
             logger.info("high_watermarks_not_known", source=self._copies.source, broker=leader, error=str(error))
         else:
             for topic_partition, listed in found.items():
                 copy = self._copies.states.get(topic_partition)
-                if copy is not None:
+                if copy is not None and confirmed[topic_partition]:
                     copy.known_end = KnownEnd(leaders[topic_partition], listed.offset)
                 self._copies.note_answer(topic_partition, listed.offset, asked_at)
         finally:
             self._asked.discard(leader)
+
+    async def _confirm(
+        self, leader: BrokerId, leaders: Mapping[TopicPartition, SourceLeader]
+    ) -> dict[TopicPartition, bool]:
+        """Return the partitions whose high watermarks may count: True if the position is valid in the leader's log.
+
+        A partition that is not located has no position to confirm, and no lag of 0. One whose records the leader lost
+        is left out, and located again. Raises as `Cluster.request`.
+        """
+        confirmed: dict[TopicPartition, bool] = {}
+        asked: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
+        epochs: dict[TopicPartition, int] = {}
+        for name, found in leaders.items():
+            copy = self._copies.states.get(name)
+            if copy is None:
+                continue
+            is_known = copy.known_end is not None and copy.known_end.leader == found
+            if is_known or copy.position is None or copy.leader_epoch is None:
+                confirmed[name] = is_known or copy.position is not None
+            else:
+                asked[name], epochs[name] = (copy, copy.position), copy.leader_epoch
+        for name, (code, end) in (await self._ends_of(leader, epochs)).items():
+            copy, position = asked[name]
+            if code == ErrorCode.NONE and end.end_offset >= position:
+                confirmed[name] = True
+            elif code == ErrorCode.NONE and copy.position == position:
+                copy.is_truncated = True
+                self._copies.locate_again(copy)
+        return confirmed
+
+    async def _ends_of(
+        self, leader: BrokerId, epochs: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, tuple[int, EpochEnd]]:
+        """Return where epochs end in the log of a leader. One that is too old to tell has all there is."""
+        if not epochs:
+            return {}
+        try:
+            answers = await ask_ends_once(
+                self._source, self._source.view, leader, epochs, timeout_s=SILENCE_S, lane=LANE
+            )
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return {
+                name: (ErrorCode.NONE, EpochEnd(leader_epoch=epoch, end_offset=MAX_INT64))
+                for name, epoch in epochs.items()
+            }
+        return {name: answers[name] for name in epochs if name in answers}

@@ -73,10 +73,11 @@ class Locator:
             if copy.is_rejected or is_paused != (copy.pause is not None):
                 pass  # a partition that was paused or resumed meanwhile is located again
             elif is_paused:
-                copy.replica_end, copy.position = standing.replica_end, place.offset
+                copy.replica_end, copy.position, copy.leader_epoch = standing.replica_end, place.offset, None
                 copy.progress.note_position(place.offset)
             else:
                 copy.replica_end, copy.position, copy.fetch = standing.replica_end, place.offset, copy.fetch + 1
+                copy.leader_epoch = place.leader_epoch
                 copy.is_out_of_range, copy.is_truncated, copy.straddling_end, copy.halt = False, False, None, None
                 copy.progress.note_position(place.offset)
                 topic_id = copy.assignment.source.topic_id

@@ -60,7 +60,7 @@ class SharedWork:
 
     def has_duties_of(self, source: str) -> bool:
         """Return True if this process, and certainly no other one, does the work of a source beside its partitions."""
-        return self.group.has(duties_of(source))
+        return self.group.has_duties_of(source)
 
     def document(self) -> dict[str, Any]:
         """Return the part of `/v1/status` about the group."""

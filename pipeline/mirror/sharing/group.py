@@ -6,13 +6,17 @@ A. A member that learns of the end of its session gives up its share before anyt
 B. An assignment is published by a write that requires the version of the assignment before. A leader publishes once
    before it relies on it. So of two processes that take themselves for the leader only one can go on.
 C. All parts of an assignment exist before its head names them.
-
 D. A unit counts as held only if its holder selects the same topics as this member. The holder may not know the unit.
+E. Work that no leader of the hub guards (the duties of a source) is done by one member at a time: only while ZooKeeper
+   has confirmed, within the session timeout, both the session and that the known assignment is the newest; and not
+   before the member has had the work for a session timeout. The member before has learned of its loss by then, or is
+   confirmed no more.
 
 A member that does not reach ZooKeeper keeps its share: leaders of the hub refuse it as soon as another copier has
-claimed a partition. Work that no leader of the hub guards is done only while `is_confirmed`.
+claimed a partition.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +33,7 @@ from pipeline.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from pipeline.mirror.sharing.assignment import Holding, WorkUnit, assign, smoothed
+from pipeline.mirror.sharing.assignment import Holding, WorkUnit, assign, duties_of, smoothed
 from pipeline.mirror.sharing.group_znodes import (
     AssignmentHead,
     GroupPaths,
@@ -45,6 +49,7 @@ from pipeline.model import Clock
 from pipeline.net.signals import Wakeup
 
 RETRY_S = 0.5
+NO_VERSION = -1
 CONFIRMATIONS = 4
 """Confirmations in the time of a session."""
 
@@ -91,6 +96,10 @@ class MirrorGroup:
         self._session_timeout_s = session_timeout_s
         self._rebalance_interval_s = rebalance_interval_s
         self._confirmed_at = -session_timeout_s
+        self._version = NO_VERSION
+        """Version of the assignment that `share` has."""
+        self._duties_since: dict[WorkUnit, tuple[int, float]] = {}
+        """Epochs of duties that this member has, and the times since which it has them."""
         self._described = b""
         """Data of this member's znode."""
         self._writing = trio.Lock()
@@ -106,7 +115,7 @@ class MirrorGroup:
 
     @property
     def is_confirmed(self) -> bool:
-        """True if this member's session cannot have ended, by its own clock."""
+        """True if ZooKeeper has confirmed session and share within the session timeout, by this member's clock."""
         age_s = trio.current_time() - self._confirmed_at
         return self.share.is_registered and age_s < self._session_timeout_s
 
@@ -117,9 +126,10 @@ class MirrorGroup:
             return f"ZooKeeper has not confirmed this process for more than {self._session_timeout_s:g} s"
         return self._error
 
-    def has(self, unit: WorkUnit) -> bool:
-        """Return True if this member, and certainly no other one, may do work that the hub does not guard."""
-        return self.is_confirmed and self.share.epoch_of(unit) is not None
+    def has_duties_of(self, source: str) -> bool:
+        """Return True if this member, and certainly no other one, may do the duties of a source (invariant E)."""
+        _, since = self._duties_since.get(duties_of(source), (0, math.inf))
+        return self.is_confirmed and trio.current_time() - since >= self._session_timeout_s
 
     async def _patiently(self, work: Callable[[], Any]) -> None:
         while True:
@@ -157,11 +167,15 @@ class MirrorGroup:
         self._take(replace(self.share, is_registered=False))
 
     async def _confirm(self) -> None:
-        """Note regularly that the session is alive."""
+        """Note regularly that the session is alive, and the assignment the newest."""
         while True:
             asked_at = trio.current_time()
+            stat = await self._client.exists(self._paths.assignment)
+            is_newest = self._version == (NO_VERSION if stat is None else stat.version)
             if await self._is_of_this_session(self._paths.member(self.member)):
-                self._confirmed_at, self._error = asked_at, None
+                self._error = None
+                if is_newest:
+                    self._confirmed_at = asked_at
             await trio.sleep(self._session_timeout_s / CONFIRMATIONS)
 
     async def _follow_members(self) -> None:
@@ -206,6 +220,7 @@ class MirrorGroup:
         async for value in self._client.watch_data(self._paths.assignment):
             found = await self._read_parts(value)
             if found is not None:
+                self._version = NO_VERSION if value is None else value.version
                 self._take(replace(self.share, assigned=found))
 
     async def _read_parts(self, value: NodeValue | None) -> dict[WorkUnit, Holding] | None:
@@ -225,6 +240,12 @@ class MirrorGroup:
         if share == before:
             return
         own = sum(holding.member == self.member for holding in share.assigned.values()) if share.is_registered else 0
+        now, before_now = trio.current_time(), self._duties_since
+        self._duties_since = {
+            unit: known if (known := before_now.get(unit, (epoch, now)))[0] == epoch else (epoch, now)
+            for unit in share.assigned
+            if not unit.topic and (epoch := share.epoch_of(unit)) is not None
+        }
         logger.info("mirror_share", group=self.name, member=self.member, units=own, of=len(share.assigned))
         self._on_share(share)
 

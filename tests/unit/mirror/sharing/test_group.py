@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
 import trio
 
 from pipeline.coordination.interface import CoordinationClient
@@ -32,6 +33,8 @@ class Mirror:
     client: CoordinationClient
     work_changed: Wakeup
     shares: list[Share] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """Times of the shares, of trio's clock."""
 
     @property
     def own(self) -> dict[WorkUnit, int]:
@@ -56,7 +59,13 @@ class Mirrors:
                 yield mirror
             return
         shares: list[Share] = []
+        times: list[float] = []
         work_changed = Wakeup()
+
+        def take(share: Share) -> None:
+            shares.append(share)
+            times.append(trio.current_time())
+
         group = MirrorGroup(
             client,
             "mirror",
@@ -64,7 +73,7 @@ class Mirrors:
             describe=lambda: MirrorProcess(host="here", pid=1, http="127.0.0.1:1", joined_ms=0),
             units=self._units,
             rates=lambda: {unit: rate for unit, rate in self.rates.items() if group.share.epoch_of(unit) is not None},
-            on_share=shares.append,
+            on_share=take,
             work_changed=work_changed,
             clock=clock,
             session_timeout_s=SESSION_TIMEOUT_S,
@@ -72,7 +81,7 @@ class Mirrors:
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(group.run)
-            yield Mirror(group, client, work_changed, shares)
+            yield Mirror(group, client, work_changed, shares, times)
             nursery.cancel_scope.cancel()
 
     def _units(self) -> Collection[WorkUnit]:
@@ -143,16 +152,47 @@ async def test_without_zookeeper_a_member_keeps_its_partitions_but_not_what_noth
     mirrors = Mirrors(MemoryZooKeeper(), units=[*partitions(3), duties_of("east")])
     async with mirrors.member("a") as a:
         await mirrors.until_shared(a)
-        await until(lambda: a.group.has(duties_of("east")))
+        await until(lambda: a.group.has_duties_of("east"))
         before = a.own
         mirrors.zookeeper.stop()
         with trio.fail_after(DEADLINE_S):
-            while a.group.has(duties_of("east")):
+            while a.group.has_duties_of("east"):
                 await trio.sleep(0.05)
         assert a.own == before
         mirrors.zookeeper.start()
-        await until(lambda: a.group.has(duties_of("east")))
+        await until(lambda: a.group.has_duties_of("east"))
         assert a.own == before
+
+
+async def test_duties_begin_once_the_member_before_cannot_do_them_any_more() -> None:
+    duties = duties_of("east")
+    mirrors = Mirrors(MemoryZooKeeper(), units=[duties])
+    async with mirrors.member("b") as b:
+        async with mirrors.member("a") as a:
+            await until(lambda: a.group.has_duties_of("east") or b.group.has_duties_of("east"))
+            assert not (a.group.has_duties_of("east") and b.group.has_duties_of("east"))
+        await until(lambda: b.group.has_duties_of("east"))
+        since = next(at for share, at in zip(b.shares, b.times, strict=True) if share.epoch_of(duties) is not None)
+        assert trio.current_time() - since >= SESSION_TIMEOUT_S
+
+
+async def test_a_member_that_does_not_know_the_newest_assignment_does_no_duties(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mirrors = Mirrors(MemoryZooKeeper(), units=[*partitions(3), duties_of("east")])
+    async with mirrors.member("a") as a:
+        await until(lambda: a.group.has_duties_of("east"))
+        never = trio.Event()
+
+        async def wait_for_ever(*_: object) -> None:
+            await never.wait()
+
+        monkeypatch.setattr(a.group, "_read_parts", wait_for_ever)
+        value = await a.client.get(PATHS.assignment)
+        await a.client.set(PATHS.assignment, value.data)
+        await until(lambda: not a.group.has_duties_of("east"))
+        assert a.group.share.is_registered
+        assert a.group.share.epoch_of(duties_of("east")) is not None
 
 
 async def test_units_that_come_and_go_are_assigned_and_dropped() -> None:

@@ -265,13 +265,17 @@ class Fetcher:
             self._park(state, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no broker knows it any more"))
 
     def _same_topic(self, state: FetchState) -> bool:
-        """Return False, and park the partition, if its topic was recreated: its offsets mean other records now."""
+        """Return False, and park the partition, if its topic was recreated: its offsets mean other records now.
+
+        Or the metadata are older than the offsets. New ones are requested, for the caller that assigns it again.
+        """
         topic_id = self._cluster.view.topics[state.topic_partition.topic].id
         if state.topic_id is None or state.topic_id == ZERO_UUID:
             state.topic_id = topic_id
         elif topic_id not in (state.topic_id, ZERO_UUID):
             reason = "the topic was deleted and created again, so the offsets have lost their meaning; assign it anew"
             self._park(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, reason))
+            self._cluster.refresh_soon()
             return False
         return True
 

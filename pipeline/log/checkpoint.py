@@ -168,6 +168,8 @@ def decode_partition_metadata(content: bytes) -> uuid.UUID:
     if "topic_id" not in fields:
         raise ValueError("no topic id")
     topic_id = decode_id(fields["topic_id"])
+    if encode_id(topic_id) != fields["topic_id"]:
+        raise ValueError("no topic id")  # base64 skips what is no letter of it
     if len(lines) > _LINES_WITHOUT_CHECKSUM and content != encode_partition_metadata(topic_id):
         raise ValueError("a wrong checksum")
     return topic_id

@@ -265,6 +265,9 @@ class SourceCopies:
         """Stop copying a partition until it is assigned again; the status shows `reason` and `advice`."""
         self._accepted.pop(assignment.source.partition, None)
         copy = self.states.setdefault(assignment.source.partition, PartitionCopy(assignment))
+        if copy.assignment != assignment:  # of an earlier topic of the name: requests under way are for its replica
+            copy.is_rejected, copy.position = True, None
+            copy = self.states[assignment.source.partition] = PartitionCopy(assignment)
         copy.is_elsewhere = False
         if not (copy.is_rejected and copy.error == reason):
             logger.warning("copy_rejected", source=self.source, partition=str(copy.source), error=reason)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,6 +16,7 @@ from pipeline.mirror.copying.resume import ResumeRequest
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import GAPS_TOPIC, UNKNOWN_LAST, Gap, GapReason
 from pipeline.mirror.journals.table import PartitionTable, Proposal, SourcePartition, decode_proposal
+from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.provenance import MIRROR_PARTITIONS, Provenance
@@ -241,6 +243,33 @@ async def test_two_mirrors_give_the_new_topic_one_partition(site: Site) -> None:
         await until_copied(site.hub, NEW, b"new", b"newer", b"newest")
     assert (await site.hub.fetch_all_topics()).topics["clicks"].partitions.keys() == {0, 1}
     assert len(await ledger_of(site)) == 1
+
+
+async def test_a_topic_that_is_created_again_while_another_mirror_goes_on_ends_where_its_own_replica_does(
+    site: Site,
+) -> None:
+    await copy_old(site)
+    async with site.mirroring() as service:
+        await publish(site.east, b"last")
+        await until_copied(site.hub, CLICKS, *OLDS, b"last")
+        ids = []
+        for value in (b"second", b"third"):
+            ids.append((await site.east.fetch_all_topics()).topics["clicks"].id)
+            await recreate(site, value)
+        await until_said(service, "--skip --source east clicks-0")
+        table = TableJournal(site.hub, lambda _records: None)
+        await table.read_on()
+        second = SourcePartition(cluster="east", partition=CLICKS, topic_id=ids[1])
+        proposal = Proposal(source=second, replica_topic="clicks", replaces=ids[0])
+        await table.propose([proposal], clock=clock, rng=Random(1))
+
+        def halt() -> dict[str, Any]:
+            return service.status()["sources"][0]["partitions"][0]["halt"] or {}
+
+        await until(lambda: halt().get("topic_id") == str(ids[1]))
+        assert (halt()["replica_partition"], halt()["first"]) == (1, 0)
+        await service.resumption.resume(ResumeRequest(names=["clicks"], skip=True))
+        await until_copied(site.hub, TopicPartition("clicks", 2), b"third")
 
 
 async def test_gaps_of_the_old_topic_do_not_hold_for_the_new_one(site: Site) -> None:

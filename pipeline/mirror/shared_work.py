@@ -11,12 +11,14 @@ import trio
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.mirror.changes import selection_of
 from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copying.copies import Advice
 from pipeline.mirror.hub import Hub
 from pipeline.mirror.sharing.assignment import WorkUnit, duties_of
 from pipeline.mirror.sharing.group import MirrorGroup
 from pipeline.mirror.sharing.group_znodes import MirrorProcess
 from pipeline.mirror.sharing.share import Share
 from pipeline.mirror.source_mirror import SourceMirror
+from pipeline.model import TopicPartition
 
 NOWHERE = "unknown"
 
@@ -45,6 +47,7 @@ class SharedWork:
             describe=self._describe,
             units=self._units,
             rates=self._rates,
+            refused=self._refused,
             on_share=self._take,
             work_changed=hub.work_changed,
             clock=hub.clock,
@@ -117,6 +120,14 @@ class SharedWork:
             for source in self._sources.values()
             for partition, copy in source.copies.states.items()
             if (rate := copy.progress.rates(now)[0]) > 0
+        }
+
+    def _refused(self) -> Mapping[WorkUnit, TopicPartition]:
+        return {
+            source.copies.unit_of(partition): copy.assignment.replica
+            for source in self._sources.values()
+            for partition, copy in source.copies.states.items()
+            if not copy.is_rejected and copy.trouble is not None and copy.trouble.advice is Advice.JOIN_GROUP
         }
 
     def _take(self, share: Share) -> None:

@@ -5,13 +5,15 @@ Invariants:
 A. Each unit has exactly one holder if there are members. A unit stays with its holder while that is a member, unless
    moving it makes the members' loads clearly more even.
 B. A unit that gets another holder, or a first one, gets an epoch above all earlier ones of the group, and above those
-   of any earlier group if the clock is right. A unit that stays keeps its epoch.
+   of any earlier group if the clock is right. A unit that stays keeps its epoch, unless brokers refuse it: then it gets
+   a new one, above the epoch that they know.
 C. Equal input gives an equal assignment, and an assignment is its own successor: nothing moves back and forth.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 IDLE_BYTES_PER_S = 1024.0
@@ -77,21 +79,26 @@ def assign(
     rates: Mapping[WorkUnit, float],
     *,
     now_ms: int,
+    refusing: Mapping[WorkUnit, int] = MappingProxyType({}),
 ) -> dict[WorkUnit, Holding]:
     """Return the assignment that follows `held`. `rates`: bytes per second of units, 0 for all others.
+
+    `refusing`: the highest epochs that brokers know of units whose present epoch they refuse, 0 if not known.
 
     Without members nothing is assigned.
     """
     if not members:
         return {}
-    epoch = max(now_ms, max((holding.epoch for holding in held.values()), default=0) + 1)
+    epoch = max(now_ms, 1 + max((*(holding.epoch for holding in held.values()), *refusing.values()), default=0))
     weights = {unit: max(0.0, rates.get(unit, 0.0)) + IDLE_BYTES_PER_S for unit in sorted(units)}
     loads = {member: _Load(member) for member in sorted(members)}
     free = _keep(weights, held, loads)
     _give(free, loads)
     _even_out(list(loads.values()))
     return {
-        unit: held[unit] if unit in held and held[unit].member == load.member else Holding(load.member, epoch)
+        unit: held[unit]
+        if unit in held and held[unit].member == load.member and unit not in refusing
+        else Holding(load.member, epoch)
         for load in loads.values()
         for _, unit in load.units
     }

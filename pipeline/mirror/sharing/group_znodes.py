@@ -1,7 +1,8 @@
 """The znodes of a mirror group, in the ZooKeeper of the hub. Pure.
 
     /mirrors/<group>/members/<member>         ephemeral: host, process, HTTP address and selection of a member
-    /mirrors/<group>/rates/<member>           ephemeral: byte rates of the partitions that the member copies
+    /mirrors/<group>/rates/<member>           ephemeral: byte rates of the partitions that the member copies, and those
+                                              that brokers refuse from it
     /mirrors/<group>/leader                   ephemeral: the member that computes the assignment
     /mirrors/<group>/assignment               number and parts of the present assignment
     /mirrors/<group>/assignment/<number>-...  a part of an assignment, since a znode has at most 1 MB
@@ -11,15 +12,14 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, Field
 
 from pipeline.coordination.znodes import from_json, to_json
 from pipeline.errors import CoordinationError
 from pipeline.mirror.sharing.assignment import Holding, WorkUnit
-from pipeline.model import MAX_INT64
 from pipeline.settings import MAX_INT32
 
 ROOT = "/mirrors"
@@ -28,11 +28,16 @@ MAX_PART_BYTES = 400_000
 MAX_PARTS = 1_000
 MAX_PARTITIONS_OF_ROW = 10_000
 MAX_TEXT = 1_000
-MAX_DIGITS = 18
+MAX_NUMBER = 10**15
+"""Bound of numbers of assignments, so that a number by hand leaves others above it."""
+MAX_EPOCH = 10**15
+"""Bound of copier epochs that a group gives out: more than 30,000 years in ms. Epochs beyond are of no clock."""
+MAX_RATE = 1e15
 
 _Text = Annotated[str, Field(max_length=MAX_TEXT)]
 _Partition = Annotated[int, Field(ge=-1, le=MAX_INT32)]
-_Epoch = Annotated[int, Field(ge=0, le=MAX_INT64)]
+_Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCH)]
+_Rate = Annotated[float, Field(ge=0, le=MAX_RATE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ class MirrorProcess:
 
 class _HeadJson(BaseModel):
     version: int
-    number: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    number: Annotated[int, Field(ge=0, le=MAX_NUMBER)]
     parts: Annotated[list[_Text], Field(max_length=MAX_PARTS)]
 
 
@@ -139,7 +144,8 @@ class _PartJson(BaseModel):
 def number_of(part: str) -> int:
     """Return the number of the assignment that a part belongs to; 0 for another name."""
     number = part.partition("-")[0]
-    return int(number) if number.isdecimal() and len(number) <= MAX_DIGITS else 0
+    is_number = number.isascii() and number.isdecimal() and len(number) < len(str(MAX_NUMBER))
+    return int(number) if is_number else 0
 
 
 def encode_parts(assigned: Mapping[WorkUnit, Holding]) -> list[bytes]:
@@ -161,31 +167,58 @@ def decode_parts(paths: Sequence[str], parts: Sequence[bytes]) -> dict[WorkUnit,
     return found
 
 
-class _RatesJson(BaseModel):
+class Refusal(NamedTuple):
+    """The epoch of a member that brokers refuse, and the highest that they know by ZooKeeper, 0 if by nothing."""
+
+    epoch: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReport:
+    """Report of a member to the leader: bytes per second of its units, and the units that brokers refuse from it."""
+
+    rates: Mapping[WorkUnit, float] = field(default_factory=dict)
+    refusals: Mapping[WorkUnit, Refusal] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """JSON version 1; of more rates and refusals than fit into a znode the highest, and the first."""
+        highest = sorted(self.rates, key=lambda unit: (-self.rates[unit], unit))
+        refused = sorted(self.refusals)
+        while True:
+            topics: dict[tuple[str, str], dict[str, int]] = {}
+            for unit in highest:
+                topics.setdefault((unit.source, unit.topic), {})[str(unit.partition)] = round(self.rates[unit])
+            document = {
+                "version": 1,
+                "rows": [[*key, of_topic] for key, of_topic in sorted(topics.items())],
+                "refused": [[*unit, *self.refusals[unit]] for unit in refused],
+            }
+            data = to_json(document)
+            if len(data) <= MAX_PART_BYTES:
+                return data
+            highest, refused = highest[: len(highest) // 2], refused[: len(refused) // 2]
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Self:
+        """JSON version 1. Raises CoordinationError."""
+        found = from_json(path, data, _ReportJson)
+        rates = {
+            WorkUnit(source, topic, number): rate
+            for source, topic, of_topic in found.rows
+            for number, rate in of_topic.items()
+        }
+        refusals = {
+            WorkUnit(source, topic, number): Refusal(epoch, newest)
+            for source, topic, number, epoch, newest in found.refused
+        }
+        return cls(rates=rates, refusals=refusals)
+
+
+class _ReportJson(BaseModel):
     version: int
-    rows: list[tuple[_Text, _Text, dict[_Partition, Annotated[float, Field(ge=0)]]]]
-
-
-def encode_rates(rates: Mapping[WorkUnit, float]) -> bytes:
-    """Encode the rates of a member in bytes per second; of more than fit into a znode the highest."""
-    highest = sorted(rates, key=lambda unit: (-rates[unit], unit))
-    while True:
-        topics: dict[tuple[str, str], dict[str, int]] = {}
-        for unit in highest:
-            topics.setdefault((unit.source, unit.topic), {})[str(unit.partition)] = round(rates[unit])
-        data = to_json({"version": 1, "rows": [[*key, of_topic] for key, of_topic in sorted(topics.items())]})
-        if len(data) <= MAX_PART_BYTES:
-            return data
-        highest = highest[: len(highest) // 2]
-
-
-def decode_rates(path: str, data: bytes) -> dict[WorkUnit, float]:
-    """Decode the rates of a member. Raises CoordinationError."""
-    return {
-        WorkUnit(source, topic, number): rate
-        for source, topic, of_topic in from_json(path, data, _RatesJson).rows
-        for number, rate in of_topic.items()
-    }
+    rows: list[tuple[_Text, _Text, dict[_Partition, _Rate]]]
+    refused: list[tuple[_Text, _Text, _Partition, _Epoch, _Epoch]] = []
 
 
 def _parts(rows: Iterator[list[Any]]) -> Iterator[list[list[Any]]]:

@@ -3,15 +3,19 @@
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import pytest
 import trio
 
 from pipeline.coordination.interface import CoordinationClient
-from pipeline.mirror.sharing.assignment import WorkUnit, duties_of
+from pipeline.coordination.znodes import CopierEpoch, copier_path
+from pipeline.errors import CoordinationError, NoNodeError
+from pipeline.mirror.sharing.assignment import Holding, WorkUnit, duties_of
 from pipeline.mirror.sharing.group import MirrorGroup
-from pipeline.mirror.sharing.group_znodes import GroupPaths, MirrorProcess
+from pipeline.mirror.sharing.group_znodes import AssignmentHead, GroupPaths, MirrorProcess, encode_parts
 from pipeline.mirror.sharing.share import Share
+from pipeline.model import TopicPartition
 from pipeline.net.signals import Wakeup
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 from tests.support.brokers import clock
@@ -50,6 +54,7 @@ class Mirrors:
     zookeeper: MemoryZooKeeper
     units: list[WorkUnit] = field(default_factory=lambda: partitions(6))
     rates: dict[WorkUnit, float] = field(default_factory=dict)
+    refused: set[WorkUnit] = field(default_factory=set)
     rebalance_interval_s: float = 60.0
 
     @asynccontextmanager
@@ -73,6 +78,7 @@ class Mirrors:
             describe=lambda: MirrorProcess(host="here", pid=1, http="127.0.0.1:1", joined_ms=0),
             units=self._units,
             rates=lambda: {unit: rate for unit, rate in self.rates.items() if group.share.epoch_of(unit) is not None},
+            refused=lambda: {unit: TopicPartition(unit.topic, unit.partition) for unit in self.refused},
             on_share=take,
             work_changed=work_changed,
             clock=clock,
@@ -187,7 +193,7 @@ async def test_a_member_that_does_not_know_the_newest_assignment_does_no_duties(
         async def wait_for_ever(*_: object) -> None:
             await never.wait()
 
-        monkeypatch.setattr(a.group, "_read_parts", wait_for_ever)
+        monkeypatch.setattr("pipeline.mirror.sharing.group.read_assignment", wait_for_ever)
         value = await a.client.get(PATHS.assignment)
         await a.client.set(PATHS.assignment, value.data)
         await until(lambda: not a.group.has_duties_of("east"))
@@ -234,3 +240,125 @@ async def test_an_assignment_that_cannot_be_read_is_replaced() -> None:
         await client.create(PATHS.assignment, b'{"version":1,"number":4,"parts":["4-1-0"]}')
     async with mirrors.member("a") as a:
         await mirrors.until_shared(a)
+
+
+NONSENSE = (b"", b"\xff\xfe", b"{}", b"9" * 5_000, b"[" * 100_000)
+NOT_OF_A_MIRROR = [
+    *[("assignment", data) for data in NONSENSE],
+    ("assignment", b'{"version":1,"number":9223372036854775807,"parts":[]}'),
+    ("assignment", b'{"version":1,"number":5,"parts":["../../leader","","a/b"]}'),
+    ("assignment/999999999999999999-1-0", b""),
+    ("assignment/999999999999999-1-0", b""),
+    *[("leader", data) for data in NONSENSE[1:3]],
+    *[("members/x", data) for data in NONSENSE[1:3]],
+    ("members/x", MirrorProcess(host="x", pid=1, http="", joined_ms=0).encode()),
+    ("members/a", NONSENSE[1]),
+    *[("rates/a", data) for data in NONSENSE[1:3]],
+    ("rates/x", NONSENSE[1]),
+    ("rates/a", b'{"version":1,"rows":[["east","clicks",{"0":Infinity,"1":NaN,"2":1e308}]]}'),
+    ("rates/a", b'{"version":1,"rows":[],"refused":[["east","clicks",0,1,9223372036854775807]]}'),
+]
+
+
+@pytest.mark.parametrize("is_leader_new", [False, True], ids=["same leader", "next leader"])
+async def test_znodes_that_no_mirror_has_written_stop_nobody(is_leader_new: bool) -> None:
+    async def write(znode: str, data: bytes) -> None:
+        mirrors = Mirrors(MemoryZooKeeper(), rebalance_interval_s=0.05)
+        path = f"/mirrors/mirror/{znode}"
+        async with mirrors.zookeeper.open() as admin, mirrors.member("b") as b:
+            async with mirrors.member("a") as a:
+                await mirrors.until_shared(a, b)
+                try:
+                    await admin.set(path, data)
+                except NoNodeError:
+                    await admin.create(path, data)
+                if is_leader_new:
+                    await trio.sleep(0.1)  # the member that leads may have seen it, or not
+                else:
+                    async with mirrors.member("c") as c:
+                        await mirrors.until_shared(a, b, c)
+            await mirrors.until_shared(b)
+            mirrors.units = partitions(9)
+            b.work_changed.set()
+            await mirrors.until_shared(b)
+
+    async with trio.open_nursery() as nursery:
+        for znode, data in NOT_OF_A_MIRROR:
+            nursery.start_soon(write, znode, data)
+
+
+async def test_a_leader_s_znode_that_no_session_holds_is_removed() -> None:
+    mirrors = Mirrors(MemoryZooKeeper())
+    async with mirrors.zookeeper.open() as admin:
+        await admin.create(PATHS.leader, b"b")
+        async with mirrors.member("a") as a, mirrors.member("b") as b:
+            await mirrors.until_shared(a, b)
+
+
+async def test_an_assignment_that_somebody_else_writes_or_removes_is_replaced() -> None:
+    mirrors = Mirrors(MemoryZooKeeper())
+    async with mirrors.zookeeper.open() as admin, mirrors.member("a") as a, mirrors.member("b") as b:
+        await mirrors.until_shared(a, b)
+        (part,) = encode_parts(dict.fromkeys(mirrors.units, Holding("nobody", 5)))
+        await admin.create(PATHS.part("1-x-0"), part)
+        await admin.set(PATHS.assignment, AssignmentHead(number=1, parts=["1-x-0"]).encode())
+        await until(lambda: any("nobody" in {each.member for each in share.assigned.values()} for share in a.shares))
+        await mirrors.until_shared(a, b)
+        held = a.own | b.own
+        for name in await admin.children(PATHS.assignment):
+            await admin.delete(PATHS.part(name))
+        await admin.delete(PATHS.assignment)
+        with trio.fail_after(DEADLINE_S):
+            while not await admin.exists(PATHS.assignment) or not await admin.children(PATHS.assignment):
+                await trio.sleep(0.01)
+        await mirrors.until_shared(a, b)
+        assert a.own | b.own == held  # nothing moves, and nothing is claimed anew
+
+
+async def test_a_unit_that_brokers_refuse_gets_an_epoch_above_the_one_that_they_know() -> None:
+    """The group's znodes went back in time, or an earlier leader's clock was ahead."""
+    mirrors = Mirrors(MemoryZooKeeper(), rebalance_interval_s=0.05)
+    async with mirrors.zookeeper.open() as admin, mirrors.member("a") as a, mirrors.member("b") as b:
+        await mirrors.until_shared(a, b)
+        before = a.own | b.own
+        unit = next(iter(b.own))
+        year_ahead = clock() + 365 * 86_400_000
+        known = CopierEpoch(topic_id=UUID(int=1), epoch=year_ahead)
+        await admin.create(copier_path(unit.topic, unit.partition), known.encode())
+        mirrors.refused.add(unit)
+        await until(lambda: (a.own | b.own)[unit] > year_ahead)
+        mirrors.refused.clear()
+        del before[unit]
+        assert before.items() <= (a.own | b.own).items()
+        assert unit in b.own
+
+
+@pytest.mark.parametrize("data", [b"nonsense", CopierEpoch(topic_id=UUID(int=1), epoch=2**63 - 1).encode()])
+async def test_a_copier_epoch_of_no_clock_stops_no_assignment(data: bytes) -> None:
+    mirrors = Mirrors(MemoryZooKeeper(), rebalance_interval_s=0.05)
+    async with mirrors.zookeeper.open() as admin, mirrors.member("a") as a:
+        await mirrors.until_shared(a)
+        await admin.create(copier_path("clicks", 0), data)
+        mirrors.refused.add(WorkUnit("east", "clicks", 0))
+        async with mirrors.member("b") as b:
+            await mirrors.until_shared(a, b)
+
+
+def _lose_the_leader(_client: MemoryClient, path: str) -> None:
+    if path == PATHS.leader:
+        raise CoordinationError(path, "cannot be read")
+
+
+async def test_an_error_that_lasts_is_shown_although_the_session_is_alive() -> None:
+    mirrors = Mirrors(MemoryZooKeeper())
+    async with mirrors.zookeeper.open() as admin, mirrors.member("a") as a:
+        await mirrors.until_shared(a)
+        await until(lambda: a.group.problem is None)
+        mirrors.zookeeper.before_request = _lose_the_leader
+        await admin.set(PATHS.assignment, b"nonsense")
+        await until(lambda: "/mirrors/mirror/assignment: cannot be read" in (a.group.problem or ""))
+        registered = a.group.share.is_registered
+        mirrors.zookeeper.before_request = None
+        await mirrors.until_shared(a)
+        await until(lambda: a.group.problem is None)
+    assert registered

@@ -7,20 +7,21 @@ from hypothesis import strategies as st
 from pipeline.errors import CoordinationError
 from pipeline.mirror.sharing.assignment import Holding, WorkUnit, duties_of
 from pipeline.mirror.sharing.group_znodes import (
+    MAX_EPOCH,
     MAX_PART_BYTES,
     AssignmentHead,
+    MemberReport,
     MirrorProcess,
+    Refusal,
     decode_parts,
-    decode_rates,
     encode_parts,
-    encode_rates,
     number_of,
 )
 
 units = st.builds(
     WorkUnit, st.sampled_from(["east", "west"]), st.sampled_from(["", "clicks", "a.b"]), st.integers(-1, 50)
 )
-holdings = st.builds(Holding, st.sampled_from(["m1", "m2"]), st.integers(0, 2**63 - 1))
+holdings = st.builds(Holding, st.sampled_from(["m1", "m2"]), st.integers(0, MAX_EPOCH))
 
 
 @given(st.dictionaries(units, holdings, max_size=60))
@@ -47,14 +48,18 @@ def test_a_unit_of_two_members_is_refused() -> None:
         decode_parts(["/a", "/b"], [*parts, *encode_parts({WorkUnit("east", "clicks", 0): Holding("m2", 5)})])
 
 
-def test_rates_come_back_and_the_highest_go_into_the_znode() -> None:
+def test_reports_come_back_and_the_highest_rates_go_into_the_znode() -> None:
     rates = {WorkUnit("east", "clicks", 0): 12.0, WorkUnit("east", "clicks", 1): 3.0, duties_of("west"): 0.0}
-    assert decode_rates("/", encode_rates(rates)) == rates
+    report = MemberReport(rates=rates, refusals={WorkUnit("east", "clicks", 3): Refusal(5, 9)})
+    assert MemberReport.decode("/", report.encode()) == report
     many = {WorkUnit("east", f"{'long' * 20}-{number}", 0): float(number) for number in range(10_000)}
-    data = encode_rates(many)
+    data = MemberReport(rates=many, refusals=dict.fromkeys(many, Refusal(5, 9))).encode()
     assert len(data) <= MAX_PART_BYTES
-    kept = decode_rates("/", data)
-    assert min(kept.values()) == 10_000 - len(kept)
+    kept = MemberReport.decode("/", data)
+    assert min(kept.rates.values()) == 10_000 - len(kept.rates)
+    assert kept.refusals
+    older = MemberReport.decode("/", b'{"version":1,"rows":[]}')
+    assert older == MemberReport()
 
 
 def test_members_and_heads_come_back_and_nonsense_names_its_path() -> None:
@@ -62,7 +67,7 @@ def test_members_and_heads_come_back_and_nonsense_names_its_path() -> None:
     assert MirrorProcess.decode("/", member.encode()) == member
     head = AssignmentHead(number=3, parts=["3-1f-0"])
     assert AssignmentHead.decode("/", head.encode()) == head
-    for decode in (MirrorProcess.decode, AssignmentHead.decode, decode_rates):
+    for decode in (MirrorProcess.decode, AssignmentHead.decode, MemberReport.decode):
         with pytest.raises(CoordinationError, match="/here"):
             decode("/here", b"nonsense")
     assert [number_of(name) for name in ("12-1f-0", "x", "9" * 30, "")] == [12, 0, 0, 0]

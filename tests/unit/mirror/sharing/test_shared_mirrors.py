@@ -1,22 +1,28 @@
 """Mirrors that share the partitions of two live clusters, all in this process: who copies what, and who is refused."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import trio
 
 from pipeline.client.admin.topics import delete_topics
+from pipeline.client.producer.raw_produce import raw_produce
+from pipeline.coordination.znodes import copier_path
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
+from tests.support.brokers import clock, serving_cluster
 from tests.support.mirrors import (
     CLICKS,
     DEADLINE_S,
     Site,
     make,
     mirror_settings,
+    mirroring_of,
     publish,
     read,
+    token_of,
     until,
     until_copied,
 )
@@ -199,3 +205,35 @@ async def test_a_partition_whose_holder_does_not_select_it_is_shown_as_unowned(s
             await until(lambda: first.status()["group"]["unowned"] == 0)
             await second.settings.apply(one, second.status()["settings"]["version"])
             await until(lambda: "unowned" in states(first).values(), 15)
+
+
+async def test_copiers_that_the_hub_holds_for_old_get_newer_epochs(tmp_path: Path) -> None:
+    """An earlier leader's clock was a year ahead, and the group's znodes were lost or went back in time since."""
+    zookeeper = MemoryZooKeeper()
+    async with (
+        serving_cluster(tmp_path / "east") as east,
+        serving_cluster(tmp_path / "hub", zookeeper=zookeeper) as hub,
+        zookeeper.open() as client,
+    ):
+        await make(east, partitions=PARTITIONS)
+        settings = {**SETTINGS, "zookeeper.connect": "given:1", "mirror.rebalance.interval.ms": 200}
+        async with mirroring_of(hub, None, settings, None, client, east=east) as service:
+            await until_shared(service)
+            ahead = TopicPartition("clicks", 1)
+            year_ahead = clock() + 365 * 86_400_000
+            claimed = await raw_produce(
+                hub,
+                {ahead: b""},
+                keep_offsets=True,
+                timeout_s=DEADLINE_S,
+                sources={ahead: await token_of(hub, ahead)},
+                copier_epochs={ahead: year_ahead},
+            )
+            assert claimed[ahead].error is None
+            before = await client.get(copier_path("clicks", 0))
+            for number in range(PARTITIONS):
+                await publish(east, b"a", partition=number)
+            for number in range(PARTITIONS):
+                await until_copied(hub, TopicPartition("clicks", number), b"a")
+            await until_shared(service)
+            assert await client.get(copier_path("clicks", 0)) == before

@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from confluent_kafka import Consumer, TopicPartition
+from kazoo.client import KazooClient
 
 from pipeline.client.admin.groups import EMPTY
 from pipeline.client.cluster.cluster import Cluster
@@ -163,6 +165,8 @@ async def test_offsets_of_old_consumers_come_from_zookeeper(site: Site, zookeepe
             "both/offsets/clicks/1": b"3",
             "odd/offsets/clicks/0": b"not a number",
             "odd/offsets/clicks/x": b"1",
+            "old/offsets/clicks/00": b"1",
+            f"{'odd' * 15_000}/offsets/clicks/0": b"1",
         }.items():
             await client.create(f"/consumers/{path}", data)
         sources = [
@@ -177,6 +181,35 @@ async def test_offsets_of_old_consumers_come_from_zookeeper(site: Site, zookeepe
             await after_a_round(service)
             assert await committed_offsets(site.hub, "odd") == {}
             await until(lambda: groups_status(service)["error"] is None)
+
+
+async def test_a_znode_that_the_mirror_may_not_read_costs_its_own_group_alone(site: Site, zookeeper: str) -> None:
+    def hide(path: str) -> None:
+        client: Any = KazooClient(zookeeper)
+        client.start()
+        client.add_auth("digest", "owner:password")
+        security: Any = import_module("kazoo.security")
+        client.set_acls(path, [security.make_digest_acl("owner", "password", all=True)])
+        client.stop()
+        client.close()
+
+    await make(site.east)
+    await publish(site.east, *VALUES[:10])
+    for group in ("hidden", "new"):
+        await commit(site.east, group, 8)
+    sources = [
+        {"name": "east", "bootstrap.servers": "given:1", "zookeeper.connect": zookeeper},
+        {"name": "west", "bootstrap.servers": "given:1"},
+    ]
+    async with open_zookeeper(zookeeper) as client:
+        for group in ("hidden", "old"):
+            await client.create(f"/consumers/{group}/offsets/clicks/0", b"2")
+        await trio.to_thread.run_sync(hide, "/consumers/hidden/offsets")
+        async with site.mirroring(sources=sources, **COPYING) as service:
+            for group, offset in {"old": 2, "new": 8, "hidden": 8}.items():
+                await until_committed(site.hub, group, {0: offset})
+            reason = groups_status(service)["error"]
+            assert "/consumers/hidden/offsets: ZooKeeper refused: NoAuthError" in reason
 
 
 async def test_zookeeper_does_not_speak_for_a_broker_that_is_away(

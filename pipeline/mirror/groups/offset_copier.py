@@ -20,7 +20,7 @@ from pipeline.client.admin.groups import CommittedOffset
 from pipeline.client.admin.many_groups import fetch_offsets_of, find_live_brokers, list_groups_of
 from pipeline.client.admin.offsets import list_offsets_once
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
-from pipeline.errors import PipelineError
+from pipeline.errors import CoordinationUnavailableError, PipelineError
 from pipeline.mirror.config import MirrorConfig, SourceConfig
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
@@ -253,7 +253,7 @@ class GroupOffsetCopier:
         for page in self._pages(groups):
             try:
                 found: _Found = {group: {} for group in page}
-                await self._read_zookeeper([group for group in page if group in in_zookeeper], found)
+                await self._read_zookeeper([group for group in page if group in in_zookeeper], found, current)
                 if broker is not None:
                     await self._fetch_source(broker, names, found, current)
                 await self._copy_page(found, current)
@@ -277,21 +277,27 @@ class GroupOffsetCopier:
         if page:
             yield page
 
-    async def _read_zookeeper(self, groups: Sequence[str], found: _Found) -> None:
-        """Add offsets that old consumers keep in ZooKeeper. Raises CoordinationError."""
+    async def _read_zookeeper(self, groups: Sequence[str], found: _Found, current: GroupRound) -> None:
+        """Add offsets that old consumers keep in ZooKeeper. Those of a group that cannot be read are left out.
+
+        Raises CoordinationUnavailableError.
+        """
         zookeeper = self._zookeeper
         if zookeeper is None or not groups:
             return
         left = iter(groups)
-        failures: list[PipelineError] = []
+        failures: list[CoordinationUnavailableError] = []
 
         async def read() -> None:
             for group in left:
                 try:
                     offsets = await zookeeper.read_offsets(group)
-                except PipelineError as error:
+                except CoordinationUnavailableError as error:
                     failures.append(error)
                     return
+                except PipelineError as error:  # such as a znode that this mirror may not read
+                    current.note(error)
+                    continue
                 found[group].update({each: CommittedOffset(offset=offset) for each, offset in offsets.items()})
 
         async with trio.open_nursery() as nursery:

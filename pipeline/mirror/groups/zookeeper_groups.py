@@ -11,6 +11,8 @@ from pipeline.model import MAX_INT64, TopicPartition
 
 CONSUMERS = "/consumers"
 MAX_DIGITS = len(str(MAX_INT64))
+MAX_GROUP_BYTES = 32_767
+"""Bound of a string in requests to brokers."""
 
 logger = structlog.get_logger()
 
@@ -46,8 +48,8 @@ class ZooKeeperGroups:
             await trio.sleep(self._retry_backoff_s)
 
     async def list_groups(self) -> tuple[str, ...]:
-        """Return the groups that have a znode. Raises CoordinationError."""
-        return await self._children(self._root)
+        """Return the groups that have a znode and a name that brokers take. Raises CoordinationError."""
+        return tuple(name for name in await self._children(self._root) if len(name.encode()) <= MAX_GROUP_BYTES)
 
     async def read_offsets(self, group: str) -> dict[TopicPartition, int]:
         """Return the offsets of a group. Znodes that hold no offset are left out. Raises CoordinationError."""
@@ -55,7 +57,7 @@ class ZooKeeperGroups:
         paths: dict[str, TopicPartition] = {}
         for topic in await self._children(root):
             for number in await self._children(f"{root}/{topic}"):
-                if number.isascii() and number.isdigit() and len(number) < MAX_DIGITS:
+                if number.isascii() and number.isdigit() and len(number) < MAX_DIGITS and str(int(number)) == number:
                     paths[f"{root}/{topic}/{number}"] = TopicPartition(topic, int(number))
         found: dict[TopicPartition, int] = {}
         names = list(paths)

@@ -5,6 +5,7 @@ No batch is opened, counted or buffered here; the caller bounds their bytes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 import trio
 
@@ -22,7 +23,7 @@ from pipeline.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from pipeline.protocol.schema import RecordsData
+from pipeline.protocol.schema import ZERO_UUID, RecordsData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ async def raw_produce(
     ends: Mapping[TopicPartition, int] | None = None,
     sources: Mapping[TopicPartition, str] | None = None,
     copier_epochs: Mapping[TopicPartition, int] | None = None,
+    topic_ids: Mapping[str, UUID] | None = None,
 ) -> dict[TopicPartition, RawProduced]:
     """Append the batches of each partition, acks=all, one request for each leader, all leaders at once.
 
@@ -79,7 +81,9 @@ async def raw_produce(
     With `ends`, a log with another end appends nothing. With `sources`
     (`Origin.token` by replica partition), a partition that is a copy of another source partition appends nothing. With
     `copier_epochs`, a partition that a newer copier has claimed appends nothing; without records the request is a claim
-    alone, whose result is the log end offset.
+    alone, whose result is the log end offset. With `topic_ids`, a topic that was created again under its name appends
+    nothing; servers before Kafka 4 know topics of Produce requests by name alone, and may append while the cluster has
+    not noticed yet.
 
     Never raises for a single partition: each has its own result.
     """
@@ -89,6 +93,10 @@ async def raw_produce(
     failures = 0
     while left:
         again: set[TopicPartition] = set()
+        for topic_partition in [each for each in left if _is_recreated(cluster, each.topic, topic_ids)]:
+            error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "the topic was deleted and created again")
+            results[topic_partition] = RawProduced(error=error)
+            del left[topic_partition]
         async with trio.open_nursery() as nursery:
             for leader, share in _by_leader(cluster, left).items():
                 nursery.start_soon(
@@ -101,6 +109,7 @@ async def raw_produce(
                     ends,
                     sources,
                     copier_epochs,
+                    topic_ids,
                     deadline,
                     results,
                     again,
@@ -113,6 +122,13 @@ async def raw_produce(
             if not await cluster.back_off(failures, deadline):
                 break
     return results
+
+
+def _is_recreated(cluster: Cluster, topic: str, topic_ids: Mapping[str, UUID] | None) -> bool:
+    if topic_ids is None or topic not in cluster.view.topics:
+        return False
+    found = cluster.view.topics[topic].id
+    return ZERO_UUID not in (found, topic_ids[topic]) and found != topic_ids[topic]
 
 
 def _by_leader(
@@ -133,6 +149,7 @@ async def _append(
     ends: Mapping[TopicPartition, int] | None,
     sources: Mapping[TopicPartition, str] | None,
     copier_epochs: Mapping[TopicPartition, int] | None,
+    topic_ids: Mapping[str, UUID] | None,
     deadline: float,
     results: dict[TopicPartition, RawProduced],
     again: set[TopicPartition],
@@ -141,7 +158,7 @@ async def _append(
     try:
         if leader is None:
             raise NetworkError("the leader of the partition is unknown or not registered")
-        ids = cluster.view.topic_ids(topic_partition.topic for topic_partition in share)
+        ids = topic_ids or cluster.view.topic_ids(topic_partition.topic for topic_partition in share)
         timeout_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
         request: ProduceRequest = produce_request(
             share,

@@ -11,6 +11,8 @@ B. Brokers forget the sequence numbers of a producer that is silent for long (`p
 C. As brokers accept any sequence number of a producer that they do not know, the first batch after a replica was
    located is sent alone: none may overtake it.
 D. A destination that knows other sequence numbers than its log shows has lost records: nothing more is appended.
+E. The map is read after the end of a replica: what another mirror has appended below that end was planned before.
+F. Batches are for the topic that was located, by its id. One that was created again under its name gets none of them.
 """
 
 from collections import deque
@@ -123,8 +125,6 @@ class AppendedOffsets:
         self._replicas: dict[TopicPartition, _Replica] = {}
         self._refused: dict[TopicPartition, int] = {}
         """Sequence numbers that the destination refused since the last success, by replica."""
-        self._misplaced: set[TopicPartition] = set()
-        """Replicas that were elsewhere than this mirror knew: another mirror may have recorded why."""
         self._conflicts: dict[TopicPartition, float] = {}
         """Times at which plans of a mirror before were first found to differ from what the source has now."""
         self._identity: tuple[int, int] | None = None
@@ -144,18 +144,19 @@ class AppendedOffsets:
                 for replica in self._replicas.values()
                 if replica.recorded.planned and replica.confirmed_at <= quiet_since and not replica.entry.planned
             ]
-            for first in range(0, len(due), PLANS_OF_ONE_RECORD):
-                share = due[first : first + PLANS_OF_ONE_RECORD]
-                entries = [replica.entry for replica in share]
-                try:
-                    await self._map.record(entries)
-                    await self._map.mend()
-                except PipelineError as error:
-                    logger.info("checkpoint_failed", error=str(error))
-                else:
-                    for replica, entry in zip(share, entries, strict=True):
-                        if replica.entry is entry:
-                            replica.recorded = entry
+            try:
+                for first in range(0, len(due), PLANS_OF_ONE_RECORD):
+                    await self._record_places(due[first : first + PLANS_OF_ONE_RECORD])
+                await self._map.mend()
+            except PipelineError as error:
+                logger.info("checkpoint_failed", error=str(error))
+
+    async def _record_places(self, replicas: Sequence[_Replica]) -> None:
+        entries = [replica.entry for replica in replicas]
+        await self._map.record(entries)
+        for replica, entry in zip(replicas, entries, strict=True):
+            if replica.entry is entry:
+                replica.recorded = entry
 
     async def locate(self, copy: PartitionCopy) -> ReplicaPlace:
         """Return the offset of the source behind the replica's last batch, by the map and the replica's own log.
@@ -170,19 +171,15 @@ class AppendedOffsets:
     async def _located(self, copy: PartitionCopy) -> ReplicaPlace:
         target = copy.assignment.replica
         self._replicas.pop(target, None)
-        await self._map.read_on(is_forced=target in self._misplaced)
-        self._misplaced.discard(target)
         end = await self._bound(target, LATEST)
+        await self._map.read_on()  # invariant E
         topic_id = self._destination.view.topics[target.topic].id
         entry = self._map.entry_of(copy.assignment.source)
         if entry is None or not entry.is_of(copy.assignment.source, target, topic_id):
             entry = await self._begin(copy, topic_id, end)
-        elif end < entry.replica_offset:
-            raise OffsetMapError(
-                f"{target} ends at offset {end}, before {entry.replica_offset}: the destination lost records that it "
-                f"had acknowledged. {way_out_of(entry)}"
-            )
-        elif end > entry.replica_offset:
+        if end < entry.replica_offset:
+            end = await self._grown_to(entry)
+        if end > entry.replica_offset:
             entry = await self._scanned(entry, end)
         if self._refused.get(target) == entry.sequence:
             raise OffsetMapError(
@@ -267,6 +264,13 @@ class AppendedOffsets:
 
     async def _send(self, works: Sequence[_Append]) -> None:
         """Send the next planned batches of each replica, some at once and in order, and take note of the results."""
+        for work in works:
+            target = work.copy.assignment.replica
+            found = self._destination.view.topics.get(target.topic)
+            if found is not None and found.id != work.replica.entry.replica_topic_id:  # invariant F
+                error = ReplicaRefusedError(f"{target.topic} was deleted and created again at the destination")
+                work.result = Appended(error=error, is_misplaced=True)
+        works = [work for work in works if work.result is None]
         rounds = [
             {work: work.rewritten(place) for work in works if place < work.in_flight} for place in range(IN_FLIGHT)
         ]
@@ -283,13 +287,15 @@ class AppendedOffsets:
                 {work.copy.assignment.replica: batch for work, batch in rounds[place].items()},
                 keep_offsets=False,
                 is_repeatable=True,
+                topic_ids={work.copy.assignment.replica.topic: work.replica.entry.replica_topic_id for work in works},
                 timeout_s=self._config.timeout_s,
             )
 
         async with trio.open_nursery() as nursery:
             for place in range(len(rounds)):
                 nursery.start_soon(send, place)
-            turns[0].set()
+            if turns:
+                turns[0].set()
         for place, batches in enumerate(rounds):
             for work in batches:
                 if work.result is None:
@@ -300,6 +306,10 @@ class AppendedOffsets:
         target, replica = work.copy.assignment.replica, work.replica
         if result.error is not None:
             work.result = self._failed(work, result.error, is_first=is_first)
+            return
+        if 0 <= result.base_offset < replica.end:  # a repetition; or a topic that was created again took the batch
+            error = ReplicaRefusedError(f"{target} has the batch at offset {result.base_offset} already")
+            work.result = Appended(error=error, is_misplaced=True)
             return
         batch, planned = work.left.popleft(), work.planned.popleft()
         replica.confirmed_at, replica.is_known = trio.current_time(), True
@@ -318,7 +328,6 @@ class AppendedOffsets:
         target = work.copy.assignment.replica
         code = error.code if isinstance(error, KafkaError) else None
         if code is not None and verdict_of(code) is ProduceVerdict.IDENTITY_REFUSED:
-            self._misplaced.add(target)
             if is_first:
                 self._refused[target] = work.planned[0].sequence
             return Appended(error=error, is_misplaced=True)
@@ -345,7 +354,10 @@ class AppendedOffsets:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
         )
-        return await self._map.begin(entry)
+        found = await self._map.begin(entry)
+        if not found.is_of(source, target, topic_id):
+            raise ReplicaRefusedError(f"another mirror has just recorded an older copy of {source.partition}")
+        return found
 
     async def _take_identity(self) -> tuple[int, int]:
         """Return the producer id and epoch of all replicas that this mirror begins. Raises PipelineError."""
@@ -359,6 +371,19 @@ class AppendedOffsets:
                     raise KafkaError(response.error_code, "InitProducerId")
                 self._identity = response.producer_id, response.producer_epoch
             return self._identity
+
+    async def _grown_to(self, entry: OffsetMapEntry) -> int:
+        """Return the place of an entry that another mirror has recorded since the end of the replica was read.
+
+        Raises OffsetMapError if the replica still ends before that place.
+        """
+        end = await self._bound(entry.replica, LATEST)
+        if end < entry.replica_offset:
+            raise OffsetMapError(
+                f"{entry.replica} ends at offset {end}, before {entry.replica_offset}: the destination lost records "
+                f"that it had acknowledged. {way_out_of(entry)}"
+            )
+        return entry.replica_offset
 
     async def _scanned(self, entry: OffsetMapEntry, end: int) -> OffsetMapEntry:
         """Return the entry as of now, by the batches of the replica behind the entry's place."""

@@ -26,8 +26,9 @@ from pipeline.records.compression import Codec
 from pipeline.records.record import Record
 
 MAX_BATCH_BYTES = 512 * 1024
-READ_AGAIN_AFTER_S = 1.0
-"""Age up to which what was read serves partitions that are located at the same time."""
+SETTINGS = {**LAST_OF_EACH_KEY, "min.compaction.lag.ms": "3600000"}
+"""Compaction spares young records. The last record of a replica may be one that a stopped mirror writes late: the plans
+of the mirror that copies are in records before it then, until that mirror writes again."""
 _PARTITION = TopicPartition(OFFSET_MAP_TOPIC, 0)
 
 
@@ -39,8 +40,11 @@ class OffsetMapJournal:
         self._clock = clock
         self._config = config
         self._known: dict[tuple[str, TopicPartition], OffsetMapEntry] = {}
-        self._topic = JournalTopic(destination, OFFSET_MAP_TOPIC, LAST_OF_EACH_KEY, self._apply)
-        self._read_at = -READ_AGAIN_AFTER_S
+        self._topic = JournalTopic(destination, OFFSET_MAP_TOPIC, SETTINGS, self._apply)
+        self._reading = trio.Lock()
+        self._begun = 0
+        self._ended = 0
+        """Number of the last reading that came to its end."""
         self._outdated: set[tuple[str, TopicPartition]] = set()
         """Replicas whose last record is older than what is known: compaction would leave that one."""
         self._turn = trio.Lock()
@@ -49,27 +53,32 @@ class OffsetMapJournal:
         """Create the topic unless it exists, and read it. Raises as `JournalTopic.open`."""
         await self._topic.open()
         await self._destination.topic(OFFSET_MAP_TOPIC)
-        self._read_at = trio.current_time()
 
-    async def read_on(self, *, is_forced: bool = False) -> None:
-        """Read what other mirrors have recorded, unless that was done just now. Raises as `JournalTopic.read_on`."""
-        if is_forced or trio.current_time() - self._read_at >= READ_AGAIN_AFTER_S:
-            began_at = trio.current_time()
-            await self._topic.read_on()
-            self._read_at = began_at
+    async def read_on(self) -> None:
+        """Read what other mirrors have recorded before this call. Raises as `JournalTopic.read_on`.
+
+        Calls that come during a reading share the next one.
+        """
+        wanted = self._begun + 1
+        async with self._reading:
+            if self._ended < wanted:
+                self._begun += 1
+                number = self._begun
+                await self._topic.read_on()
+                self._ended = number
 
     def entry_of(self, source: SourcePartition) -> OffsetMapEntry | None:
         """Return the entry of a source partition."""
         return self._known.get((source.cluster, source.partition))
 
     async def begin(self, entry: OffsetMapEntry) -> OffsetMapEntry:
-        """Enter a replica, and return its entry: that of another mirror if that mirror was first.
+        """Enter a replica, and return the entry of its source partition: another mirror's if that mirror was first.
 
-        Raises as `record` and `read_on`.
+        It may be of another copy, if another mirror has just recorded one. Raises as `record` and `read_on`.
         """
         async with self._turn:
             await self._write([entry])
-        await self.read_on(is_forced=True)
+        await self.read_on()
         return self._known[entry.key]
 
     async def record(self, entries: Iterable[OffsetMapEntry]) -> None:
@@ -81,8 +90,7 @@ class OffsetMapJournal:
             due = [fold(self._known.get(entry.key), entry) for entry in entries]
             await self._write(due)
             for entry in due:
-                self._known[entry.key] = entry
-                self._outdated.discard(entry.key)
+                self._take(entry)  # what was read meanwhile stays known
 
     async def mend(self) -> None:
         """Write the newest state again behind records that a stopped mirror wrote late. Raises as `record`."""
@@ -119,6 +127,9 @@ class OffsetMapJournal:
             entry = decode_entry(record.key, record.value)
         except OffsetMapRecordError as error:
             raise JournalRecordError(str(error)) from error
+        self._take(entry)
+
+    def _take(self, entry: OffsetMapEntry) -> None:
         folded = self._known[entry.key] = fold(self._known.get(entry.key), entry)
         if folded == entry:
             self._outdated.discard(entry.key)

@@ -1,28 +1,40 @@
 """A mirror that appends: what it copies when it dies, when others write, and when the destination loses something."""
 
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 
 from pipeline.client.admin.topics import delete_topics
+from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.appending import appended_offsets
+from pipeline.mirror.appending.appended_offsets import LATE_S
 from pipeline.mirror.config import MirrorConfig
-from pipeline.mirror.journals.offset_map import OFFSET_MAP_TOPIC
+from pipeline.mirror.current_config import CurrentConfig
+from pipeline.mirror.journals.offset_map import OFFSET_MAP_TOPIC, OffsetMapEntry, PlannedBatch
+from pipeline.mirror.journals.offset_map_journal import OffsetMapJournal
+from pipeline.mirror.pausing import PauseRequest
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
+from pipeline.protocol.messages.produce import FIRST_VERSION_OF_TOPIC_IDS, ProduceRequest
+from tests.support.brokers import clock
 from tests.support.mirror_deaths import Death
 from tests.support.mirrors import (
     CLICKS,
     DEADLINE_S,
     Site,
     make,
+    mirror_settings,
     publish,
     read,
     reason_of,
     settings_of,
     until,
+    until_copied,
     until_said,
 )
 
@@ -36,6 +48,21 @@ def lag(service: MirrorService, topic: str = "clicks") -> Any:
 
 async def values_of(site: Site, topic: str = "clicks") -> list[bytes | None]:
     return [value for _, value in await read(site.hub, TopicPartition(topic, 0))]
+
+
+@asynccontextmanager
+async def other_client(site: Site) -> AsyncIterator[Cluster]:
+    """A client of the hub that the mirror knows nothing of."""
+    async with open_cluster(site.hub.config) as hub:
+        yield hub
+
+
+async def replace_topic(hub: Cluster) -> None:
+    await delete_topics(hub, ["clicks"])
+    with trio.fail_after(DEADLINE_S):
+        while CLICKS.topic in (await hub.fetch_all_topics()).topics:
+            await trio.sleep(0.02)
+    await make(hub)
 
 
 async def test_a_mirror_that_dies_at_any_change_of_the_destination_doubles_nothing(
@@ -157,3 +184,119 @@ def test_offsets_of_groups_cannot_be_copied() -> None:
                 "group.offsets.enabled": True,
             }
         )
+
+
+async def test_a_replica_that_was_deleted_and_created_by_others_is_copied_again(site: Site) -> None:
+    await make(site.east)
+    async with (
+        site.mirroring(destination_mode="append", refresh_interval_ms=3_600_000) as service,
+        other_client(site) as hub,
+    ):
+        await publish(site.east, *VALUES[:3])
+        await until(lambda: lag(service) == 0)
+        await replace_topic(hub)
+        await publish(site.east, VALUES[3])
+        with trio.fail_after(DEADLINE_S):
+            while len(values := await values_of(site)) < 4:
+                assert values == VALUES[: len(values)]
+                await trio.sleep(0.02)
+        assert values == VALUES[:4]
+
+
+async def test_mirrors_that_die_while_one_locates_what_the_other_one_appends_leave_a_certain_place(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appended_offsets, "CHECKPOINT_S", 0.1)
+    values = [b"%d" % number for number in range(12)]
+    await make(site.east)
+    await publish(site.east, values[0])
+    read_on, raw_produce = OffsetMapJournal.read_on, appended_offsets.raw_produce
+    is_sending = trio.Event()
+    async with site.mirroring(destination_mode="append") as first:
+        await until(lambda: lag(first) == 0)
+        record = OffsetMapJournal.record
+        is_recorded = trio.Event()
+
+        async def record_and_note(journal: OffsetMapJournal, entries: Iterable[OffsetMapEntry]) -> None:
+            due = list(entries)
+            await record(journal, due)
+            if not any(entry.planned for entry in due):
+                is_recorded.set()
+
+        monkeypatch.setattr(OffsetMapJournal, "record", record_and_note)
+        await publish(site.east, values[1])
+        await is_recorded.wait()
+        monkeypatch.setattr(OffsetMapJournal, "record", record)
+        monkeypatch.setattr(appended_offsets, "CHECKPOINT_S", 3600)
+        await first.pausing.pause(PauseRequest(names=["clicks"]))
+        await publish(site.east, *values[2:])
+
+        async def read_on_as_the_other_appends(journal: OffsetMapJournal, **settings: Any) -> None:
+            await read_on(journal, **settings)
+            monkeypatch.setattr(OffsetMapJournal, "read_on", read_on)
+            await first.pausing.resume(PauseRequest(names=["clicks"]))
+            await until(lambda: lag(first) == 0)
+            monkeypatch.setattr(appended_offsets, "raw_produce", send_nothing)
+
+        async def send_nothing(*_arguments: Any, **_settings: Any) -> Any:
+            is_sending.set()
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(OffsetMapJournal, "read_on", read_on_as_the_other_appends)
+        async with site.mirroring(destination_mode="append") as second:
+            await until(lambda: is_sending.is_set() or lag(second) == 0)
+    monkeypatch.setattr(appended_offsets, "raw_produce", raw_produce)
+    async with site.mirroring(destination_mode="append") as third:
+        await until(lambda: lag(third) == 0)
+    assert await values_of(site) == values
+
+
+async def test_a_topic_of_the_same_name_is_noticed_where_servers_know_topics_by_name_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProduceRequest, "VERSIONS", (0, FIRST_VERSION_OF_TOPIC_IDS - 1))
+    await make(site.east)
+    async with (
+        site.mirroring(destination_mode="append", refresh_interval_ms=3_600_000) as service,
+        other_client(site) as hub,
+    ):
+        await publish(site.east, *VALUES[:3])
+        await until(lambda: lag(service) == 0)
+        await replace_topic(hub)
+        await publish(site.east, VALUES[3])
+        await until_copied(hub, CLICKS, VALUES[3])
+        await publish(site.east, VALUES[4])
+        await until_said(service, "the topic clicks of the destination to have it copied again")
+        await until_copied(hub, CLICKS, VALUES[3])
+
+
+async def test_young_plans_are_not_compacted_away(site: Site) -> None:
+    """A mirror that slept may write the last record of a replica, while another one sends what it has planned."""
+    await make(site.east)
+    async with site.mirroring(destination_mode="append") as service:
+        await until(lambda: lag(service) == 0)
+        assert int((await settings_of(site.hub, OFFSET_MAP_TOPIC))["min.compaction.lag.ms"]) >= 1000 * LATE_S
+
+
+async def test_an_entry_that_is_read_while_another_one_is_written_stays_known(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(site.east)
+    async with site.mirroring(destination_mode="append") as service:
+        await publish(site.east, VALUES[0])
+        await until(lambda: lag(service) == 0)
+    config = CurrentConfig(MirrorConfig.from_settings(mirror_settings("east")))
+    ours, theirs = (OffsetMapJournal(site.hub, config, clock=clock) for _ in range(2))
+    for journal in (ours, theirs):
+        await journal.open()
+    (entry,) = ours._known.values()
+    write = ours._write
+
+    async def write_as_the_other_one_does(entries: Iterable[OffsetMapEntry]) -> None:
+        await write(entries)
+        await theirs.record([replace(entry, planned=(PlannedBatch(1, 7, 8),))])
+        await ours.read_on()
+
+    monkeypatch.setattr(ours, "_write", write_as_the_other_one_does)
+    await ours.record([replace(entry, planned=(PlannedBatch(1, 2, 3),))])
+    assert set(ours._known[entry.key].planned) >= {PlannedBatch(1, 7, 8), PlannedBatch(1, 2, 3)}

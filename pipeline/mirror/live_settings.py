@@ -31,6 +31,7 @@ from pipeline.mirror.changes import (
 from pipeline.mirror.config import MirrorConfig, SourceConfig
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.table import PartitionTable
+from pipeline.mirror.matching import match_within_bound
 from pipeline.mirror.selection import compile_patterns
 from pipeline.mirror.topics.flows import SourceFlows, flows_of
 from pipeline.net.json_body import BodyRefusedError, error_response, read_body
@@ -110,7 +111,7 @@ class LiveSettings:
         new = MirrorConfig.from_settings(settings)
         flows = checked_flows(new)
         now = self._current.now
-        running_flows = flows_of(now)
+        running_flows = checked_flows(now)
         sources = {each.name: each for each in now.sources}
         topics: list[dict[str, Any]] = []
         unknown: dict[str, str] = {}
@@ -210,4 +211,4 @@ def checked_flows(config: MirrorConfig) -> Mapping[str, SourceFlows]:
     """Return the flows of settings by source, once all patterns are checked. Raises ConfigurationError."""
     compile_patterns("groups", config.groups)
     compile_patterns("groups.exclude", config.groups_exclude)
-    return flows_of(config)
+    return flows_of(config, match_within_bound)

@@ -1,10 +1,11 @@
 """Selection of the topics and groups that are mirrored. Pure."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, PipelineError
 
 UNDERSCORE = "_"
 """First character of the names of internal topics."""
@@ -13,16 +14,59 @@ _AUDIT_TOPIC = "_audit"
 _PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_-]|\\[.-])+")
 
 
+MAX_SLOW = 10
+"""Number of names on which a pattern may take too long before it is tried on no others."""
+
+
+class SlowPatternError(PipelineError):
+    """A pattern takes too long on a name."""
+
+    def __init__(self, pattern: str, name: str) -> None:
+        super().__init__(f"the pattern {pattern[:100]} takes too long on the name {name}: simplify it")
+        self.pattern = pattern
+
+
+Matches = Callable[[re.Pattern[str], str], bool]
+"""Returns True if a pattern matches a whole name. Raises SlowPatternError."""
+
+
+def matches_whole(pattern: re.Pattern[str], name: str) -> bool:
+    """Return True if the pattern matches the whole name, however long that takes."""
+    return pattern.fullmatch(name) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class NameSelection:
     """Names that match one of `include` and none of `exclude`, as a whole."""
 
     include: Sequence[re.Pattern[str]]
     exclude: Sequence[re.Pattern[str]] = ()
+    matches: Matches = matches_whole
+    slow: dict[str, str] = field(default_factory=dict, compare=False)
+    """Names on which a pattern took too long, with the reason. They are not selected."""
+    _slow_patterns: Counter[str] = field(default_factory=Counter, compare=False)
 
     def selects(self, name: str) -> bool:
         """Return True if the name is selected."""
-        return any(p.fullmatch(name) for p in self.include) and not any(p.fullmatch(name) for p in self.exclude)
+        if name in self.slow:
+            return False
+        try:
+            return self._matches_one(self.include, name) and not self._matches_one(self.exclude, name)
+        except SlowPatternError as error:
+            self.slow[name] = str(error)
+            return False
+
+    def _matches_one(self, patterns: Sequence[re.Pattern[str]], name: str) -> bool:
+        for pattern in patterns:
+            if self._slow_patterns[pattern.pattern] >= MAX_SLOW:
+                raise SlowPatternError(pattern.pattern, name)
+            try:
+                if self.matches(pattern, name):
+                    return True
+            except SlowPatternError:
+                self._slow_patterns[pattern.pattern] += 1
+                raise
+        return False
 
 
 class TopicSelection(NameSelection):

@@ -4,7 +4,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from pipeline.errors import PipelineError
@@ -25,15 +25,20 @@ class BodyRefusedError(PipelineError):
 
 async def read_body(request: Request, model: type[Model]) -> Model:
     """Return the body of a request. Raises BodyRefusedError."""
+    if "origin" in request.headers:  # also one that was led here by a name of its own (DNS rebinding)
+        raise BodyRefusedError(403, "the request comes from a web page in a browser: use the `pipeline` commands")
     # A page of another origin can post a form or text without asking, JSON only with this server's consent.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise BodyRefusedError(415, "the content type must be application/json")
     body = bytearray()
-    async with aclosing(request.stream()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise BodyRefusedError(413, f"the body has more than {MAX_BODY_BYTES} bytes")
+    try:
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise BodyRefusedError(413, f"the body has more than {MAX_BODY_BYTES} bytes")
+    except ClientDisconnect as error:
+        raise BodyRefusedError(400, "the client has left before the end of the body") from error
     try:
         return model.model_validate_json(bytes(body))
     except ValidationError as error:

@@ -27,6 +27,7 @@ from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.groups.offset_writer import CopiedGroup, GroupOffsetWriter, GroupRound
 from pipeline.mirror.groups.zookeeper_groups import ZooKeeperGroups
 from pipeline.mirror.journals.table import Assignment
+from pipeline.mirror.matching import match_within_bound
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.selection import NameSelection, compile_patterns
 from pipeline.model import BrokerId, Clock, TopicPartition
@@ -95,7 +96,9 @@ class GroupOffsetCopier:
         self._interval_s = config.group_offsets_interval_ms / 1000
         self._timeout_s = config.produce_timeout_ms / 1000
         self._selection = NameSelection(
-            compile_patterns("groups", config.groups), compile_patterns("groups.exclude", config.groups_exclude)
+            compile_patterns("groups", config.groups),
+            compile_patterns("groups.exclude", config.groups_exclude),
+            match_within_bound,
         )
         self._writer = GroupOffsetWriter(self.name, destination, copies, journal, metrics, timeout_s=self._timeout_s)
         connect = source_config.zookeeper_connect
@@ -139,6 +142,7 @@ class GroupOffsetCopier:
         left_alone: list[dict[str, Any]] = [
             {"group": group, "reason": HAS_MEMBERS} for group, state in self._states.items() if state.has_members
         ]
+        left_alone += [{"group": group, "reason": reason} for group, reason in self._selection.slow.items()]
         left_alone += [
             {"group": group, "topic": topic, "partition": number, "reason": MOVED_ON}
             for group, state in self._states.items()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.mirror.config import GapPolicy, MirrorConfig
 from pipeline.mirror.journals.table import refusal_of_topic
-from pipeline.mirror.selection import UNDERSCORE, TopicSelection, compile_patterns
+from pipeline.mirror.selection import UNDERSCORE, Matches, TopicSelection, compile_patterns, matches_whole
 
 MAX_REMEMBERED = 200_000
 """Names of topics whose flows a source's selection remembers."""
@@ -77,7 +77,7 @@ class SourceFlows:
         return GapPolicy.HALT if flow is None else flow.gap_policy
 
 
-def flows_of(config: MirrorConfig) -> Mapping[str, SourceFlows]:
+def flows_of(config: MirrorConfig, matches: Matches = matches_whole) -> Mapping[str, SourceFlows]:
     """Return the flows of each source by its name. Raises ConfigurationError for a bad pattern.
 
     Without `[[flows]]` each source has a flow of its own name, with the topics of the mirror.
@@ -91,6 +91,7 @@ def flows_of(config: MirrorConfig) -> Mapping[str, SourceFlows]:
                 selection=TopicSelection(
                     compile_patterns(f"flows.{number}.topics", flow.topics),
                     compile_patterns(f"flows.{number}.topics.exclude", flow.exclude),
+                    matches,
                 ),
                 template=flow.replica_topic,
                 gap_policy=flow.gap_policy or config.gap_policy,
@@ -100,7 +101,7 @@ def flows_of(config: MirrorConfig) -> Mapping[str, SourceFlows]:
     if not config.flows:
         include, exclude = compile_patterns("topics", config.topics), compile_patterns("topics.exclude", config.exclude)
         for name, flows in declared.items():
-            selection = TopicSelection(include, exclude)
+            selection = TopicSelection(include, exclude, matches)
             flow_of_source = Flow(
                 name=name, source=name, selection=selection, template="{topic}", gap_policy=config.gap_policy
             )

@@ -95,6 +95,11 @@ class SelectedTopics:
                 for flow, remark, is_copied in self._remarks_on(topic, first, others):
                     entry = {"topic": topic, "remark": remark, "is_copied": is_copied}
                     remarks.setdefault(flow.name, []).append(entry)
+        for flow in (flow for flows in self._flows.values() for flow in flows.flows):
+            remarks.setdefault(flow.name, []).extend(
+                {"topic": topic, "remark": f"not copied: {reason}", "is_copied": False}
+                for topic, reason in flow.selection.slow.items()
+            )
         return [
             {
                 "name": flow.name,

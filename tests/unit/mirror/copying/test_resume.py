@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import pytest
 import trio
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
@@ -121,6 +122,21 @@ async def test_a_name_that_is_not_halted_is_refused_and_nothing_is_skipped(site:
         assert json_in((await run("mirror", "gaps", "-b", bootstrap(site.hub), "--json"))[1])["gaps"] == []
 
 
+async def test_a_client_that_leaves_in_the_middle_of_a_request_fills_no_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with halted(site) as url, httpx.AsyncClient(trust_env=False) as client:
+        host, _, port = url.removeprefix("http://").partition(":")
+        head = b"POST /v1/resume HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        for _ in range(3):
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                await stream.send_all(head)
+        for _ in range(3):  # the server has seen the others leave before it answers
+            assert (await client.post(f"{url}/v1/resume", json={})).status_code == 400
+            await trio.sleep(0.05)
+    assert [record for record in caplog.records if record.name == "pipeline.net.http"] == []
+
+
 async def test_requests_that_a_page_of_another_origin_can_send_are_refused(site: Site) -> None:
     document: dict[str, Any] = {"names": ["clicks"], "skip": True}
     misshapen: list[Any] = [{}, [], {"names": []}, {"names": [1]}, {**document, "skip": "yes"}, {**document, "more": 1}]
@@ -134,6 +150,9 @@ async def test_requests_that_a_page_of_another_origin_can_send_are_refused(site:
             answer = await client.post(f"{url}/v1/resume", content=json.dumps(document), headers={"Content-Type": kind})
             assert answer.status_code == 415
         assert (await client.post(f"{url}/v1/resume", content=json.dumps(document))).status_code == 415
+        page = {"Origin": url}  # of this origin, too: a page can have its own name lead to this address
+        refused = await client.post(f"{url}/v1/resume", json=document, headers=page)
+        assert (refused.status_code, "`pipeline` commands" in refused.text) == (403, True)
         assert (await client.get(f"{url}/v1/resume")).status_code == 405
         for wrong in misshapen:
             assert (await client.post(f"{url}/v1/resume", json=wrong)).status_code == 400

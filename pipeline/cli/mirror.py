@@ -324,6 +324,10 @@ def resume(
 
     A pause ends. For halted partitions, show the missing records; with --skip continue behind them.
     """
+    if skip and (flow is not None or not names):
+        output.exit_with(
+            "--skip needs the names of halted topics or partitions, and takes no --flow", output.EXIT_USAGE
+        )
     if not skip:
         ended = read_json(f"{url}/v1/unpause", {"names": names or [], "flow": flow, "source": source})
         if ended["scopes"] or not names:

@@ -119,6 +119,9 @@ async def test_a_name_that_is_not_halted_is_refused_and_nothing_is_skipped(site:
         code, text = await run("mirror", "resume", "--mirror", url, "--skip", "clicks", "views")
         assert code == 1
         assert "no partition that is mirrored bears the name views" in text
+        for wrong in (["--flow", "west", "clicks"], [], ["--source", "east"]):
+            code, text = await run("mirror", "resume", "--mirror", url, "--skip", *wrong)
+            assert (code, "needs the names of halted topics or partitions" in text) == (2, True)
         assert json_in((await run("mirror", "gaps", "-b", bootstrap(site.hub), "--json"))[1])["gaps"] == []
 
 

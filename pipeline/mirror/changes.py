@@ -127,7 +127,15 @@ def topic_changes(
 def _flows(config: MirrorConfig) -> Sequence[FlowConfig]:
     """Return the flows, also those that `topics` without flows stands for, with the values of the mirror."""
     if config.flows:
-        return [flow.model_copy(update={"gap_policy": flow.gap_policy or config.gap_policy}) for flow in config.flows]
+        return [
+            flow.model_copy(
+                update={
+                    "gap_policy": flow.gap_policy or config.gap_policy,
+                    "compression_type": flow.compression_type or config.compression_type,
+                }
+            )
+            for flow in config.flows
+        ]
     return [
         FlowConfig.model_construct(
             name=source.name,
@@ -135,6 +143,7 @@ def _flows(config: MirrorConfig) -> Sequence[FlowConfig]:
             topics=config.topics,
             exclude=config.exclude,
             gap_policy=config.gap_policy,
+            compression_type=config.compression_type,
         )
         for source in config.sources
     ]

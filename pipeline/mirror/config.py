@@ -38,6 +38,14 @@ class DestinationMode(Enum):
     """Those that the destination gives: any Kafka cluster."""
 
 
+class CompressionType(Enum):
+    """Codec of batches in the replicas."""
+
+    PRODUCER = "producer"
+    """That of the source."""
+    ZSTD = "zstd"
+
+
 class SourceConfig(SettingsModel):
     """Settings of a live cluster to copy from."""
 
@@ -72,6 +80,8 @@ class FlowConfig(SettingsModel):
     """Name of the replicas, in which `{topic}` and `{source}` stand for the names of source topic and source."""
     gap_policy: GapPolicy | None = Field(default=None, alias="gap.policy")
     """As `gap.policy` of the mirror, whose value a flow without its own value has."""
+    compression_type: CompressionType | None = Field(default=None, alias="compression.type")
+    """As `compression.type` of the mirror, whose value a flow without its own value has."""
     throttle_bytes_per_s: int | None = Field(
         default=None, alias="throttle.bytes.per.second", ge=MIN_THROTTLE, le=MAX_THROTTLE
     )
@@ -141,6 +151,9 @@ class MirrorConfig(SettingsModel):
     gap_policy: GapPolicy = Field(default=GapPolicy.HALT, alias="gap.policy")
     """Treatment of records that a source deleted or replaced before they were copied. `halt` stops the partition until
     `pipeline mirror resume`; `skip` records the gap in `_mirror_gaps` and continues behind it."""
+    compression_type: CompressionType = Field(default=CompressionType.PRODUCER, alias="compression.type")
+    """Codec of batches in the replicas. `producer` keeps that of the source; `zstd` makes the mirror recompress batches
+    of other codecs."""
     throttle_bytes_per_s: int | None = Field(
         default=None, alias="throttle.bytes.per.second", ge=MIN_THROTTLE, le=MAX_THROTTLE
     )

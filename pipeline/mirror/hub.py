@@ -10,6 +10,7 @@ from pipeline.mirror.appending.appended_offsets import AppendedOffsets
 from pipeline.mirror.config import DestinationMode
 from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.kept_offsets import KeptOffsets
+from pipeline.mirror.copying.recompression import RecompressingDestination
 from pipeline.mirror.copying.throttles import Throttles
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
@@ -45,13 +46,15 @@ class Hub:
         self.epochs = EpochJournal(destination, clock=clock, rng=rng)
         self.pauses = PauseJournal(destination, clock=clock, rng=rng)
         self.group_offsets = GroupOffsetJournal(destination, clock=clock, rng=rng)
-        self.destination: Destination = (
+        self.selected = SelectedTopics(self.journal.table)
+        self.destination: Destination = RecompressingDestination(
             KeptOffsets(destination, config)
             if config.now.destination_mode is DestinationMode.EXACT
-            else AppendedOffsets(destination, OffsetMapJournal(destination, config, clock=clock), config)
+            else AppendedOffsets(destination, OffsetMapJournal(destination, config, clock=clock), config),
+            self.selected.compression_of,
+            metrics,
         )
         self.replicas = ReplicaTopics(destination, self.journal.table, config)
-        self.selected = SelectedTopics(self.journal.table)
         self.sources = KnownSources(destination, self.journal.table, self.selected, config)
         self.turn = trio.Lock()
         """Held while a source's partitions are entered in the table and taken in."""

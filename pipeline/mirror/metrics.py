@@ -24,6 +24,21 @@ class MirrorMetrics(Collector):
         self._counts: dict[tuple[str, str, str], _Counts] = defaultdict(_Counts)
         registry.register(self)
         self.count_skipped_table_records = table_records_skipped(registry).inc
+        self._recompressed = Counter(
+            "mirror_recompressed_bytes",
+            "Bytes of batches that were recompressed, as fetched.",
+            LABELS[:1],
+            registry=registry,
+        )
+        self._recompressed_to = Counter(
+            "mirror_recompressed_to_bytes", "Bytes of the same batches, as appended.", LABELS[:1], registry=registry
+        )
+        self._not_recompressed = Counter(
+            "mirror_batches_not_opened",
+            "Batches that could not be opened to be recompressed.",
+            LABELS[:1],
+            registry=registry,
+        )
         self._group_offsets = Counter(
             "mirror_group_offsets_copied", "Committed offsets written to the hub.", LABELS[:1], registry=registry
         )
@@ -33,6 +48,12 @@ class MirrorMetrics(Collector):
             LABELS[:1],
             registry=registry,
         )
+
+    def count_recompressed(self, source: str, before_bytes: int, after_bytes: int, not_opened: int) -> None:
+        """Count bytes of recompressed batches, and batches that could not be opened."""
+        self._recompressed.labels(source).inc(before_bytes)
+        self._recompressed_to.labels(source).inc(after_bytes)
+        self._not_recompressed.labels(source).inc(not_opened)
 
     def count_group_offsets(self, source: str, count: int) -> None:
         """Count committed offsets of groups that were written to the hub."""
@@ -64,7 +85,7 @@ class MirrorMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the counters by partition."""
         counts = list(self._counts.items())
-        size = CounterMetricFamily("mirror_copied_bytes", "Bytes of batches appended to replicas.")
+        size = CounterMetricFamily("mirror_copied_bytes", "Bytes of copied batches, as fetched.")
         offsets = CounterMetricFamily("mirror_copied_offsets", "Offsets by which replicas moved on.")
         failures = CounterMetricFamily("mirror_failures", "Times copying a partition failed.")
         yield by_partition(size, "_total", ((labels, each.bytes) for labels, each in counts))

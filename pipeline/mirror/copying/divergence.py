@@ -1,6 +1,7 @@
 """Comparison of a replica with its source: how far back both logs are the same (KIP-320)."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -9,10 +10,12 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
-from pipeline.errors import DeadlineExceededError, PipelineError
+from pipeline.errors import CorruptBatchError, DeadlineExceededError, PipelineError
 from pipeline.mirror.journals.epochs import EpochEntries, end_of_entry, newest_up_to
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader, read_header
+from pipeline.records.contents import frame_of, hash_of_contents
+from pipeline.records.recompression import MAX_RECOMPRESSED_BYTES
 
 POLL_S = 0.2
 
@@ -56,13 +59,15 @@ class LastBatches:
 
     replica: BatchHeader | None
     source: BatchHeader | None
+    have_equal_contents: bool = False
+    """True if the batches are in different codecs, both were opened, and nothing else differs."""
 
     @property
     def are_equal(self) -> bool:
         """True if both logs hold the same batch. The checksum covers neither base offset nor leader epoch."""
-        return (
-            self.replica is not None and self.source is not None and _identity(self.replica) == _identity(self.source)
-        )
+        if self.replica is None or self.source is None:
+            return False
+        return self.have_equal_contents or _identity(self.replica) == _identity(self.source)
 
     @property
     def differ(self) -> bool:
@@ -92,13 +97,39 @@ async def last_batches(
 
     Raises PartitionFetchError, KafkaError, NetworkError and DeadlineExceededError.
     """
+    of_replica = await _batch_at(destination, replica, end - 1, timeout_s)
+    of_source = await _batch_at(source, partition, end - 1, timeout_s)
     return LastBatches(
-        replica=await _batch_at(destination, replica, end - 1, timeout_s),
-        source=await _batch_at(source, partition, end - 1, timeout_s),
+        replica=None if of_replica is None else of_replica.header,
+        source=None if of_source is None else of_source.header,
+        have_equal_contents=(
+            of_replica is not None
+            and of_source is not None
+            and of_replica.header.attributes != of_source.header.attributes
+            and frame_of(of_replica.header) == frame_of(of_source.header)
+            and await trio.to_thread.run_sync(_have_equal_contents, of_replica, of_source)
+        ),
     )
 
 
-async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int, timeout_s: float) -> BatchHeader | None:
+class _Batch(NamedTuple):
+    header: BatchHeader
+    data: memoryview
+
+
+def _have_equal_contents(one: _Batch, other: _Batch) -> bool:
+    """Open both batches. What cannot be opened was not recompressed, so that its copy would have the same codec.
+
+    Raises MemoryExhaustedError.
+    """
+    try:
+        hashes = {hash_of_contents(each.data, each.header, MAX_RECOMPRESSED_BYTES) for each in (one, other)}
+    except CorruptBatchError:
+        return False
+    return len(hashes) == 1
+
+
+async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int, timeout_s: float) -> _Batch | None:
     config = ConsumerConfig(max_bytes=1024, max_partition_bytes=1024, max_wait_ms=int(POLL_S * 1000))
     await cluster.topic(partition.topic, timeout_s=timeout_s)
     with trio.move_on_after(timeout_s):
@@ -111,7 +142,8 @@ async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int, ti
                     return None
                 if polled:
                     header = read_header(polled[0].data)
-                    return header if header.base_offset <= offset else None
+                    batch = _Batch(header, polled[0].data[: header.size_bytes])
+                    return batch if header.base_offset <= offset else None
                 if consumer.high_watermark(partition) is not None:  # answered, and there is nothing
                     return None
     raise DeadlineExceededError(f"{partition}: the batch at offset {offset} was not fetched within {timeout_s:.0f} s")

@@ -9,7 +9,7 @@ B. The name of a replica begins with `_` if, and only if, that of its source top
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.mirror.config import GapPolicy, MirrorConfig
+from pipeline.mirror.config import CompressionType, GapPolicy, MirrorConfig
 from pipeline.mirror.journals.table import refusal_of_topic
 from pipeline.mirror.selection import UNDERSCORE, Matches, TopicSelection, compile_patterns, matches_whole
 
@@ -26,6 +26,7 @@ class Flow:
     selection: TopicSelection
     template: str
     gap_policy: GapPolicy
+    compression_type: CompressionType = CompressionType.PRODUCER
     throttle_bytes_per_s: int | None = None
 
     def replica_of(self, topic: str) -> str:
@@ -95,6 +96,7 @@ def flows_of(config: MirrorConfig, matches: Matches = matches_whole) -> Mapping[
                 ),
                 template=flow.replica_topic,
                 gap_policy=flow.gap_policy or config.gap_policy,
+                compression_type=flow.compression_type or config.compression_type,
                 throttle_bytes_per_s=flow.throttle_bytes_per_s,
             )
         )
@@ -103,7 +105,12 @@ def flows_of(config: MirrorConfig, matches: Matches = matches_whole) -> Mapping[
         for name, flows in declared.items():
             selection = TopicSelection(include, exclude, matches)
             flow_of_source = Flow(
-                name=name, source=name, selection=selection, template="{topic}", gap_policy=config.gap_policy
+                name=name,
+                source=name,
+                selection=selection,
+                template="{topic}",
+                gap_policy=config.gap_policy,
+                compression_type=config.compression_type,
             )
             flows.append(flow_of_source)
     return {name: SourceFlows(flows) for name, flows in declared.items()}

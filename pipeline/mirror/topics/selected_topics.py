@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
+from pipeline.mirror.config import CompressionType
 from pipeline.mirror.journals.table import TABLE_TOPIC, PartitionTable
 from pipeline.mirror.topics.flows import Flow, SourceFlows
 
@@ -67,6 +68,12 @@ class SelectedTopics:
             logger.warning("topic_not_copied", source=source, flow=flow.name, topic=topic, error=flow.refusal_of(topic))
         self._feeding[source], self._without[source] = feeding, without
 
+    def compression_of(self, source: str, topic: str) -> CompressionType:
+        """Return the codec of a topic's batches in its replica; that of the source if no flow selects the topic."""
+        flows = self._flows.get(source)
+        flow = None if flows is None else flows.flow_of(topic)
+        return CompressionType.PRODUCER if flow is None else flow.compression_type
+
     def replica_of(self, source: str, topic: str) -> str | None:
         """Return the replica of a topic: that of the table, else that of the settings; None if there can be none."""
         recorded = self._table.replica_of(source, topic)
@@ -106,6 +113,7 @@ class SelectedTopics:
                 "source": flow.source,
                 "replica_topic": flow.template,
                 "gap_policy": flow.gap_policy.value,
+                "compression_type": flow.compression_type.value,
                 "throttle_bytes_per_second": flow.throttle_bytes_per_s,
                 "topics": counts.get(flow.name, 0),
                 "remarks": sorted(found, key=lambda entry: entry["is_copied"])[:MAX_REMARKS_SHOWN],

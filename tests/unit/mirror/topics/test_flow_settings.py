@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError
-from pipeline.mirror.config import GapPolicy, MirrorConfig
+from pipeline.mirror.config import CompressionType, GapPolicy, MirrorConfig
 from pipeline.mirror.topics.flows import SourceFlows, flows_of
 
 NEEDED: dict[str, Any] = {
@@ -64,6 +64,18 @@ def test_the_first_flow_of_the_settings_has_a_topic() -> None:
     assert name_of(found["west"], "page_tests") is None
     assert found["east"].gap_policy_of("page_tests") is GapPolicy.HALT
     assert found["east"].gap_policy_of("page_views") is GapPolicy.SKIP
+
+
+def test_a_flow_without_a_compression_type_has_that_of_the_mirror() -> None:
+    def types(**settings: Any) -> list[CompressionType]:
+        found = flows(flow(name="plain", compression__type="producer"), flow(), **settings)
+        return [each.compression_type for each in found["east"].flows]
+
+    assert types() == [CompressionType.PRODUCER, CompressionType.PRODUCER]
+    assert types(compression__type="zstd") == [CompressionType.PRODUCER, CompressionType.ZSTD]
+    (simple,) = flows(topics=["page.*"], compression__type="zstd")["west"].flows
+    assert simple.compression_type is CompressionType.ZSTD
+    assert "compression.type" in refusal(flow(compression__type="lz4"))
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,9 @@ def details_of(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"{name}: offsets {found['first_offset']} to {found['last_offset']}: {found['kind']}: {detail}")
     if document["more_differences"]:
         lines.append(f"{name}: {output.counted(document['more_differences'], 'more difference')}")
+    if count := document["batches_by_contents"]:
+        batches = f"{count} batch{'es' * (count > 1)}"
+        lines.append(f"{name}: contents of {batches} were compared, and not bytes, which differ by recompression")
     for skipped in document["not_compared"]:
         last = skipped["up_to_offset"] - 1
         lines.append(f"{name}: offsets {skipped['from_offset']} to {last}: not compared: {skipped['reason']}")

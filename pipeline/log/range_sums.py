@@ -1,27 +1,26 @@
-"""Sums over the batches of an offset range of a log, from headers alone or with recomputed checksums.
+"""Sums over the batches of an offset range of a log: over headers, frames or contents.
 
 Invariants:
 
 - A batch belongs to the range that holds its last offset. So consecutive ranges have each batch once, and the
   batch that holds a log start offset belongs to the range that begins there.
 - A scan stops at damage, and never skips what it cannot read: the sums reach exactly up to there.
-- A step reads at most STEP_BATCHES headers or about PIECE_BYTES of records. Each call of `is_over` comes after at least
-  one batch, so that a caller with little time gets on, too.
+- A step reads at most STEP_BATCHES headers or about PIECE_BYTES of records; a compressed batch that is opened is read
+  whole. Each call of `is_over` comes after at least one batch, so that a caller with little time gets on, too.
+- Records are read and opened while a charge for their memory is held (`batch_contents.py`).
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from pipeline.errors import CorruptBatchError, DamagedSegmentError
+from pipeline.log.batch_contents import has_right_checksum, read_contents
 from pipeline.log.batch_places import damage, walk_batches
 from pipeline.log.log_snapshot import LogSnapshot, require_gap, segment_number
 from pipeline.log.segment import Segment
 from pipeline.model import Offset
-from pipeline.records.batch import CHECKED_FROM, HEADER_SIZE, BatchHeader, read_header
-from pipeline.records.batch_sums import BatchSums, RunningSums
-from pipeline.records.compression import PIECE_BYTES
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
+from pipeline.records.batch_sums import BatchSums, RunningSums, SumKind
 from pipeline.records.turns import Steps
 
 STEP_BATCHES = 500
@@ -38,13 +37,20 @@ class RangeSums(NamedTuple):
 
 
 def sum_range(
-    snapshot: LogSnapshot, from_offset: int, up_to_offset: int, is_over: Callable[[], bool], *, is_deep: bool = False
+    snapshot: LogSnapshot,
+    from_offset: int,
+    up_to_offset: int,
+    is_over: Callable[[], bool],
+    *,
+    is_deep: bool = False,
+    kind: SumKind = SumKind.HEADERS,
 ) -> Steps[RangeSums]:
     """Sum over the batches whose last offsets lie from `from_offset` on and before `up_to_offset`, until `is_over`.
 
-    The range lies within the log. With `is_deep` each batch is read, and wrong checksums are counted. Raises
-    StorageError.
+    The range lies within the log. Over CONTENTS, and with `is_deep` over HEADERS, each batch is read, and wrong
+    checksums are counted. Raises StorageError.
     """
+    reads = kind is SumKind.CONTENTS or (is_deep and kind is SumKind.HEADERS)
     sums, next_offset = RunningSums(), from_offset
     segments = snapshot.segments
     try:
@@ -74,13 +80,16 @@ def sum_range(
                     raise damage(segment.path, reason, position)
                 if header.last_offset >= up_to_offset:
                     break
-                if is_deep and not (yield from _has_right_checksum(segment, position, header)):
-                    sums.note_damaged(header.base_offset)
-                sums.add(raw, header)
+                if reads:
+                    yield from _read(sums, segment, position, raw, header, kind)
+                elif kind is SumKind.FRAMES:
+                    sums.add_frame(header)
+                else:
+                    sums.add(raw, header)
                 next_offset = header.last_offset + 1
                 if next_offset >= up_to_offset:
                     break  # what follows may be above the high watermark, and be truncated at any time
-                if is_deep and is_over():
+                if reads and is_over():
                     return RangeSums(sums.total(), next_offset)
     except DamagedSegmentError as error:
         return RangeSums(sums.total(), next_offset, str(error))
@@ -97,15 +106,15 @@ def _read_sound(segment: Segment, raw: memoryview, position: int) -> BatchHeader
     return header
 
 
-def _has_right_checksum(segment: Segment, position: int, header: BatchHeader) -> Steps[bool]:
-    """Compute the checksum of a batch, piece by piece. Raises StorageError."""
-    crc, at, end = 0, position + CHECKED_FROM, position + header.size_bytes
-    while at < end:
-        piece = segment.file.read_at(min(PIECE_BYTES, end - at), at)
-        if not piece:
-            return False
-        crc = crc32c(piece, crc)
-        at += len(piece)
-        if at < end:
-            yield None
-    return crc == header.crc
+def _read(
+    sums: RunningSums, segment: Segment, position: int, raw: memoryview, header: BatchHeader, kind: SumKind
+) -> Steps[None]:
+    """Read a batch and add it to the sums. Raises StorageError."""
+    if kind is SumKind.CONTENTS:
+        is_sound, plain = yield from read_contents(segment.file, position, header)
+        sums.add_contents(raw, header, plain)
+    else:
+        is_sound = yield from has_right_checksum(segment.file, position, header)
+        sums.add(raw, header)
+    if not is_sound:
+        sums.note_damaged(header.base_offset)

@@ -1,15 +1,21 @@
-"""Sums over the headers of batches, by which two copies of a log are compared without their records. Pure.
+"""Sums over batches, by which two copies of a log are compared without sending their records. Pure.
 
 Invariants:
 
 - A sum depends neither on the order of the batches nor on where a range was split: sums of parts add up.
-- The leader epoch does not count, since each cluster has its own. Every other byte of the header does: the CRC-32C in
-  it stands for the records, and base offset and length, which the CRC does not cover, stand for themselves.
+- The leader epoch does not count, since each cluster has its own. Of sums over headers every other byte of the header
+  does: the CRC-32C in it stands for the records, and base offset and length, which the CRC does not cover, stand for
+  themselves.
+- Of sums over contents, the CRC-32C and the size of the plain records stand for the records, in any codec. A batch that
+  cannot be opened counts with its whole header, so it equals its own copy alone.
 - Equal sums are strong evidence of equal batches, not a proof: the digest has 63 bits, the CRC 32.
 """
 
+import struct
 from dataclasses import dataclass
+from enum import IntEnum
 from hashlib import blake2b
+from typing import NamedTuple
 
 from pipeline.records.batch import HEADER_SIZE, BatchHeader
 
@@ -18,17 +24,40 @@ _DIGEST_BYTES = 8
 _MODULUS = 1 << 63
 _EPOCH_START = 12
 _EPOCH_END = 16
+_CODEC_MASK = 0x07
+_FRAME = struct.Struct(">qhiqqqhii")
+_PLAIN = struct.Struct(">qI")
+
+
+class SumKind(IntEnum):
+    """Parts of the batches that a digest covers."""
+
+    HEADERS = 0
+    FRAMES = 1
+    """Headers without what depends on the codec: equal if batches differ in their codecs alone."""
+    CONTENTS = 2
+    """Frames and plain records: each batch is read and opened."""
+
+
+class PlainSum(NamedTuple):
+    """Size and CRC-32C of the plain records of a batch."""
+
+    size_bytes: int
+    crc: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSums:
-    """Sums over consecutive batches. `size_bytes` counts headers and records."""
+    """Sums over consecutive batches.
+
+    `size_bytes` counts headers and records: as they are, of sums over FRAMES nothing, over CONTENTS uncompressed.
+    """
 
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
     digest: int = 0
-    """Sum of a hash of each header without its leader epoch, modulo 2**63, which fits in Kafka's int64."""
+    """Sum of a hash of each batch, modulo 2**63, which fits in Kafka's int64."""
     first_offset: int = NO_OFFSET
     """Base offset of the first batch."""
     last_offset: int = NO_OFFSET
@@ -79,12 +108,27 @@ class RunningSums:
 
     def add(self, raw: bytes | memoryview, header: BatchHeader) -> None:
         """Add a batch by its header: its bytes, and the same decoded."""
+        self._add(header, header.size_bytes, digest_of(raw))
+
+    def add_frame(self, header: BatchHeader) -> None:
+        """Add a batch by its frame."""
+        self._add(header, 0, _hash(frame_of(header)))
+
+    def add_contents(self, raw: bytes | memoryview, header: BatchHeader, plain: PlainSum | None) -> None:
+        """Add a batch by its contents; `plain` is None if it cannot be opened."""
+        if plain is None:
+            self.add(raw, header)
+        else:
+            digest = _hash(frame_of(header) + _PLAIN.pack(plain.size_bytes, plain.crc))
+            self._add(header, HEADER_SIZE + plain.size_bytes, digest)
+
+    def _add(self, header: BatchHeader, size_bytes: int, digest: int) -> None:
         if not self._batches:
             self._first_offset = header.base_offset
         self._batches += 1
         self._records += header.record_count
-        self._size_bytes += header.size_bytes
-        self._digest += digest_of(raw)
+        self._size_bytes += size_bytes
+        self._digest += digest
         self._last_offset = header.last_offset
 
     def note_damaged(self, base_offset: int) -> None:
@@ -107,7 +151,26 @@ class RunningSums:
         )
 
 
+def frame_of(header: BatchHeader) -> bytes:
+    """Return the fields of a header that neither depend on the codec nor, like the leader epoch, on the cluster."""
+    return _FRAME.pack(
+        header.base_offset,
+        header.attributes & ~_CODEC_MASK,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )
+
+
 def digest_of(raw: bytes | memoryview) -> int:
     """Return the hash of a header, given as its bytes, without the leader epoch."""
     kept = bytes(raw[:_EPOCH_START]) + bytes(raw[_EPOCH_END:HEADER_SIZE])
+    return _hash(kept)
+
+
+def _hash(kept: bytes) -> int:
     return int.from_bytes(blake2b(kept, digest_size=_DIGEST_BYTES).digest(), "big")

@@ -1,44 +1,43 @@
-"""Contents of batches, by which copies in different codecs are compared. Blocks its thread.
+"""Contents of batches, by which copies in different codecs are compared: frames (`batch_sums.py`) and plain records.
 
-Contents are the plain records, and the header without what depends on the codec (codec bits, length, checksum) or on
-the cluster (leader epoch).
+Functions block their thread until there is memory for an opened batch.
 """
 
-import struct
 from hashlib import blake2b
 
+from crc32c import crc32c
+
+from pipeline.errors import CorruptBatchError
 from pipeline.records.batch import BatchHeader
+from pipeline.records.batch_sums import PlainSum, frame_of
 from pipeline.records.compression import ReadableBuffer
 from pipeline.records.memory import OPENED_BATCHES
+from pipeline.records.recompression import MAX_RECOMPRESSED_BYTES
 from pipeline.records.reopening import payload_pieces, scan_memory
 
-_CODEC_MASK = 0x07
-_FRAME = struct.Struct(">qhiqqqhii")
+
+def plain_sum_of(batch: ReadableBuffer, header: BatchHeader) -> PlainSum | None:
+    """Return the sum of a whole batch; None if it cannot be opened within MAX_RECOMPRESSED_BYTES.
+
+    Raises MemoryExhaustedError.
+    """
+    size_bytes = crc = 0
+    try:
+        with OPENED_BATCHES.charged(scan_memory(batch, header, MAX_RECOMPRESSED_BYTES)):
+            for piece in payload_pieces(batch, header, MAX_RECOMPRESSED_BYTES):
+                size_bytes, crc = size_bytes + len(piece), crc32c(piece, crc)
+    except CorruptBatchError:
+        return None
+    return PlainSum(size_bytes, crc)
 
 
-def frame_of(header: BatchHeader) -> bytes:
-    """Return the fields of a header that recompression and copying keep."""
-    return _FRAME.pack(
-        header.base_offset,
-        header.attributes & ~_CODEC_MASK,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        header.record_count,
-    )
+def hash_of_contents(batch: ReadableBuffer, header: BatchHeader) -> bytes:
+    """Return a cryptographic hash of the contents of a whole batch.
 
-
-def hash_of_contents(batch: ReadableBuffer, header: BatchHeader, max_bytes: int) -> bytes:
-    """Return a cryptographic hash of a batch's contents, which may have `max_bytes` of plain records.
-
-    Raises CorruptBatchError for a batch that cannot be opened, MemoryExhaustedError.
+    Raises MemoryExhaustedError; CorruptBatchError for a batch that cannot be opened within MAX_RECOMPRESSED_BYTES.
     """
     found = blake2b(frame_of(header))
-    held_bytes = scan_memory(batch, header, max_bytes)
-    with OPENED_BATCHES.charged(held_bytes):
-        for piece in payload_pieces(batch, header, max_bytes):
+    with OPENED_BATCHES.charged(scan_memory(batch, header, MAX_RECOMPRESSED_BYTES)):
+        for piece in payload_pieces(batch, header, MAX_RECOMPRESSED_BYTES):
             found.update(piece)
     return found.digest()

@@ -3,6 +3,7 @@
 from pathlib import Path
 from random import Random
 
+import pytest
 import trio
 
 from pipeline.client.admin.offsets import delete_records
@@ -21,26 +22,27 @@ from tests.support.brokers import clock, serving_cluster
 from tests.support.copies import log_ends
 from tests.support.mirrors import DEADLINE_S, batch_at, mirroring_of, put
 
-CHECKED = TopicPartition("clicks.verified", 0)
 
-
-async def test_a_mirror_of_apache_kafka_is_verified(apache_kafka: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", ["producer", "zstd"])
+async def test_a_mirror_of_apache_kafka_is_verified(apache_kafka: str, tmp_path: Path, compression: str) -> None:
+    checked = TopicPartition(f"clicks.verified.{compression}", 0)
     async with (
         open_cluster(ClientConfig(bootstrap=parse_addresses(apache_kafka))) as source,
         serving_cluster(tmp_path) as hub,
     ):
-        await create_topics(source, [NewTopic(name=CHECKED.topic, partitions=1, replication_factor=1)])
+        await create_topics(source, [NewTopic(name=checked.topic, partitions=1, replication_factor=1)])
         for codec in (Codec.NONE, Codec.GZIP, Codec.ZSTD):
             config = ProducerConfig(compression=codec, linger_ms=1)
             async with open_producer(source, config, clock=clock, rng=Random(1)) as producer:
                 for number in range(300):
-                    await producer.send(CHECKED.topic, b"value %d" % number, key=b"%d" % number)
-        ends = await log_ends(source, [CHECKED])
-        async with mirroring_of(hub, None, {"topics": [CHECKED.topic]}, east=source):
+                    await producer.send(checked.topic, b"value %d" % number, key=b"%d" % number)
+        ends = await log_ends(source, [checked])
+        settings = {"topics": [checked.topic], "compression.type": compression}
+        async with mirroring_of(hub, None, settings, east=source):
             with trio.fail_after(DEADLINE_S):
-                while CHECKED.topic not in (await hub.fetch_all_topics()).topics:
+                while checked.topic not in (await hub.fetch_all_topics()).topics:
                     await trio.sleep(0.05)
-                while await log_ends(hub, [CHECKED]) != ends:
+                while await log_ends(hub, [checked]) != ends:
                     await trio.sleep(0.05)
         journal = TableJournal(hub, lambda _: None)
         await journal.read_on()
@@ -53,14 +55,15 @@ async def test_a_mirror_of_apache_kafka_is_verified(apache_kafka: str, tmp_path:
         assert "--fetch" in str(report.reason)
         (report,) = await verifier(may_fetch=True).verify()
         assert (report.verdict, report.comparison.compared.records) == (CopyVerdict.EQUAL, 900)
+        assert (report.comparison.by_contents > 0) == (compression == "zstd")
 
-        await delete_records(source, {CHECKED: 450}, timeout_s=DEADLINE_S)
+        await delete_records(source, {checked: 450}, timeout_s=DEADLINE_S)
         (report,) = await verifier(may_fetch=True).verify()
         assert (report.verdict, report.from_offset) == (CopyVerdict.EQUAL, 450)
 
         async with open_producer(source, ProducerConfig(linger_ms=0), clock=clock, rng=Random(1)) as producer:
-            await producer.send(CHECKED.topic, b"right")
-        await put(hub, batch_at(900, b"wrong"), CHECKED)
+            await producer.send(checked.topic, b"right")
+        await put(hub, batch_at(900, b"wrong"), checked)
         (report,) = await verifier(may_fetch=True).verify()
         assert report.verdict is CopyVerdict.DIFFERENT
         (found,) = report.comparison.differences

@@ -9,6 +9,7 @@ from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import NetworkError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import (
+    FIRST_VERSION_OF_KINDS,
     LATEST,
     RANGE_SUMS_FEATURE,
     AskedRange,
@@ -18,7 +19,7 @@ from pipeline.protocol.messages.list_offsets import (
     ListOffsetsTopic,
     SummedRange,
 )
-from pipeline.records.batch_sums import BatchSums
+from pipeline.records.batch_sums import BatchSums, SumKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,21 @@ class PartitionSums:
 
 async def can_sum_ranges(cluster: Cluster, topic_partition: TopicPartition) -> bool:
     """Return True if the partition's leader answers `ask_range_sums`. Raises NetworkError, DeadlineExceededError."""
+    return await _version(cluster, topic_partition) > 0
+
+
+async def can_sum_contents(cluster: Cluster, topic_partition: TopicPartition) -> bool:
+    """Return True if the leader can sum frames and contents. Raises NetworkError, DeadlineExceededError."""
+    return await _version(cluster, topic_partition) >= FIRST_VERSION_OF_KINDS
+
+
+async def _version(cluster: Cluster, topic_partition: TopicPartition) -> int:
+    """Return the highest version of range sums that the leader knows; 0 if it knows none."""
     leader = cluster.view.leader_of(topic_partition)
     if leader is None:
         raise NetworkError(f"{topic_partition}: the leader is unknown or not registered")
-    return RANGE_SUMS_FEATURE in await cluster.features(leader)
+    _, highest = (await cluster.features(leader)).get(RANGE_SUMS_FEATURE, (0, 0))
+    return highest
 
 
 async def ask_range_sums(
@@ -50,16 +62,18 @@ async def ask_range_sums(
     up_to_offset: int,
     *,
     is_deep: bool = False,
+    kind: SumKind = SumKind.HEADERS,
     timeout_s: float,
 ) -> PartitionSums:
     """Return sums over the batches whose last offsets lie from `from_offset` on and before `up_to_offset`.
 
     The broker stops after about a second: continue at `next_offset`, which is beyond `from_offset` unless the range is
-    empty or the log is damaged. With `is_deep` the broker reads all batches and computes their checksums. Call it only
-    for a leader that `can_sum_ranges`. Raises KafkaError (OFFSET_OUT_OF_RANGE outside of the log), NetworkError,
+    empty or the log is damaged. With `is_deep`, and for CONTENTS, the broker reads all batches and computes their
+    checksums. Call it only for a leader that `can_sum_ranges`, and for other kinds than HEADERS one that
+    `can_sum_contents`. Raises KafkaError (OFFSET_OUT_OF_RANGE outside of the log), NetworkError,
     DeadlineExceededError.
     """
-    asked = AskedRange(from_offset=from_offset, up_to_offset=up_to_offset, is_deep=is_deep)
+    asked = AskedRange(from_offset=from_offset, up_to_offset=up_to_offset, is_deep=is_deep, kind=kind)
     found = await ask_leaders(cluster, {topic_partition: asked}, _ask_sums, _read_sums, timeout_s=timeout_s)
     summed = found[topic_partition]
     return PartitionSums(

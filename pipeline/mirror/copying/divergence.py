@@ -14,8 +14,8 @@ from pipeline.errors import CorruptBatchError, DeadlineExceededError, PipelineEr
 from pipeline.mirror.journals.epochs import EpochEntries, end_of_entry, newest_up_to
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader, read_header
-from pipeline.records.contents import frame_of, hash_of_contents
-from pipeline.records.recompression import MAX_RECOMPRESSED_BYTES
+from pipeline.records.batch_sums import frame_of
+from pipeline.records.contents import hash_of_contents
 
 POLL_S = 0.2
 
@@ -123,7 +123,7 @@ def _have_equal_contents(one: _Batch, other: _Batch) -> bool:
     Raises MemoryExhaustedError.
     """
     try:
-        hashes = {hash_of_contents(each.data, each.header, MAX_RECOMPRESSED_BYTES) for each in (one, other)}
+        hashes = {hash_of_contents(each.data, each.header) for each in (one, other)}
     except CorruptBatchError:
         return False
     return len(hashes) == 1

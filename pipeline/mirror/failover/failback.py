@@ -16,7 +16,7 @@ C. Each step is found again in the cluster or in the directory, so an interrupte
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import UUID
@@ -25,7 +25,7 @@ import structlog
 import trio
 
 from pipeline.client.admin.offsets import list_offsets
-from pipeline.client.admin.range_sums import ask_range_sums, can_sum_ranges
+from pipeline.client.admin.range_sums import ask_range_sums, can_sum_contents, can_sum_ranges
 from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_topic_settings_at
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics, list_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
@@ -45,7 +45,7 @@ from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import iterate_headers
-from pipeline.records.batch_sums import BatchSums
+from pipeline.records.batch_sums import BatchSums, SumKind
 
 POLL_TIMEOUT_S = 30.0
 
@@ -276,25 +276,36 @@ class Reverser:
         return found
 
     async def _is_equal(self, partition: TopicPartition, first: int, end: int) -> bool:
-        """True if both clusters have equal batches in this range."""
+        """True if both clusters have equal batches in this range, by bytes or else by contents (other codecs)."""
         try:
-            sums = [await self._sum(cluster, partition, first, end) for cluster in (self._hub, self._old)]
+            return await self._have_equal_sums(
+                partition, first, end, SumKind.HEADERS, can_sum_ranges
+            ) or await self._have_equal_sums(partition, first, end, SumKind.CONTENTS, can_sum_contents)
         except PipelineError as error:
             logger.warning("copies_not_compared", partition=str(partition), error=str(error))
             return False
-        return sums[0] is not None and sums[1] is not None and sums[0].is_equal_to(sums[1])
 
-    async def _sum(self, cluster: Cluster, partition: TopicPartition, first: int, end: int) -> BatchSums | None:
-        await cluster.topic(partition.topic, timeout_s=self._timeout_s)
-        if not await can_sum_ranges(cluster, partition):
-            return None
-        total, position = BatchSums(), first
-        while position < end:
-            found = await ask_range_sums(cluster, partition, position, end, timeout_s=self._timeout_s)
-            if found.damage is not None or found.next_offset <= position:
-                return None
-            total, position = total + found.sums, found.next_offset
-        return total
+    async def _have_equal_sums(
+        self,
+        partition: TopicPartition,
+        first: int,
+        end: int,
+        kind: SumKind,
+        can_sum: Callable[[Cluster, TopicPartition], Awaitable[bool]],
+    ) -> bool:
+        totals = []
+        for cluster in (self._hub, self._old):
+            await cluster.topic(partition.topic, timeout_s=self._timeout_s)
+            if not await can_sum(cluster, partition):
+                return False
+            total, position = BatchSums(), first
+            while position < end:
+                found = await ask_range_sums(cluster, partition, position, end, kind=kind, timeout_s=self._timeout_s)
+                if found.damage is not None or found.next_offset <= position:
+                    return False
+                total, position = total + found.sums, found.next_offset
+            totals.append(total)
+        return totals[0].is_equal_to(totals[1]) and not any(total.damaged_batches for total in totals)
 
     async def _save(self, topic: str, planned: SavedRange) -> SavedRange:
         """Write the batches of a range to its file, synced (step 2). The first may begin before the range."""

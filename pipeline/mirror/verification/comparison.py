@@ -7,6 +7,9 @@ Invariants:
   cluster at its own time, and a broker raises the clean offset before it sums over rewritten batches.
 - A range that a side lost by retention meanwhile is not compared, and is no difference.
 - A partition costs at most MAX_QUESTIONS questions for its differences, of which MAX_LISTED are listed and all counted.
+- Batches with other bytes are equal only if their frames and their contents are: as many batches and records at equal
+  offsets, with the same times and producers, and the same plain records. Without brokers that can tell, such batches
+  are not compared.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,12 +20,16 @@ from itertools import pairwise
 from pipeline.client.admin.range_sums import PartitionSums
 from pipeline.errors import PipelineError
 from pipeline.mirror.verification.sides import RangeGoneError, Side
-from pipeline.records.batch_sums import NO_BATCHES, BatchSums
+from pipeline.records.batch_sums import NO_BATCHES, BatchSums, SumKind
 
 MAX_QUESTIONS = 2000
 MAX_LISTED = 20
 COMPACTED = "may have been compacted on one side"
 DELETED = "deleted by retention meanwhile"
+NOT_OPENED = (
+    "the bytes differ, perhaps by recompression (compression.type) alone, and a broker is too old to compare contents: "
+    "upgrade it"
+)
 
 
 class DifferenceKind(StrEnum):
@@ -70,6 +77,8 @@ class Comparison:
     uncompared: list[UncomparedRange] = field(default_factory=list)
     recorded_gaps: int = 0
     """Differences that the gap ledger explains, listed or not."""
+    by_contents: int = 0
+    """Batches that were compared by their contents, since their bytes differ, and are equal."""
     _is_last_listed: bool = False
 
     @property
@@ -114,6 +123,26 @@ Gaps = Sequence[tuple[int, int]]
 """First and last offsets of recorded gaps."""
 
 
+@dataclass(slots=True)
+class _Narrowed:
+    """Parts of a range with different sums, in order."""
+
+    compared: BatchSums = NO_BATCHES
+    """Sums of the source over the headers of all parts that were compared."""
+    different: list[tuple[int, int, Difference | None]] = field(default_factory=list)
+    """Different parts, and parts without batches (None)."""
+    not_opened: list[tuple[int, int]] = field(default_factory=list)
+    """Parts whose batches may differ in their codecs alone."""
+    by_contents: int = 0
+    read: list[tuple[BatchSums, BatchSums]] = field(default_factory=list)
+    """Sums over contents of both sides, which count damage."""
+
+    @property
+    def is_equal(self) -> bool:
+        """True if all parts are equal."""
+        return not self.not_opened and all(found is None for _, _, found in self.different)
+
+
 class Comparer:
     """Compares one source partition with its replica."""
 
@@ -124,6 +153,7 @@ class Comparer:
         self.result = Comparison()
         self._source = source
         self._replica = replica
+        self._sums_contents = source.sums_contents and replica.sums_contents
         self._gaps = gaps
         self._replaced = replaced
         self._advance = advance
@@ -173,11 +203,13 @@ class Comparer:
             return await self._judge(at, sound, again.sums, replica.sums)
         return await self._pass_damage(self._replica, DifferenceKind.DAMAGED_REPLICA, at, end, replica)
 
-    async def _total(self, side: Side, from_offset: int, up_to_offset: int) -> PartitionSums:
+    async def _total(
+        self, side: Side, from_offset: int, up_to_offset: int, kind: SumKind = SumKind.HEADERS
+    ) -> PartitionSums:
         """Return the sums over the whole range, or up to damage."""
-        found = self._note(await side.sums(from_offset, up_to_offset))
+        found = self._note(await side.sums(from_offset, up_to_offset, kind))
         while found.next_offset < up_to_offset and found.damage is None:
-            more = self._note(await side.sums(found.next_offset, up_to_offset))
+            more = self._note(await side.sums(found.next_offset, up_to_offset, kind))
             _check_progress(more, found.next_offset)
             found = replace(more, sums=found.sums + more.sums)
         return found
@@ -206,63 +238,97 @@ class Comparer:
         self.result.note_uncompared(from_offset, reached, COMPACTED)
         return reached
 
+    async def _of_both(self, from_offset: int, up_to_offset: int, kind: SumKind) -> tuple[BatchSums, BatchSums]:
+        """Return the sums of both sides over a range that could be read before."""
+        source, replica = [
+            await self._total(side, from_offset, up_to_offset, kind) for side in (self._source, self._replica)
+        ]
+        if min(source.next_offset, replica.next_offset) < up_to_offset:
+            raise PipelineError(
+                f"the log between offsets {from_offset} and {up_to_offset} was damaged meanwhile: verify again"
+            )
+        return source.sums, replica.sums
+
     async def _judge(self, from_offset: int, up_to_offset: int, source: BatchSums, replica: BatchSums) -> int:
         """Note how the sums over a range compare. Return the offset up to which that is known."""
-        different: list[tuple[int, int, Difference | None]] = []
+        narrowed = _Narrowed(compared=source)
         if not source.is_equal_to(replica):
-            if self._is_compaction_unknown:
+            narrowed = await self._narrow(from_offset, up_to_offset, source, replica)
+            if self._is_compaction_unknown and not narrowed.is_equal:
                 self.result.note_uncompared(from_offset, up_to_offset, COMPACTED)
                 return up_to_offset
-            different = await self._narrow(from_offset, up_to_offset, source, replica)
             if from_offset < self._clean_offset:
                 return self._pass_compacted(from_offset, up_to_offset)
-        self.result.compared += source
-        for start, end, found in different:
+        self.result.compared += narrowed.compared
+        self.result.by_contents += narrowed.by_contents
+        for start, end, found in narrowed.different:
             follows = start == self._last_end
             if found is not None:
                 self.result.note_difference(found, follows=follows)
             if found is not None or follows:
                 self._last_end = end
-        for kind, sums in ((DifferenceKind.DAMAGED_SOURCE, source), (DifferenceKind.DAMAGED_REPLICA, replica)):
-            if sums.damaged_batches:
-                detail = (
-                    f"{sums.damaged_batches} wrong checksums, the first in the batch of offset {sums.damaged_offset}"
-                )
-                self.result.note_difference(
-                    Difference(kind=kind, first_offset=sums.damaged_offset, last_offset=sums.last_offset, detail=detail)
-                )
+        for start, end in narrowed.not_opened:
+            self.result.note_uncompared(start, end, NOT_OPENED)
+        damaged = {
+            (kind, sums.damaged_offset): sums
+            for pair in ((source, replica), *narrowed.read)
+            for kind, sums in zip((DifferenceKind.DAMAGED_SOURCE, DifferenceKind.DAMAGED_REPLICA), pair, strict=True)
+            if sums.damaged_batches
+        }
+        for (kind, first), sums in damaged.items():
+            detail = f"{sums.damaged_batches} wrong checksums, the first in the batch of offset {first}"
+            self.result.note_difference(
+                Difference(kind=kind, first_offset=first, last_offset=sums.last_offset, detail=detail)
+            )
         return up_to_offset
 
-    async def _narrow(
-        self, from_offset: int, up_to_offset: int, source: BatchSums, replica: BatchSums
-    ) -> list[tuple[int, int, Difference | None]]:
-        """Bisect a range with different sums; return the different parts in order, and parts without batches (None)."""
-        found: list[tuple[int, int, Difference | None]] = []
-        ranges = [(from_offset, up_to_offset, source, replica)]
+    async def _narrow(self, from_offset: int, up_to_offset: int, source: BatchSums, replica: BatchSums) -> _Narrowed:
+        """Compare a range with different sums by contents where only these tell, and bisect the rest.
+
+        A log of unknown compaction is not bisected.
+        """
+        narrowed = _Narrowed()
+        ranges = [(from_offset, up_to_offset, source, replica, SumKind.HEADERS)]
         while ranges:
-            start, end, left, right = ranges.pop()
+            start, end, left, right, kind = ranges.pop()
             if left.is_equal_to(right):
-                found += [] if left.batches else [(start, end, None)]
+                narrowed.different += [] if left.batches else [(start, end, None)]
+                if kind is SumKind.CONTENTS:
+                    narrowed.by_contents += left.batches
+                else:
+                    narrowed.compared += left
                 continue
+            may_be_recompressed = kind is SumKind.HEADERS and _have_equal_places(left, right)
+            if may_be_recompressed and self._sums_contents:
+                frames = await self._of_both(start, end, SumKind.FRAMES)
+                if frames[0].is_equal_to(frames[1]):
+                    contents = await self._of_both(start, end, SumKind.CONTENTS)
+                    narrowed.compared += left
+                    narrowed.read.append(contents)
+                    ranges.append((start, end, *contents, SumKind.CONTENTS))
+                    continue
             may_ask = self._questions_left > 0 and len(self.result.differences) < MAX_LISTED
-            if max(left.batches, right.batches) == 1 or not (left.batches and right.batches and may_ask):
+            is_alone = max(left.batches, right.batches) == 1
+            if is_alone or self._is_compaction_unknown or not (left.batches and right.batches and may_ask):
+                if may_be_recompressed and not self._sums_contents:
+                    narrowed.not_opened.append((start, end))
+                    continue
                 pairs = _apart(left, right)
                 split = [start, *(max(pair[0].last_offset, pair[1].last_offset) + 1 for pair in pairs[:-1]), end]
-                found += [(*bounds, self._describe(*pair)) for bounds, pair in zip(pairwise(split), pairs, strict=True)]
+                narrowed.different += [
+                    (*bounds, self._describe(*pair)) for bounds, pair in zip(pairwise(split), pairs, strict=True)
+                ]
+                narrowed.compared += left if kind is SumKind.HEADERS else NO_BATCHES
                 continue
             first = max(start, min(left.first_offset, right.first_offset))
             middle = (first + min(end, max(left.last_offset, right.last_offset) + 1)) // 2
             self._questions_left -= 4
-            halves = []
-            for begin, stop in ((start, middle), (middle, end)):
-                sides = [await self._total(side, begin, stop) for side in (self._source, self._replica)]
-                if any(part.next_offset < stop for part in sides):
-                    raise PipelineError(
-                        f"the log between offsets {begin} and {stop} was damaged meanwhile: verify again"
-                    )
-                halves.append((begin, stop, sides[0].sums, sides[1].sums))
+            halves = [
+                (begin, stop, *await self._of_both(begin, stop, kind), kind)
+                for begin, stop in ((start, middle), (middle, end))
+            ]
             ranges += reversed(halves)
-        return found
+        return narrowed
 
     def _describe(self, source: BatchSums, replica: BatchSums) -> Difference:
         if not replica.batches:
@@ -296,6 +362,16 @@ class Comparer:
             self.result.note_difference(
                 Difference(kind=kind, first_offset=source_end, last_offset=replica_end - 1, detail=detail)
             )
+
+
+def _have_equal_places(source: BatchSums, replica: BatchSums) -> bool:
+    """True if both sides may have the same batches in other codecs."""
+    return (source.batches, source.records, source.first_offset, source.last_offset) == (
+        replica.batches,
+        replica.records,
+        replica.first_offset,
+        replica.last_offset,
+    )
 
 
 def _apart(source: BatchSums, replica: BatchSums) -> list[tuple[BatchSums, BatchSums]]:

@@ -3,12 +3,14 @@
 Invariants: those of `records/batch_sums.py`. Both kinds of sides give equal sums for equal batches.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+import trio
+
 from pipeline.client.admin.offsets import list_offsets
-from pipeline.client.admin.range_sums import PartitionSums, ask_range_sums, can_sum_ranges
+from pipeline.client.admin.range_sums import PartitionSums, ask_range_sums, can_sum_contents, can_sum_ranges
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
@@ -19,7 +21,8 @@ from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, iterate_headers
-from pipeline.records.batch_sums import NO_BATCHES, RunningSums
+from pipeline.records.batch_sums import NO_BATCHES, BatchSums, RunningSums, SumKind
+from pipeline.records.contents import plain_sum_of
 
 TIMEOUT_S = 60.0
 CLEANUP_POLICY = "cleanup.policy"
@@ -36,7 +39,10 @@ class RangeGoneError(PipelineError):
 class Side(Protocol):
     """A partition of one cluster."""
 
-    async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+    sums_contents: bool
+    """True if the side can sum frames and contents."""
+
+    async def sums(self, from_offset: int, up_to_offset: int, kind: SumKind = SumKind.HEADERS) -> PartitionSums:
         """Return sums over the beginning of a range, as `ask_range_sums` does. Raises RangeGoneError, PipelineError."""
 
     async def damage_at(self, offset: int) -> str | None:
@@ -46,12 +52,15 @@ class Side(Protocol):
 class SummedSide:
     """A partition whose broker sums."""
 
-    def __init__(self, cluster: Cluster, topic_partition: TopicPartition, *, is_deep: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, topic_partition: TopicPartition, *, is_deep: bool, sums_contents: bool
+    ) -> None:
+        self.sums_contents = sums_contents
         self._cluster = cluster
         self._topic_partition = topic_partition
         self._is_deep = is_deep
 
-    async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+    async def sums(self, from_offset: int, up_to_offset: int, kind: SumKind = SumKind.HEADERS) -> PartitionSums:
         """Have the broker sum."""
         try:
             return await ask_range_sums(
@@ -60,6 +69,7 @@ class SummedSide:
                 from_offset,
                 up_to_offset,
                 is_deep=self._is_deep,
+                kind=kind,
                 timeout_s=TIMEOUT_S,
             )
         except KafkaError as error:
@@ -74,7 +84,9 @@ class SummedSide:
 
 
 class FetchedSide:
-    """A partition whose batches are fetched; the headers of the last fetch are kept. Checksums are always verified."""
+    """A partition whose batches are fetched; those of the last fetch are kept. Checksums are always verified."""
+
+    sums_contents = True
 
     def __init__(self, consumer: Consumer, topic_partition: TopicPartition, clean_offset: int | None) -> None:
         self._consumer = consumer
@@ -82,9 +94,9 @@ class FetchedSide:
         self._clean_offset = clean_offset
         self._begin = self._end = 0
         """Offsets whose batches are kept: all batches with last offsets from `begin` on and before `end`."""
-        self._headers: list[tuple[bytes, BatchHeader]] = []
+        self._batches: list[tuple[memoryview, BatchHeader]] = []
 
-    async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+    async def sums(self, from_offset: int, up_to_offset: int, kind: SumKind = SumKind.HEADERS) -> PartitionSums:
         """Fetch, unless the batches are at hand, and sum."""
         if from_offset >= up_to_offset:
             return PartitionSums(sums=NO_BATCHES, next_offset=from_offset, clean_offset=self._clean_offset)
@@ -93,11 +105,10 @@ class FetchedSide:
             return PartitionSums(
                 sums=NO_BATCHES, next_offset=from_offset, clean_offset=self._clean_offset, damage=damage
             )
-        running, end = RunningSums(), min(self._end, up_to_offset)
-        for raw, header in self._headers:
-            if from_offset <= header.last_offset < end:
-                running.add(raw, header)
-        return PartitionSums(sums=running.total(), next_offset=end, clean_offset=self._clean_offset)
+        end = min(self._end, up_to_offset)
+        batches = [found for found in self._batches if from_offset <= found[1].last_offset < end]
+        sums = await trio.to_thread.run_sync(_sum, batches, kind) if kind is SumKind.CONTENTS else _sum(batches, kind)
+        return PartitionSums(sums=sums, next_offset=end, clean_offset=self._clean_offset)
 
     async def damage_at(self, offset: int) -> str | None:
         """Fetch the batches from the one that holds `offset` on, unless they are at hand."""
@@ -119,12 +130,25 @@ class FetchedSide:
         if not polled:
             raise DeadlineExceededError(f"{self._topic_partition} gave no batches within {TIMEOUT_S:.0f} s")
         self._begin, self._end = offset, polled[-1].next_offset
-        self._headers = [
-            (bytes(batches.data[start : start + HEADER_SIZE]), header)
+        self._batches = [
+            (batches.data[start : start + header.size_bytes], header)
             for batches in polled
             for start, header in iterate_headers(batches.data)
         ]
         return None
+
+
+def _sum(batches: Iterable[tuple[memoryview, BatchHeader]], kind: SumKind) -> BatchSums:
+    """Sum over whole batches. Blocks its thread for CONTENTS. Raises MemoryExhaustedError."""
+    running = RunningSums()
+    for data, header in batches:
+        if kind is SumKind.CONTENTS:
+            running.add_contents(data[:HEADER_SIZE], header, plain_sum_of(data, header))
+        elif kind is SumKind.FRAMES:
+            running.add_frame(header)
+        else:
+            running.add(data[:HEADER_SIZE], header)
+    return running.total()
 
 
 async def bounds_of(cluster: Cluster, topic_partition: TopicPartition) -> tuple[int, int]:
@@ -143,7 +167,8 @@ async def open_side(
     """Open the partition of the cluster that users know as `name`. Raises CannotSumError, PipelineError."""
     await cluster.topic(topic_partition.topic)
     if await can_sum_ranges(cluster, topic_partition):
-        yield SummedSide(cluster, topic_partition, is_deep=is_deep)
+        sums_contents = await can_sum_contents(cluster, topic_partition)
+        yield SummedSide(cluster, topic_partition, is_deep=is_deep, sums_contents=sums_contents)
         return
     if not may_fetch:
         raise CannotSumError(

@@ -2,8 +2,9 @@
 
 Invariants:
 
-- A partition is EQUAL only if all batches of its common range were compared and are equal. The common range begins at
-  the later log start offset and ends at the lower high watermark. What retention deletes meanwhile leaves the range.
+- A partition is EQUAL only if all batches of its common range were compared and are equal, by bytes or by contents.
+  The common range begins at the later log start offset and ends at the lower high watermark. What retention deletes
+  meanwhile leaves the range.
 - Of a promoted replica only the copies are compared: its other records are those of the hub's own producers.
 - Nothing is written: neither table nor topics are created.
 """
@@ -92,6 +93,7 @@ class PartitionReport:
             "differences": [_difference_to_json(each) for each in found.differences],
             "more_differences": found.more_differences,
             "recorded_gaps": found.recorded_gaps,
+            "batches_by_contents": found.by_contents,
             "not_compared": [
                 {"from_offset": each.from_offset, "up_to_offset": each.up_to_offset, "reason": each.reason}
                 for each in found.uncompared

@@ -36,16 +36,23 @@ FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 
 RANGE_SUMS_FEATURE = "pipeline.range_sums"
 """The feature by which ApiVersions tells that the broker answers `range_sums`."""
-RANGE_SUMS_VERSIONS = (1, 1)
+RANGE_SUMS_VERSIONS = (1, 2)
+FIRST_VERSION_OF_KINDS = 2
+"""Version of the feature from which a broker knows `AskedRange.kind`. Older brokers skip the field, and sum headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRange:
-    """The batches whose last offsets lie from `from_offset` on and before `up_to_offset`."""
+    """The batches whose last offsets lie from `from_offset` on and before `up_to_offset`.
+
+    `kind`: what is summed; 0 headers, 1 frames (headers without what depends on the codec), 2 contents (frames and
+    plain records). Checksums are computed with `is_deep`, and of contents always.
+    """
 
     from_offset: Int64 = -1
     up_to_offset: Int64 = -1
     is_deep: Bool = False
+    kind: Annotated[Int8, Wire(since=6, tag=0)] = 0
 
 
 NO_RANGE = AskedRange()
@@ -55,7 +62,7 @@ NO_RANGE = AskedRange()
 class SummedRange:
     """Sums over the batches of a range, as far as `next_offset`: the end of the range, or where the broker stopped.
 
-    `digest` is the sum modulo 2^63 of a hash of each header without its leader epoch. A broker that computed checksums
+    `digest` is the sum modulo 2^63 of a hash of each batch, of what `kind` asked for. A broker that computed checksums
     counts wrong ones. Batches before `clean_offset` may have been compacted. `damage` says why the
     log cannot be read at `next_offset`.
     """

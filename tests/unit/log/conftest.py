@@ -154,10 +154,15 @@ Opener = Callable[..., UnifiedLog]
 @pytest.fixture
 def open_log(tmp_path: Path) -> Opener:
     def open_it(
-        config: LogConfig | None = None, *, files: Files | None = None, recovery_point: int = 0, clean: bool = False
+        config: LogConfig | None = None,
+        *,
+        files: Files | None = None,
+        recovery_point: int = 0,
+        clean: bool = False,
+        below: str = "",
     ) -> UnifiedLog:
-        directory = tmp_path / "events-0"
-        directory.mkdir(exist_ok=True)
+        directory = tmp_path / below / "events-0"
+        directory.mkdir(parents=True, exist_ok=True)
         return load_log(
             files or DiskFiles(),
             directory,

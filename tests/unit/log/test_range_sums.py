@@ -8,16 +8,32 @@ import pytest
 from pipeline.log.config import LogConfig
 from pipeline.log.range_sums import RangeSums, sum_range
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, place_batch, write_header
-from pipeline.records.batch_sums import NO_BATCHES, BatchSums, RunningSums
-from pipeline.records.compression import PIECE_BYTES
+from pipeline.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TRANSACTIONAL,
+    place_batch,
+    read_header,
+    write_header,
+)
+from pipeline.records.batch_sums import NO_BATCHES, BatchSums, RunningSums, SumKind
+from pipeline.records.compression import PIECE_BYTES, Codec
+from pipeline.records.memory import OPENED_BATCHES
+from pipeline.records.recompression import MAX_RECOMPRESSED_BYTES
+from tests.support.bombs import batch_of, bomb
 from tests.unit.log.conftest import Batches, Opener
 
 
 def summed(
-    log: UnifiedLog, start: int, end: int, *, is_deep: bool = False, is_over: Callable[[], bool] = lambda: False
+    log: UnifiedLog,
+    start: int,
+    end: int,
+    *,
+    is_deep: bool = False,
+    kind: SumKind = SumKind.HEADERS,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> RangeSums:
-    steps = sum_range(log.snapshot, start, end, is_over, is_deep=is_deep)
+    steps = sum_range(log.snapshot, start, end, is_over, is_deep=is_deep, kind=kind)
     while True:
         try:
             next(steps)
@@ -44,18 +60,21 @@ def log(open_log: Opener, batches: Batches, small_segments: LogConfig) -> Unifie
     return log
 
 
+@pytest.mark.parametrize("kind", SumKind)
 @pytest.mark.parametrize("is_deep", [False, True])
-def test_sums_of_ranges_add_up_wherever_they_are_split(log: UnifiedLog, batches: Batches, is_deep: bool) -> None:
+def test_sums_of_ranges_add_up_wherever_they_are_split(
+    log: UnifiedLog, batches: Batches, is_deep: bool, kind: SumKind
+) -> None:
     end = log.log_end_offset
-    whole = summed(log, 0, end, is_deep=is_deep)
+    whole = summed(log, 0, end, is_deep=is_deep, kind=kind)
     headers = batches.read_all(log)
     assert whole.next_offset == end
     assert whole.damage is None
     assert (whole.sums.batches, whole.sums.records) == (20, 60)
-    assert whole.sums.size_bytes == sum(header.size_bytes for header in headers)
+    assert whole.sums.size_bytes == (kind is not SumKind.FRAMES) * sum(header.size_bytes for header in headers)
     assert (whole.sums.first_offset, whole.sums.last_offset) == (0, end - 1)
     for splits in ([0, 5, 16, 17, 30, end], range(end + 1), [0, 1, end - 1, end]):
-        parts = [summed(log, start, stop, is_deep=is_deep).sums for start, stop in pairwise(splits)]
+        parts = [summed(log, start, stop, is_deep=is_deep, kind=kind).sums for start, stop in pairwise(splits)]
         assert sum(parts, NO_BATCHES) == whole.sums
 
 
@@ -143,6 +162,96 @@ def test_a_deep_scan_reads_large_batches_in_pieces(open_log: Opener, batches: Ba
     assert summed(log, 0, 1, is_deep=True).sums.damaged_batches == 0
     flip(log, 0, 3 * PIECE_BYTES)
     assert summed(log, 0, 1, is_deep=True).sums.damaged_batches == 1
+
+
+def in_codec(batch: bytes | bytearray, codec: Codec) -> bytearray:
+    """A batch of the same records in another codec."""
+    header = read_header(batch)
+    return batch_of(bytes(batch[HEADER_SIZE:]), header, codec)
+
+
+def test_contents_are_the_same_in_every_codec(open_log: Opener, batches: Batches) -> None:
+    plain = batches.make(3, size=2 * PIECE_BYTES)
+    found = {}
+    for codec in Codec:
+        log = open_log(below=codec.name)
+        batches.append(log, in_codec(plain, codec))
+        found[codec] = [summed(log, 0, 3, kind=kind).sums for kind in SumKind]
+        assert [sums.damaged_batches for sums in found[codec]] == [0, 0, 0]
+    assert len({sums[SumKind.HEADERS].digest for sums in found.values()}) == len(Codec)
+    assert len({sums[SumKind.FRAMES] for sums in found.values()}) == 1
+    assert len({sums[SumKind.CONTENTS] for sums in found.values()}) == 1
+    assert found[Codec.NONE][SumKind.CONTENTS].size_bytes == len(plain)
+
+
+@pytest.mark.parametrize("kind", [SumKind.FRAMES, SumKind.CONTENTS])
+def test_every_field_that_recompression_keeps_counts(open_log: Opener, batches: Batches, kind: SumKind) -> None:
+    original = batches.make(3)
+    header = batches.header(bytes(original))
+    changes = {
+        "base_offset": 1,
+        "attributes": TRANSACTIONAL,
+        "last_offset_delta": 5,
+        "base_timestamp": 7,
+        "max_timestamp": 7,
+        "producer_id": 7,
+        "producer_epoch": 7,
+        "base_sequence": 7,
+        "record_count": 2,
+    }
+    digests = set()
+    for number, (name, value) in enumerate([("partition_leader_epoch", 0), *changes.items()]):
+        changed = bytearray(original)
+        write_header(changed, header._replace(**{name: value}))
+        log = open_log(below=str(number))
+        batches.append_keeping(log, changed)
+        digests.add(summed(log, 0, log.log_end_offset, kind=kind).sums.digest)
+    assert len(digests) == len(changes) + 1
+
+
+def test_only_contents_tell_records_apart(open_log: Opener, batches: Batches) -> None:
+    first, second = batches.make(3), batches.make(3)
+    second[-2] ^= 1
+    write_header(second, batches.header(bytes(second)))
+    sums = []
+    for number, batch in enumerate((first, second)):
+        log = open_log(below=str(number))
+        batches.append(log, batch)
+        sums.append([summed(log, 0, 3, kind=kind).sums for kind in SumKind])
+    assert sums[0][SumKind.FRAMES] == sums[1][SumKind.FRAMES]
+    assert sums[0][SumKind.CONTENTS].digest != sums[1][SumKind.CONTENTS].digest
+
+
+@pytest.mark.parametrize("kind", ["no gzip", "bomb"])
+def test_a_batch_that_cannot_be_opened_counts_with_its_header(open_log: Opener, batches: Batches, kind: str) -> None:
+    closed = batches.make(3)
+    if kind == "bomb":
+        closed = bomb(Codec.GZIP, MAX_RECOMPRESSED_BYTES + (2 << 20), 1_700_000_000_000)
+    else:
+        write_header(closed, batches.header(bytes(closed))._replace(attributes=Codec.GZIP))
+    log = open_log()
+    batches.append_keeping(log, closed)
+    end = log.log_end_offset
+    found = summed(log, 0, end, kind=SumKind.CONTENTS)
+    assert found.sums == summed(log, 0, end).sums
+    flip(log, 0, len(closed) - 1)
+    damaged = summed(log, 0, end, kind=SumKind.CONTENTS).sums
+    assert (damaged.damaged_batches, damaged.digest) == (1, found.sums.digest)
+    assert OPENED_BATCHES.held_bytes == 0
+
+
+def test_a_large_compressed_batch_waits_for_memory(open_log: Opener, batches: Batches) -> None:
+    log = open_log()
+    batches.append(log, bomb(Codec.ZSTD, 20 << 20, 1_700_000_000_000))
+    with OPENED_BATCHES.ask(OPENED_BATCHES.capacity_bytes) as all_of_it:
+        assert all_of_it.is_given()
+        steps = sum_range(log.snapshot, 0, 1, lambda: False, kind=SumKind.CONTENTS)
+        charge = next(steps)
+        assert charge is not None
+        assert not charge.is_given()
+        steps.close()
+    assert (OPENED_BATCHES.held_bytes, OPENED_BATCHES.waiting) == (0, 0)
+    assert summed(log, 0, 1, kind=SumKind.CONTENTS).sums.size_bytes > 20 << 20
 
 
 @pytest.mark.parametrize("position", [0, 8, 11, 16, 23])  # base offset, length, format, last offset delta

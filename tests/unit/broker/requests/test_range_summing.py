@@ -18,8 +18,12 @@ from pipeline.protocol.messages.list_offsets import (
     ListOffsetsTopic,
     SummedRange,
 )
-from pipeline.records.batch import HEADER_SIZE, read_header
-from pipeline.records.batch_sums import RunningSums
+from pipeline.records.batch import HEADER_SIZE, place_batch, read_header
+from pipeline.records.batch_sums import RunningSums, SumKind
+from pipeline.records.compression import Codec
+from pipeline.records.contents import plain_sum_of
+from pipeline.records.memory import OPENED_BATCHES
+from tests.support.bombs import batch_of, bomb
 from tests.support.broker_in_process import TIMEOUT_S, Broker, Start, batch
 from tests.support.loop_steps import measured_steps
 
@@ -36,20 +40,23 @@ async def ask(
     partition: int = 0,
     epoch: int = -1,
     is_deep: bool = False,
+    kind: int = SumKind.HEADERS,
 ) -> ListOffsetsPartitionResponse:
     asked = ListOffsetsPartition(
         partition_index=partition,
         current_leader_epoch=epoch,
         timestamp=LATEST,
-        range_sums=AskedRange(from_offset=start, up_to_offset=end, is_deep=is_deep),
+        range_sums=AskedRange(from_offset=start, up_to_offset=end, is_deep=is_deep, kind=kind),
     )
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
     found: ListOffsetsPartitionResponse = (await broker.ask(request)).topics[0].partitions[0]
     return found
 
 
-async def sums(broker: Broker, start: int, end: int, *, is_deep: bool = False) -> SummedRange:
-    found = await ask(broker, start, end, is_deep=is_deep)
+async def sums(
+    broker: Broker, start: int, end: int, *, is_deep: bool = False, kind: int = SumKind.HEADERS
+) -> SummedRange:
+    found = await ask(broker, start, end, is_deep=is_deep, kind=kind)
     assert found.error_code == ErrorCode.NONE
     return found.range_sums
 
@@ -79,6 +86,38 @@ async def test_a_broker_sums_the_batches_that_a_consumer_fetches(start: Start) -
         assert (found.damage, found.damaged_batches, found.clean_offset) == (None, 0, 0)
         halves = [await sums(broker, start, end) for start, end in pairwise([0, 7, 20])]
         assert sum(half.digest for half in halves) % 2**63 == found.digest
+
+
+async def test_a_broker_sums_frames_and_contents(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("clicks")
+        expected = {kind: RunningSums() for kind in SumKind}
+        for number, codec in enumerate(Codec):
+            plain = batch(b"a" * 1000, b"b")
+            made = bytes(batch_of(bytes(plain[HEADER_SIZE:]), read_header(plain), codec))
+            assert (await broker.produce("clicks", made)).error_code == 0
+            header = place_batch(bytearray(made), 0, 2 * number, 0)
+            expected[SumKind.FRAMES].add_frame(header)
+            expected[SumKind.CONTENTS].add_contents(made[:HEADER_SIZE], header, plain_sum_of(made, header))
+        for kind in (SumKind.FRAMES, SumKind.CONTENTS):
+            found, total = await sums(broker, 0, 10, kind=kind), expected[kind].total()
+            assert (found.batches, found.records, found.size_bytes) == (5, 10, total.size_bytes)
+            assert (found.digest, found.damaged_batches) == (total.digest, 0)
+        for unknown in (3, -1, 127):
+            assert (await ask(broker, 0, 10, kind=unknown)).error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_opening_large_batches_does_not_hold_the_event_loop(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("clicks")
+        for _ in range(4):
+            assert (await broker.produce("clicks", bytes(bomb(Codec.ZSTD, 30 << 20, 1)))).error_code == 0
+        with measured_steps() as steps, trio.fail_after(TIMEOUT_S):
+            at = 0
+            while at < 4:
+                at = (await sums(broker, at, 4, kind=SumKind.CONTENTS)).next_offset
+        assert steps.longest_s < 0.05
+        assert OPENED_BATCHES.held_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pipeline.mirror.journals.epochs import SourceEpochs
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader, iterate_headers, read_header, write_header
+from pipeline.records.batch_sums import frame_of
 from pipeline.records.compression import Codec
-from pipeline.records.contents import frame_of
 from pipeline.records.recompression import recompressed
 from pipeline.records.record import iterate_records
 from tests.support.brokers import clock

@@ -19,9 +19,22 @@ from pipeline.log.files import DiskFiles
 from pipeline.mirror.failover.failback import ReversalError, ReversedTopic, Reverser, ranges_to_save
 from pipeline.mirror.failover.promotion import Promoter
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.records.compression import Codec
+from pipeline.records.recompression import recompressed
 from pipeline.records.record import iterate_records
 from tests.support.brokers import clock
-from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, mirroring_of, publish, read, until_copied
+from tests.support.mirrors import (
+    CLICKS,
+    DEADLINE_S,
+    Site,
+    batch_at,
+    make,
+    mirroring_of,
+    publish,
+    put,
+    read,
+    until_copied,
+)
 from tests.support.request_deaths import dies_at
 
 OTHER = TopicPartition("clicks", 1)
@@ -151,9 +164,26 @@ async def test_copies_that_cannot_be_compared_are_saved_whole(
     async def cannot(*_args: object) -> bool:
         return False
 
-    monkeypatch.setattr("pipeline.mirror.failover.failback.can_sum_ranges", cannot)
+    for name in ("can_sum_ranges", "can_sum_contents"):
+        monkeypatch.setattr(f"pipeline.mirror.failover.failback.{name}", cannot)
     done = await reverse(site, tmp_path / "saved")
     assert [value for _, _, value in saved_values(tmp_path / "saved", done)] == [b"a", b"b", b"lost", b"tail"]
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+async def test_recompressed_copies_are_compared_by_contents(site: Site, tmp_path: Path, is_changed: bool) -> None:
+    values = [b"GET /pages/%d " % number * 100 for number in range(3)]
+    await make(site.east)
+    await publish(site.east, *values[: 2 if is_changed else 3])
+    async with site.mirroring(compression_type="zstd"):
+        await until_copied(site.hub, CLICKS, *values[: 2 if is_changed else 3])
+    if is_changed:
+        await publish(site.east, values[2])
+        await put(site.hub, bytes(recompressed(memoryview(batch_at(2, values[0])), Codec.ZSTD).data))
+    await Promoter(site.hub, clock=clock, timeout_s=DEADLINE_S).promote("clicks")
+    await publish(site.east, b"tail")
+    done = await reverse(site, tmp_path / "saved")
+    assert [(each.first, each.end) for each in done.ranges] == [(0, 4) if is_changed else (3, 4)]
 
 
 async def test_nothing_is_deleted_unless_all_is_known(site: Site, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Comparison of two sides in memory: every difference is found, nothing else, whatever a broker sums at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -9,27 +10,39 @@ from hypothesis import strategies as st
 from pipeline.client.admin.range_sums import PartitionSums
 from pipeline.errors import PipelineError
 from pipeline.mirror.verification import comparison
-from pipeline.mirror.verification.comparison import COMPACTED, DELETED, Comparer, DifferenceKind
+from pipeline.mirror.verification.comparison import COMPACTED, DELETED, NOT_OPENED, Comparer, DifferenceKind
 from pipeline.mirror.verification.sides import RangeGoneError
-from pipeline.records.batch_sums import NO_BATCHES, BatchSums
+from pipeline.records.batch_sums import NO_BATCHES, BatchSums, SumKind
 
 Batch = tuple[int, int, int]
 """First and last offset, and what is in the batch."""
 
 
 class MemorySide:
-    """A side whose broker sums at most so many batches at a time."""
+    """A side whose broker sums at most so many batches at a time. `recoded` are batches in another codec."""
 
-    def __init__(self, batches: Sequence[Batch], at_once: int = 3, *, clean_offset: int | None = 0) -> None:
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        at_once: int = 3,
+        *,
+        clean_offset: int | None = 0,
+        recoded: Collection[Batch] = (),
+        sums_contents: bool = True,
+    ) -> None:
         self.batches = list(batches)
+        self.recoded = frozenset(recoded)
+        self.sums_contents = sums_contents
+        self.opened = 0
         self.at_once = at_once
         self.clean_offset = clean_offset
         self.start = 0
         self.damaged: range = range(0)
         self.asked = 0
 
-    async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+    async def sums(self, from_offset: int, up_to_offset: int, kind: SumKind = SumKind.HEADERS) -> PartitionSums:
         self.asked += 1
+        assert self.sums_contents or kind is SumKind.HEADERS
         if from_offset < self.start:
             raise RangeGoneError("gone")
         sums, at, left = NO_BATCHES, from_offset, self.at_once
@@ -44,11 +57,17 @@ class MemorySide:
                 continue
             left -= 1
             at = last + 1
+            self.opened += kind is SumKind.CONTENTS
+            covered = {
+                SumKind.HEADERS: (first, last, content, (first, last, content) in self.recoded),
+                SumKind.FRAMES: (first, last),
+                SumKind.CONTENTS: (first, last, content),
+            }[kind]
             sums += BatchSums(
                 batches=1,
                 records=last - first + 1,
-                size_bytes=content,
-                digest=hash((first, last, content)) % 2**63,
+                size_bytes=0 if kind is SumKind.FRAMES else content,
+                digest=hash((kind, covered)) % 2**63,
                 first_offset=first,
                 last_offset=last,
             )
@@ -85,26 +104,52 @@ def log_of(widths: Sequence[tuple[int, int, int]]) -> list[Batch]:
 logs = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 2)), max_size=30).map(log_of)
 
 
-@given(log=logs, data=st.data())
-async def test_each_difference_is_found_and_nothing_else(log: list[Batch], data: st.DataObject) -> None:
-    lost = data.draw(st.sets(st.sampled_from(log))) if log else set()
-    changed = data.draw(st.sets(st.sampled_from(log))) - lost if log else set()
-    extra = data.draw(st.sets(st.sampled_from(log))) - lost - changed if log else set()
-    end = log[-1][1] + 1 if log else 0
-    source = MemorySide([batch for batch in log if batch not in extra], data.draw(st.integers(1, 8)))
-    replica = MemorySide(
-        [
-            (first, last, content + 10 * ((first, last, content) in changed))
-            for first, last, content in log
-            if (first, last, content) not in lost
-        ],
-        data.draw(st.integers(1, 8)),
-    )
-    found = await compared(source, replica, end)
+@dataclass
+class Pair:
+    """Two sides, and the batches by which they differ."""
+
+    source: MemorySide
+    replica: MemorySide
+    end: int
+    lost: set[Batch]
+    changed: set[Batch]
+    extra: set[Batch]
+    recoded: set[Batch]
+    """Batches of the replica in another codec; some of them have other contents, too."""
+
+
+@st.composite
+def pairs(draw: st.DrawFn, *, sums_contents: bool = True) -> Pair:
+    log = draw(logs)
+    some = st.sets(st.sampled_from(log)) if log else st.just(set[Batch]())
+    lost = draw(some)
+    changed = draw(some) - lost
+    extra = draw(some) - lost - changed
+    at_once = st.integers(1, 8)
+    held = [
+        (first, last, content + 10 * ((first, last, content) in changed))
+        for first, last, content in log
+        if (first, last, content) not in lost
+    ]
+    recoded = draw(st.sets(st.sampled_from(held))) if held else set()
+    source = MemorySide([batch for batch in log if batch not in extra], draw(at_once))
+    replica = MemorySide(held, draw(at_once), recoded=recoded, sums_contents=sums_contents)
+    return Pair(source, replica, log[-1][1] + 1 if log else 0, lost, changed, extra, recoded)
+
+
+@given(pair=pairs())
+async def test_each_difference_is_found_and_nothing_else(pair: Pair) -> None:
+    found = await compared(pair.source, pair.replica, pair.end)
     limit = comparison.MAX_LISTED
-    assert found.is_different == bool(lost | changed | extra)
+    differing = pair.lost | pair.changed | pair.extra
+    assert found.is_different == bool(differing)
     if len(found.differences) < limit:
-        by_kind = {DifferenceKind.MISSING: lost, DifferenceKind.EXTRA: extra, DifferenceKind.OTHER: changed}
+        log = {*pair.source.batches, *pair.extra}
+        by_kind = {
+            DifferenceKind.MISSING: pair.lost,
+            DifferenceKind.EXTRA: pair.extra,
+            DifferenceKind.OTHER: pair.changed,
+        }
         for kind, batches in by_kind.items():
             covered = [each for each in found.differences if each.kind is kind]
             listed = {
@@ -114,11 +159,46 @@ async def test_each_difference_is_found_and_nothing_else(log: list[Batch], data:
                 if each.first_offset <= batch[0] <= batch[1] <= each.last_offset
             }
             assert listed >= batches
-            assert not listed & ({*log} - lost - changed - extra)
+            assert not listed & (log - differing)
             counted = [each.source if kind is not DifferenceKind.EXTRA else each.replica for each in covered]
             assert sum(sums.batches for sums in counted) == len(batches)
-    assert found.compared.batches == len(source.batches)
+    assert found.compared.batches == len(pair.source.batches)
+    assert found.compared.size_bytes == sum(content for _, _, content in pair.source.batches)
     assert found.uncompared == []
+    assert found.by_contents >= len(pair.recoded & {*pair.source.batches})
+    if not (pair.recoded or pair.changed):
+        assert pair.source.opened == pair.replica.opened == found.by_contents == 0
+
+
+@given(pair=pairs(sums_contents=False))
+async def test_without_contents_batches_of_other_bytes_are_never_equal(pair: Pair) -> None:
+    found = await compared(pair.source, pair.replica, pair.end)
+    assert found.is_different == bool(pair.lost | pair.extra)
+    assert {each.reason for each in found.uncompared} <= {NOT_OPENED}
+    for first, last, _ in pair.recoded - pair.extra:
+        assert found.is_different or any(
+            each.from_offset <= first <= last < each.up_to_offset for each in found.uncompared
+        )
+    assert found.by_contents == pair.source.opened == 0
+
+
+async def test_only_ranges_of_recompressed_batches_are_opened() -> None:
+    log = [(number, number, 1) for number in range(1000)]
+    source, replica = MemorySide(log, 100), MemorySide(log, 100, recoded=log[250:270])
+    found = await compared(source, replica, 1000)
+    assert (found.is_different, found.uncompared, found.by_contents) == (False, [], 100)
+    assert (source.opened, replica.opened) == (100, 100)
+
+
+async def test_recompressed_batches_of_a_log_of_unknown_compaction_are_compared() -> None:
+    log = [(number, number, 1) for number in range(9)]
+    found = await compared(MemorySide(log, clean_offset=None), MemorySide(log, recoded=log), 9)
+    assert (found.by_contents, found.uncompared, found.differences) == (9, [], [])
+    other = [*log[:4], (4, 4, 2), *log[5:]]
+    found = await compared(MemorySide(log, clean_offset=None), MemorySide(other, recoded=other), 9)
+    (skipped,) = found.uncompared
+    assert (skipped.from_offset, skipped.up_to_offset, skipped.reason) == (3, 6, COMPACTED)
+    assert found.by_contents == 6
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
@@ -142,10 +222,10 @@ async def test_offsets_that_may_have_been_compacted_are_not_compared() -> None:
 
 async def test_a_compaction_meanwhile_makes_no_difference() -> None:
     class Compacted(MemorySide):
-        async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+        async def sums(self, from_offset: int, up_to_offset: int, kind: SumKind = SumKind.HEADERS) -> PartitionSums:
             if self.asked == 2:
                 self.batches, self.clean_offset = self.batches[10:], 10
-            return await super().sums(from_offset, up_to_offset)
+            return await super().sums(from_offset, up_to_offset, kind)
 
     log = [(number, number, 1) for number in range(20)]
     found = await compared(MemorySide(log), Compacted(log), 20)
@@ -163,10 +243,10 @@ async def test_a_different_range_of_a_log_of_unknown_compaction_is_not_compared(
 
 async def test_records_that_retention_deletes_meanwhile_are_no_difference() -> None:
     class Deleting(MemorySide):
-        async def sums(self, from_offset: int, up_to_offset: int) -> PartitionSums:
+        async def sums(self, from_offset: int, up_to_offset: int, kind: SumKind = SumKind.HEADERS) -> PartitionSums:
             if self.asked == 3:
                 self.start = 11
-            return await super().sums(from_offset, up_to_offset)
+            return await super().sums(from_offset, up_to_offset, kind)
 
     log = [(number, number, 1) for number in range(20)]
     found = await compared(MemorySide(log), Deleting(log), 20)

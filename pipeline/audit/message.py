@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
-from pipeline.records.tally import Counts
+from pipeline.records.compression import Codec
+from pipeline.records.tally import CodecCounts, Counts
 
 AUDIT_TOPIC = "_audit"
 MESSAGE_VERSION = 2
@@ -111,6 +112,13 @@ def encode_audit_event(event: AuditEvent) -> bytes:
         "window_ms": event.window_ms,
         "windows": [[start, c.records, c.bytes, c.batches, c.crc_sum] for start, c in sorted(event.windows.items())],
     }
+    codecs = [
+        [start, counts.codecs.header_sum, *counts.codecs.batches]
+        for start, counts in sorted(event.windows.items())
+        if counts.codecs is not None
+    ]
+    if codecs:
+        document["codecs"] = codecs
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -120,6 +128,11 @@ def decode_audit_event(value: bytes) -> AuditEvent:
         document = json.loads(value)
         if document["version"] != MESSAGE_VERSION:
             raise AuditMessageError(f"monitoring event of version {document['version']}; expected {MESSAGE_VERSION}")
+        codecs = {
+            int(start): CodecCounts(int(header_sum), tuple(map(int, batches)))
+            for start, header_sum, *batches in document.get("codecs", ())  # older programs do not count them
+            if len(batches) == len(Codec)
+        }
         return AuditEvent(
             source=AuditSource(
                 tier=Tier(document["tier"]),
@@ -133,7 +146,7 @@ def decode_audit_event(value: bytes) -> AuditEvent:
             created_ms=int(document["created_ms"]),
             window_ms=int(document["window_ms"]),
             windows={
-                int(start): Counts(int(records), int(size), int(batches), int(crc_sum))
+                int(start): Counts(int(records), int(size), int(batches), int(crc_sum), codecs.get(int(start)))
                 for start, records, size, batches, crc_sum in document["windows"]
             },
         )

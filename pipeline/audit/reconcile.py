@@ -8,6 +8,9 @@ Between producers and broker there are no offsets to compare; there both tiers g
 A replica that should catch up, but has reported nothing new for `pending_max_ms`, counts as stopped: records that it
 lacks, and that have been live for as long, are missing (a recreated source topic, for example).
 Loads have no such bound: records that no load has reached stay under way.
+Equally many records and batches of other bytes are recompressed, and not changed, if the fields that producers set in
+the headers are the same, and only one codec has more batches than before: any at a live broker (`compression.type` of
+its topic), zstd with fewer bytes in all at a replica (that of the mirror).
 Records that a replica lacks are explained if the mirror's ledger of gaps has exactly as many offsets of the partition.
 With one record more or less, all of them stay missing.
 """
@@ -21,6 +24,7 @@ from itertools import pairwise
 from pipeline.audit.ledger import NEVER_REPORTED, Ledger, TierCounts
 from pipeline.audit.message import Tier, is_audited
 from pipeline.model import TopicPartition
+from pipeline.records.compression import Codec
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts
 
 
@@ -28,6 +32,7 @@ class Status(StrEnum):
     """Result of a comparison, from best to worst."""
 
     EXACT = "exact"
+    RECOMPRESSED = "recompressed"
     EXPLAINED = "explained"
     PENDING = "pending"
     CHANGED = "changed"
@@ -83,6 +88,11 @@ class Finding:
                 what = f"{self.records} records that were {self.after} are missing, as the mirror's ledger of gaps says"
             case Status.EXTRA:
                 what = f"{self.records} records more than were {self.after}"
+            case Status.RECOMPRESSED:
+                what = (
+                    f"as many records and batches as were {self.after}, with the same headers, in another codec; their "
+                    "contents were not compared"
+                )
             case Status.PENDING:
                 what = f"{self.records} records that were {self.after} have not come yet"
             case _:
@@ -213,7 +223,7 @@ def _compare(
                 hour_ms=hour,
                 after=after,
                 at=at,
-                status=Status.PENDING if under_way else _judge(before.counts, now.counts),
+                status=Status.PENDING if under_way else _judge(before.counts, now.counts, at),
                 records=abs(before.counts.records - now.counts.records),
             )
         )
@@ -231,7 +241,22 @@ def _explain(differences: Sequence[Finding], deleted_offsets: int) -> list[Findi
     return [replace(found, status=Status.EXPLAINED) if found in missing else found for found in differences]
 
 
-def _judge(before: Counts, now: Counts) -> Status:
+def _judge(before: Counts, now: Counts, at: Stage) -> Status:
     if now.records < before.records:
         return Status.MISSING
-    return Status.EXTRA if now.records > before.records else Status.CHANGED
+    if now.records > before.records:
+        return Status.EXTRA
+    return Status.RECOMPRESSED if _is_recompressed(before, now, at) else Status.CHANGED
+
+
+def _is_recompressed(before: Counts, now: Counts, at: Stage) -> bool:
+    """True if the batches are the same by all that is known of them, and some came into one other codec."""
+    if before.codecs is None or now.codecs is None or before.batches != now.batches:
+        return False
+    if before.codecs.header_sum != now.codecs.header_sum:
+        return False
+    codecs = zip(Codec, before.codecs.batches, now.codecs.batches, strict=True)
+    gained = [codec for codec, old, new in codecs if new > old]
+    if at is Stage.REPLICA:
+        return gained == [Codec.ZSTD] and now.bytes < before.bytes
+    return len(gained) == 1

@@ -91,6 +91,12 @@ def render(document: dict[str, Any], topic: str | None = None) -> str:
     explained = sum(hour["status"] == "explained" for hour in hours)
     nothing = "No counts yet." if topic is None else f"No counts yet for topic {topic}."
     lines.append(f"{exact} of {len(hours)} hours exact." if hours else nothing)
+    recompressed = sum(hour["status"] == "recompressed" for hour in hours)
+    if recompressed:
+        lines.append(
+            f"{recompressed} hours are recompressed: records, batches and headers are equal. `pipeline mirror verify` "
+            "compares the contents of replicas."
+        )
     if explained:
         lines.append(f"{explained} hours lack records as the mirror's gaps explain: see `pipeline mirror gaps`.")
     if not document["complete"]:

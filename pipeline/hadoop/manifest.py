@@ -17,6 +17,7 @@ from typing import Any, Self
 from pipeline.errors import PipelineError
 from pipeline.records.tally import NOTHING, Counts
 
+_COUNTED = ("records", "bytes", "batches", "crc_sum")
 VERSION = 1
 
 WindowKey = tuple[int, int]
@@ -98,7 +99,7 @@ class Manifest:
         document = asdict(self)
         document["offsets"] = {str(partition): offset for partition, offset in sorted(self.offsets.items())}
         document["counts"] = [
-            {"partition": partition, "window_start_ms": start, **asdict(counts)}
+            {"partition": partition, "window_start_ms": start, **{name: getattr(counts, name) for name in _COUNTED}}
             for (partition, start), counts in sorted(self.counts.items())
         ]
         parts = []

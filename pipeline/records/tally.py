@@ -4,19 +4,63 @@ A batch belongs to the window of its base timestamp, the creation time of its fi
 compaction ever rewrites. So every tier files a batch under the same window from its header alone (paper section 4).
 """
 
-from dataclasses import dataclass
-from typing import Self
+import struct
+from dataclasses import dataclass, field
+from operator import add
+from typing import NamedTuple, Self
+
+from crc32c import crc32c
 
 from pipeline.records.batch import BatchHeader
+from pipeline.records.compression import Codec
 
 DEFAULT_WINDOW_MS = 600_000
 HOUR_MS = 3_600_000
 CRC_SUM_MODULUS = 1 << 64
+_OF_BROKERS = 0x0F
+"""Attribute bits that a broker may change when it appends: codec, timestamp type."""
+_OF_PRODUCERS = struct.Struct(">hiqqhii")
+_ONE_OF_CODEC = tuple(tuple(int(codec is each) for each in Codec) for codec in Codec)
 
 
 def window_start(timestamp_ms: int, window_ms: int) -> int:
     """Return the start of the window of `timestamp_ms`. Windows begin at multiples of `window_ms` since 1970 UTC."""
     return timestamp_ms - timestamp_ms % window_ms
+
+
+class CodecCounts(NamedTuple):
+    """Number of batches by codec, and what recompression leaves as it was.
+
+    `header_sum` is the sum, modulo 2**64, of a CRC-32C of those fields of each header that neither brokers nor
+    recompression change: number of records, base timestamp, producer and sequence number.
+    """
+
+    header_sum: int
+    batches: tuple[int, ...]
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> Self | None:
+        """Return the counts of one batch; None for a codec that Kafka does not know."""
+        number = header.attributes & 0x07
+        if number >= len(_ONE_OF_CODEC):
+            return None
+        fields = _OF_PRODUCERS.pack(
+            header.attributes & ~_OF_BROKERS,
+            header.last_offset_delta,
+            header.base_timestamp,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.record_count,
+        )
+        return cls(crc32c(fields), _ONE_OF_CODEC[number])
+
+    def plus(self, other: "CodecCounts | None") -> "CodecCounts | None":
+        """Return the counts of both; None if one is not known."""
+        if other is None:
+            return None
+        total = (self.header_sum + other.header_sum) % CRC_SUM_MODULUS
+        return CodecCounts(total, tuple(map(add, self.batches, other.batches)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +75,13 @@ class Counts:
     bytes: int
     batches: int
     crc_sum: int
+    codecs: CodecCounts | None = field(default=None, compare=False)
+    """None if not counted: by loads, and by programs of before these counts."""
 
     @classmethod
     def of(cls, header: BatchHeader) -> Self:
         """Return the counts of one batch, from its header."""
-        return cls(header.record_count, header.size_bytes, 1, header.crc)
+        return cls(header.record_count, header.size_bytes, 1, header.crc, CodecCounts.of(header))
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
@@ -43,7 +89,8 @@ class Counts:
             self.bytes + other.bytes,
             self.batches + other.batches,
             (self.crc_sum + other.crc_sum) % CRC_SUM_MODULUS,
+            None if self.codecs is None else self.codecs.plus(other.codecs),
         )
 
 
-NOTHING = Counts(0, 0, 0, 0)
+NOTHING = Counts(0, 0, 0, 0, CodecCounts(0, (0,) * len(Codec)))

@@ -22,7 +22,11 @@ from pipeline.audit.message import (
 )
 from pipeline.audit.reconcile import HourReport, Route, Stage, Status, reconcile
 from pipeline.model import TopicPartition
-from pipeline.records.tally import HOUR_MS, NOTHING, Counts
+from pipeline.records.batch import read_header
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.recompression import recompressed
+from pipeline.records.tally import HOUR_MS, NOTHING, CodecCounts, Counts
 
 EAST = TopicPartition("clicks", 0)
 HUB = TopicPartition("clicks", 3)
@@ -128,6 +132,103 @@ def test_a_difference_is_named_where_it_arises(
 def test_a_lost_and_a_doubled_record_do_not_cancel_out() -> None:
     (hour,) = report(*whole_way(hub=Counts(10, 1000, 2, 76)))
     assert hour.status is Status.CHANGED
+
+
+PLAIN = replace(FULL, codecs=CodecCounts(5, (1, 0, 1, 0, 0)))
+PACKED = Counts(10, 500, 2, 99, CodecCounts(5, (0, 0, 0, 0, 2)))
+UNCOMPRESSED = replace(FULL, codecs=CodecCounts(5, (2, 0, 0, 0, 0)))
+IN_LZ4 = replace(PACKED, codecs=CodecCounts(5, (0, 0, 0, 2, 0)))
+
+
+def way_of(produced: Counts, live: Counts, hub: Counts, load: Counts) -> list[AuditEvent]:
+    return [
+        event(Tier.PRODUCER, "east", EAST, produced, instance="p1", revision=1),
+        event(Tier.BROKER, "east", EAST, live),
+        event(Tier.BROKER, "hub", HUB, hub),
+        event(Tier.LOAD, "hub", HUB, load),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "at"),
+    [
+        ((PLAIN, PLAIN, PACKED, replace(PACKED, codecs=None)), Stage.REPLICA),
+        ((PLAIN, PACKED, PACKED, replace(PACKED, codecs=None)), Stage.LIVE),
+        ((PLAIN, IN_LZ4, IN_LZ4, replace(IN_LZ4, codecs=None)), Stage.LIVE),
+        ((PACKED, UNCOMPRESSED, UNCOMPRESSED, replace(UNCOMPRESSED, codecs=None)), Stage.LIVE),
+        (
+            (PLAIN, PLAIN, replace(PACKED, codecs=CodecCounts(5, (0, 0, 1, 0, 1))), replace(PACKED, codecs=None)),
+            Stage.REPLICA,
+        ),
+    ],
+    ids=["by the mirror", "by the live broker", "into any codec there", "into none there", "one of two batches"],
+)
+def test_batches_in_another_codec_are_recompressed(counts: tuple[Counts, Counts, Counts, Counts], at: Stage) -> None:
+    (hour,) = report(*way_of(*counts))
+    assert hour.status is Status.RECOMPRESSED
+    (finding,) = hour.findings
+    assert (finding.at, finding.status, finding.records) == (at, Status.RECOMPRESSED, 0)
+    assert "contents were not compared" in str(finding)
+
+
+@pytest.mark.parametrize(
+    ("hub", "status"),
+    [
+        (replace(PACKED, records=9), Status.MISSING),
+        (replace(PACKED, records=11), Status.EXTRA),
+        (replace(PACKED, batches=1, codecs=CodecCounts(5, (0, 0, 0, 0, 1))), Status.CHANGED),
+        (replace(PACKED, batches=3, codecs=CodecCounts(5, (0, 0, 0, 0, 3))), Status.CHANGED),
+        (replace(PACKED, codecs=CodecCounts(6, (0, 0, 0, 0, 2))), Status.CHANGED),
+        (replace(PACKED, codecs=PLAIN.codecs), Status.CHANGED),
+        (replace(PACKED, codecs=None), Status.CHANGED),
+        (replace(PACKED, bytes=1000), Status.CHANGED),
+        (replace(PACKED, codecs=CodecCounts(5, (0, 1, 0, 0, 1))), Status.CHANGED),
+        (IN_LZ4, Status.CHANGED),
+    ],
+    ids=[
+        *("fewer records", "more records", "fewer batches", "more batches", "other headers", "same codecs", "unknown"),
+        *("not smaller", "two codecs", "a codec that mirrors do not make"),
+    ],
+)
+def test_no_other_difference_of_a_replica_is_recompression(hub: Counts, status: Status) -> None:
+    (hour,) = report(*way_of(PLAIN, PLAIN, hub, replace(hub, codecs=None)))
+    assert [(finding.at, finding.status) for finding in hour.findings] == [(Stage.REPLICA, status)]
+    assert hour.status is status
+
+
+def test_loads_recompress_nothing() -> None:
+    (hour,) = report(*way_of(PLAIN, PLAIN, PLAIN, replace(PACKED, codecs=None)))
+    assert [(finding.at, finding.status) for finding in hour.findings] == [(Stage.LOADED, Status.CHANGED)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from([Codec.NONE, Codec.GZIP, Codec.LZ4])), min_size=2, max_size=8
+    ),
+    st.data(),
+)
+def test_a_lost_and_a_doubled_batch_are_no_recompression(
+    built: Sequence[tuple[int, Codec]], data: st.DataObject
+) -> None:
+    batches, sequence = [], 0
+    for records, codec in built:
+        builder = BatchBuilder(codec, 1 << 20)
+        for _ in range(records):
+            builder.append(None, b"x" * 500, (), HOUR)
+        batches.append(bytes(builder.build(7, 0, sequence)))
+        sequence += records
+    packed = [bytes(recompressed(memoryview(batch), Codec.ZSTD).data) for batch in batches]
+
+    def status(replica: Sequence[bytes]) -> Status:
+        live, hub = (sum((Counts.of(read_header(batch)) for batch in log), NOTHING) for log in (batches, replica))
+        (hour,) = report(event(Tier.BROKER, "east", EAST, live), event(Tier.BROKER, "hub", HUB, hub))
+        return hour.status
+
+    assert status(packed) is Status.RECOMPRESSED
+    assert status(batches) is Status.EXACT
+    lost, doubled = data.draw(st.permutations(range(len(packed))))[:2]
+    other = [packed[doubled] if number == lost else batch for number, batch in enumerate(packed)]
+    assert status(other) not in (Status.EXACT, Status.RECOMPRESSED)
 
 
 def test_a_loss_in_a_past_hour_is_definite_while_traffic_goes_on() -> None:
@@ -248,6 +349,12 @@ counts_values = st.builds(
     bytes=st.integers(0, 2**50),
     batches=st.integers(0, 2**30),
     crc_sum=st.integers(0, 2**64 - 1),
+    codecs=st.none()
+    | st.builds(
+        CodecCounts,
+        header_sum=st.integers(0, 2**64 - 1),
+        batches=st.tuples(*[st.integers(0, 2**30)] * len(Codec)),
+    ),
 )
 
 
@@ -273,7 +380,10 @@ def test_events_survive_the_wire(
         window_ms=WINDOW_MS,
         windows=windows,
     )
-    assert decode_audit_event(encode_audit_event(original)) == original
+    decoded = decode_audit_event(encode_audit_event(original))
+    assert decoded == original
+    codecs, expected = ({start: each.codecs for start, each in found.items()} for found in (decoded.windows, windows))
+    assert codecs == expected
 
 
 def test_an_old_event_is_read_and_written_again_byte_by_byte() -> None:

@@ -49,6 +49,8 @@ DEFAULT = Flow("MirrorMaker 2, default", KAFKA, KAFKA)
 TUNED = Flow("MirrorMaker 2, tuned", KAFKA, KAFKA)
 FROM_KAFKA = Flow("Apache Kafka to ours", KAFKA, OURS)
 OWN = Flow("ours to ours", OURS, OURS)
+RECOMPRESSING = Flow("ours to ours, recompressed to zstd", OURS, OURS)
+"""Runs beside OWN, with data that are not zstd."""
 PEERS = {FROM_KAFKA: (TUNED, DEFAULT), OWN: (TUNED,)}
 """Flows of our mirror, each with those that it is compared with."""
 
@@ -116,7 +118,7 @@ class Comparison:
             ours=ours,
             peer="" if self.peer is None else self.peer.name,
             theirs=theirs,
-            target=None if self.peer is DEFAULT or self._is_alone_with_a_ratio else self._target,
+            target=None if self.peer in (DEFAULT, OWN) or self._is_alone_with_a_ratio else self._target,
             error="; ".join(f"{flow.name}: {errors[flow]}" for flow in flows if flow in errors),
         )
 
@@ -139,7 +141,9 @@ def comparisons(options: Options) -> list[list[Comparison]]:
         if options.quick and (codec == "lz4" or partitions != PARTITIONS[0]):
             continue
         data = Data(codec=codec, partitions=partitions, records=records)
-        peers: Mapping[Flow, tuple[Flow | None, ...]] = {OWN: (None,)} if options.alone else PEERS
+        peers: dict[Flow, tuple[Flow | None, ...]] = {OWN: (None,)} if options.alone else {**PEERS}
+        if codec != "zstd" and partitions == PARTITIONS[0]:
+            peers[RECOMPRESSING] = (OWN,)
         group = [
             Comparison(data, flow, peer, measure)
             for flow, others in peers.items()

@@ -1,10 +1,10 @@
-"""The mirrors: MirrorMaker 2 of Apache Kafka 4.1 with its defaults or tuned, and ours with its defaults."""
+"""The mirrors: MirrorMaker 2 of Apache Kafka 4.1 with its defaults or tuned; ours with its defaults, or with zstd."""
 
 import os
 import sys
 from pathlib import Path
 
-from bench.mirror.flows import DEFAULT, TUNED, Data, Flow
+from bench.mirror.flows import DEFAULT, RECOMPRESSING, TUNED, Data, Flow
 from bench.processes import ServerProcess
 from pipeline.processes import free_port
 from tests.support.jars import Artifact, fetch_jars, java
@@ -25,7 +25,7 @@ def mirror_of(flow: Flow, data: Data, topic: str, bootstraps: tuple[str, str], d
     """The process of a mirror, not running yet. `bootstraps` are those of source and destination."""
     if flow in (DEFAULT, TUNED):
         return _mirror_maker(_tuning(data) if flow is TUNED else {}, topic, bootstraps, directory)
-    return _our_mirror(topic, bootstraps, directory)
+    return _our_mirror(topic, bootstraps, directory, "zstd" if flow is RECOMPRESSING else "producer")
 
 
 def replica_of(flow: Flow, topic: str) -> str:
@@ -67,12 +67,13 @@ def _mirror_maker(tuning: dict[str, object], topic: str, bootstraps: tuple[str, 
     return ServerProcess([*command, str(properties)], 0, directory / "mirror.log")
 
 
-def _our_mirror(topic: str, bootstraps: tuple[str, str], directory: Path) -> ServerProcess:
+def _our_mirror(topic: str, bootstraps: tuple[str, str], directory: Path, compression: str) -> ServerProcess:
     source, destination = bootstraps
     port = free_port()
     config = directory / "mirror.toml"
     config.write_text(
         f'destination.bootstrap.servers = "{destination}"\ntopics = ["{topic}"]\nhttp.listen = "127.0.0.1:{port}"\n'
+        f'compression.type = "{compression}"\n'
         f'[[sources]]\nname = "{SOURCE}"\nbootstrap.servers = "{source}"\n',
         encoding="utf-8",
     )

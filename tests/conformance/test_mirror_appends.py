@@ -190,16 +190,20 @@ async def check_copies(service: MirrorService, source: str, destination: str, *t
         assert await in_thread(seen_in, destination, topic) == await in_thread(seen_in, source, topic)
 
 
-async def test_every_record_of_our_brokers_arrives_once_with_all_its_fields(our_source: str, destination: str) -> None:
+@pytest.mark.parametrize("compression", ["producer", "zstd"])
+async def test_every_record_of_our_brokers_arrives_once_with_all_its_fields(
+    our_source: str, destination: str, compression: str
+) -> None:
     topic = name_of("fields")
     await in_thread(make_topic, our_source, topic)
     await in_thread(publish_history, our_source, topic)
-    async with appending(our_source, destination, topic) as service:
+    async with appending(our_source, destination, topic, **{"compression.type": compression}) as service:
         await check_copies(service, our_source, destination, topic)
 
 
+@pytest.mark.parametrize("compression", ["producer", pytest.param("zstd", marks=pytest.mark.long)])
 async def test_records_of_apache_kafka_arrive_once_without_aborted_transactions(
-    apache_kafka: str, destination: str
+    apache_kafka: str, destination: str, compression: str
 ) -> None:
     """Also those that have the time of the source's append."""
     topic, appended = name_of("transactions"), name_of("append-time")
@@ -207,7 +211,8 @@ async def test_records_of_apache_kafka_arrive_once_without_aborted_transactions(
     await in_thread(lambda: make_topic(apache_kafka, appended, message_timestamp_type="LogAppendTime"))
     await in_thread(publish_history, apache_kafka, appended)
     await in_thread(publish_transactions, apache_kafka, topic)
-    async with appending(apache_kafka, destination, topic, appended) as service:
+    settings = {"compression.type": compression}
+    async with appending(apache_kafka, destination, topic, appended, **settings) as service:
         await check_copies(service, apache_kafka, destination, topic, appended)
         await in_thread(publish_history, apache_kafka, topic)
         await in_thread(publish_transactions, apache_kafka, topic)

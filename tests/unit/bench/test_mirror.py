@@ -6,11 +6,22 @@ from pathlib import Path
 
 from bench.lines import log_bytes, log_lines
 from bench.mirror.delays import rows_of
-from bench.mirror.flows import DEFAULT, FROM_KAFKA, OWN, RECORDS, TUNED, Copied, Data, comparisons, flows_of
+from bench.mirror.flows import (
+    DEFAULT,
+    FROM_KAFKA,
+    OWN,
+    RECOMPRESSING,
+    RECORDS,
+    TUNED,
+    Copied,
+    Data,
+    comparisons,
+    flows_of,
+)
 from bench.mirror.mirrors import mirror_of
 from bench.report import Options
 from pipeline.cli.terminal.settings import read_settings
-from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.config import CompressionType, MirrorConfig
 
 DATA = Data(codec="none", partitions=4, records=10)
 COPIED = Copied(payload=200, mirror_cpu=2, all_cpu=5, peak_rss=100, first_record=0.9)
@@ -21,8 +32,12 @@ def test_a_full_run_has_every_codec_number_of_partitions_flow_and_figure() -> No
     assert len(groups) == 3 * 2
     assert {each.data.records for group in groups for each in group} == {RECORDS}
     for group in groups:
-        assert len(group) == 3 * 5
-        assert set(flows_of(group)) == {FROM_KAFKA, OWN, TUNED, DEFAULT}
+        data = group[0].data
+        is_recompressed = data.codec != "zstd" and data.partitions == 4
+        assert len(group) == (3 + is_recompressed) * 5
+        assert set(flows_of(group)) == {FROM_KAFKA, OWN, TUNED, DEFAULT} | (
+            {RECOMPRESSING} if is_recompressed else set()
+        )
 
 
 def test_only_flows_that_selected_rows_compare_are_run() -> None:
@@ -30,6 +45,17 @@ def test_only_flows_that_selected_rows_compare_are_run() -> None:
     assert flows_of(group) == [OWN, TUNED]
     [group] = comparisons(Options(rows="zstd, 64 partitions, ours to ours: payload", alone=True))
     assert flows_of(group) == [OWN]
+
+
+def test_recompression_runs_beside_our_own_copy_without_a_target(tmp_path: Path) -> None:
+    [group] = comparisons(Options(rows="none, 4 partitions, .*recompressed.*payload", alone=True))
+    assert flows_of(group) == [RECOMPRESSING, OWN]
+    (row,) = group
+    assert row.row({RECOMPRESSING: [COPIED], OWN: [replace(COPIED, payload=400)]}, {}).ratio == 0.5
+    assert row.row({RECOMPRESSING: [COPIED], OWN: [COPIED]}, {}).target is None
+    mirror_of(RECOMPRESSING, DATA, "lines", ("127.0.0.1:1", "127.0.0.1:2"), tmp_path)
+    config = MirrorConfig.from_settings(read_settings(tmp_path / "mirror.toml"))
+    assert config.compression_type is CompressionType.ZSTD
 
 
 def test_a_quick_run_has_a_tenth_of_the_records_and_less_data() -> None:

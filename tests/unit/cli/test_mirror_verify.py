@@ -71,6 +71,23 @@ async def test_equal_replicas_end_with_0_and_different_ones_with_1(site: Site, c
     assert partition["differences"][0]["kind"] == "extra at the replica"
 
 
+async def test_recompressed_replicas_end_with_0_and_a_line(site: Site, config: Path) -> None:
+    values = [b"GET /pages/%d HTTP/1.1 " % number * 40 for number in range(3)]
+    await publish(site.east, *values)
+    async with mirroring_of(site.hub, None, {"compression_type": "zstd"}, east=site.east):
+        await until_copied(site.hub, CLICKS, *VALUES, *values)
+    code, out, err = await run(config)
+    assert (code, err) == (0, "")
+    _, line, remark = out.splitlines()
+    assert line.endswith("equal")
+    assert "east/clicks-0: contents of" in remark
+    await publish(site.east, values[0])
+    await put(site.hub, batch_at(23, values[1]))
+    code, out, _ = await run(config)
+    assert code == EXIT_FAILED
+    assert "east/clicks-0: offsets 23 to 23: other content" in out
+
+
 async def test_what_cannot_be_compared_ends_with_5(site: Site, config: Path, settings: str) -> None:
     code, out, err = await run(config, "nowhere")
     assert (code, out) == (EXIT_NOT_COMPARED, "")
@@ -107,6 +124,7 @@ def test_each_difference_and_each_reason_has_a_line() -> None:
         "reason": "broker 1\x1b is gone",
         "differences": [{**difference, "source": {"batches": 2, "records": 6, "bytes": 700}, "replica": nothing}],
         "more_differences": 1,
+        "batches_by_contents": 1,
         "not_compared": [{"from_offset": 0, "up_to_offset": 4, "reason": "compacted"}],
     }
     assert details_of(document) == [
@@ -114,5 +132,6 @@ def test_each_difference_and_each_reason_has_a_line() -> None:
         "east/clicks-3: offsets 4 to 9: missing at the replica: source 6 records in 700 bytes and 2 batches, "
         "replica nothing",
         "east/clicks-3: 1 more difference",
+        "east/clicks-3: contents of 1 batch were compared, and not bytes, which differ by recompression",
         "east/clicks-3: offsets 0 to 3: not compared: compacted",
     ]

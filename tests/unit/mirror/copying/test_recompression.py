@@ -1,24 +1,39 @@
 """Recompression of a flow's batches: other bytes, the same records, and a comparison that knows it."""
 
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
+import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.cluster.config import IsolationLevel, ProducerConfig
+from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.producer import open_producer
+from pipeline.mirror.config import CompressionType
+from pipeline.mirror.copying.copies import PartitionCopy
+from pipeline.mirror.copying.destination import Appended, ReplicaPlace
+from pipeline.mirror.copying.divergence import LastBatches
+from pipeline.mirror.copying.recompression import RecompressingDestination
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.epochs import SourceEpochs
+from pipeline.mirror.journals.table import Assignment, SourcePartition
+from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
-from pipeline.records.batch import BatchHeader, iterate_headers, read_header, write_header
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header, write_header
 from pipeline.records.batch_sums import frame_of
 from pipeline.records.compression import Codec
 from pipeline.records.recompression import recompressed
 from pipeline.records.record import iterate_records
+from tests.support.bombs import batch_of
 from tests.support.brokers import clock
 from tests.support.copies import read_logs
+from tests.support.loop_steps import measured_steps
 from tests.support.mirrors import (
     CLICKS,
     Site,
@@ -162,6 +177,84 @@ async def test_the_replica_s_own_compression_type_changes_no_copy(site: Site, se
     assert header.codec is (Codec.ZSTD if settings else Codec.NONE)
 
 
+class Taking:
+    """A destination in memory, which takes what is appended."""
+
+    isolation = IsolationLevel.READ_UNCOMMITTED
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[TopicPartition, bytes]] = []
+
+    async def open(self) -> None:
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+    async def locate(self, copy: PartitionCopy) -> ReplicaPlace:
+        raise NotImplementedError
+
+    async def append(self, due: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> Mapping[TopicPartition, Appended]:
+        self.taken += [(copy.source, bytes(batches.data)) for copy, batches in due]
+        return {copy.source: Appended(replica_end=batches.next_offset) for copy, batches in due}
+
+    async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int, /) -> LastBatches:
+        raise NotImplementedError
+
+
+def fetched(number: int, data: bytes) -> tuple[PartitionCopy, FetchedBatches]:
+    partition = TopicPartition("clicks", number)
+    source = SourcePartition(cluster="east", partition=partition, topic_id=UUID(int=1))
+    copy = PartitionCopy(Assignment(source=source, replica=partition), position=0)
+    end = headers_of(data)[-1].next_offset
+    batches = FetchedBatches(
+        topic_partition=partition,
+        data=memoryview(data),
+        position=0,
+        next_offset=end,
+        high_watermark=end,
+        log_start_offset=0,
+    )
+    return copy, batches
+
+
+def recompressing(taking: Taking) -> RecompressingDestination:
+    metrics = MirrorMetrics(CollectorRegistry())
+    return RecompressingDestination(taking, lambda _source, _topic: CompressionType.ZSTD, metrics)
+
+
+async def test_the_event_loop_opens_nothing_and_the_order_stays() -> None:
+    texts = [Random(number).randbytes(400_000).hex().encode() for number in range(12)]
+    batches = [in_codec(batch_at(2 * number, text, b"last"), Codec.GZIP) for number, text in enumerate(texts)]
+    due = [fetched(number, b"".join(batches[number::3])) for number in range(3)]
+    taking = Taking()
+    with measured_steps() as steps:
+        results = await recompressing(taking).append(due)
+    assert steps.longest_s < 0.05  # the whole takes several times as long
+    assert [partition for partition, _ in taking.taken] == [copy.source for copy, _ in due] == list(results)
+    for (_, before), (_, after) in zip(due, taking.taken, strict=True):
+        assert {header.codec for header in headers_of(after)} == {Codec.ZSTD}
+        assert list(iterate_records(after)) == list(iterate_records(before.data))
+        assert results[before.topic_partition].replica_end == before.next_offset
+
+
+async def test_a_copy_that_ends_while_its_batches_are_recompressed_is_not_appended() -> None:
+    due = [fetched(number, in_codec(batch_at(0, words(number) * 2000), Codec.GZIP)) for number in range(2)]
+    taking = Taking()
+    results: list[Mapping[TopicPartition, Appended]] = []
+
+    async def append() -> None:
+        results.append(await recompressing(taking).append(due))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(append)
+        await trio.testing.wait_all_tasks_blocked()
+        assert taking.taken == []
+        due[0][0].position = None
+    assert [partition.partition for partition, _ in taking.taken] == [1]
+    assert list(results[0]) == [due[1][0].source]
+
+
 async def forget_epochs(site: Site) -> None:
     """Have the hub remember an epoch that the source does not know, so that the last batches are compared."""
     journal = EpochJournal(site.hub, clock=clock, rng=Random(1))
@@ -188,6 +281,10 @@ def packed(batch: bytes) -> bytes:
     made = bytes(recompressed(memoryview(batch), Codec.ZSTD).data)
     assert made != batch
     return made
+
+
+def in_codec(batch: bytes, codec: Codec) -> bytes:
+    return bytes(batch_of(batch[HEADER_SIZE:], read_header(batch), codec))
 
 
 def with_header(batch: bytes, **fields: int) -> bytes:

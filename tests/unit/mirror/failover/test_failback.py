@@ -19,15 +19,16 @@ from pipeline.log.files import DiskFiles
 from pipeline.mirror.failover.failback import ReversalError, ReversedTopic, Reverser, ranges_to_save
 from pipeline.mirror.failover.promotion import Promoter
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.records.batch import HEADER_SIZE, iterate_headers
 from pipeline.records.compression import Codec
-from pipeline.records.recompression import recompressed
 from pipeline.records.record import iterate_records
+from tests.support.bombs import batch_of
 from tests.support.brokers import clock
+from tests.support.copies import read_logs
 from tests.support.mirrors import (
     CLICKS,
     DEADLINE_S,
     Site,
-    batch_at,
     make,
     mirroring_of,
     publish,
@@ -179,7 +180,11 @@ async def test_recompressed_copies_are_compared_by_contents(site: Site, tmp_path
         await until_copied(site.hub, CLICKS, *values[: 2 if is_changed else 3])
     if is_changed:
         await publish(site.east, values[2])
-        await put(site.hub, bytes(recompressed(memoryview(batch_at(2, values[0])), Codec.ZSTD).data))
+        log = (await read_logs(site.east, [CLICKS]))[CLICKS]
+        start, header = list(iterate_headers(log))[-1]
+        payload = log[start + HEADER_SIZE :]
+        payload[-2] ^= 1
+        await put(site.hub, bytes(batch_of(bytes(payload), header, Codec.ZSTD)))
     await Promoter(site.hub, clock=clock, timeout_s=DEADLINE_S).promote("clicks")
     await publish(site.east, b"tail")
     done = await reverse(site, tmp_path / "saved")

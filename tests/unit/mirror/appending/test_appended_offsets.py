@@ -10,6 +10,7 @@ import trio
 
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.appending import appended_offsets
 from pipeline.mirror.appending.appended_offsets import LATE_S
@@ -210,7 +211,7 @@ async def test_mirrors_that_die_while_one_locates_what_the_other_one_appends_lea
     values = [b"%d" % number for number in range(12)]
     await make(site.east)
     await publish(site.east, values[0])
-    read_on, raw_produce = OffsetMapJournal.read_on, appended_offsets.raw_produce
+    read_on = OffsetMapJournal.read_on
     is_sending = trio.Event()
     async with site.mirroring(destination_mode="append") as first:
         await until(lambda: lag(first) == 0)

@@ -22,8 +22,12 @@ version=$("$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)*\([0-9]*\).*/\2/p
 [ "$version" -ge 17 ] || fail "Java 17 or newer is needed; found Java $version. Install it (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
 
 stamp=.venv/.installed${extra:+-$extra}
-if [ -f "$stamp" ] && [ "$stamp" -nt pyproject.toml ] && [ "$stamp" -nt constraints.txt ]; then exit 0; fi
-echo "Installing into .venv ($("$python" --version), Java $version)" >&2
-[ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable ".${extra:+[$extra]}"
-touch "$stamp"
+if ! [ -f "$stamp" ] || ! [ "$stamp" -nt pyproject.toml ] || ! [ "$stamp" -nt constraints.txt ]; then
+    echo "Installing into .venv ($("$python" --version), Java $version)" >&2
+    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable ".${extra:+[$extra]}"
+    touch "$stamp"
+fi
+# pip compiles no editable package. Without bytecode each process compiles the sources at its start, and keeps nothing
+# where PYTHONDONTWRITEBYTECODE is set or the user may not write here.
+.venv/bin/python -m compileall -q pipeline

@@ -1,8 +1,10 @@
 """A machine without what is needed hears in one line what was found and what to install."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +65,18 @@ def test_missing_or_old_programs_are_reported_in_one_line(machine: Any, programs
     assert "Install" in lines[0]
 
 
-def test_installed_packages_are_not_installed_again(machine: Any) -> None:
+def test_installed_packages_are_not_installed_again_but_changed_sources_are_compiled(machine: Any) -> None:
     checkout, path = machine
     put(path, "python3", "exit 0")
     put(path, "java", JAVA_17)
-    (checkout / ".venv").mkdir()
-    for name in ("pyproject.toml", "constraints.txt", ".venv/.installed"):
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    (checkout / "pipeline").mkdir()
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.installed", "pipeline/__init__.py"):
         (checkout / name).touch()
     os.utime(checkout / ".venv/.installed", (2**31, 2**31))
-    assert install(machine) == (0, [])
+    assert install(machine, PYTHONDONTWRITEBYTECODE="1") == (0, [])
+    assert Path(importlib.util.cache_from_source(str(checkout / "pipeline/__init__.py"))).exists()
 
 
 @pytest.mark.parametrize(("script", "found"), [("exit 1", "mine, which is no Python"), (OLD_PYTHON, "Python 3.9.2")])

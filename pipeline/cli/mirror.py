@@ -405,6 +405,9 @@ async def _run(file: Path, settings: Settings) -> None:
     from pipeline.client.cluster.config import ClientConfig
     from pipeline.mirror.config import MirrorConfig, SourceConfig
     from pipeline.mirror.service import run_mirror
+    from pipeline.net.garbage import expect_large_answers
+
+    expect_large_answers()
 
     def connect(source: SourceConfig) -> AbstractAsyncContextManager[Cluster]:
         return open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))

@@ -16,9 +16,20 @@ from types import TracebackType
 
 RARE_THRESHOLD = 300
 """Younger collections before a full one, of some 7,000 new objects each; a request of 100,000 elements makes 60."""
+YOUNG_OBJECTS = 100_000
+"""New objects before a collection in a client of thousands of partitions: an answer about 10,000 makes some 60,000."""
 FULL_GENERATION = 2
 SLOW_S = 0.1
 """Processor time from which on a full collection is slow: with committed offsets of 100,000 groups it takes 0.3 s."""
+
+
+def expect_large_answers() -> None:
+    """Have collections begin after YOUNG_OBJECTS new objects for as long as the process lives.
+
+    A mirror of 10,000 idle partitions decodes answers about all of them all the time. With Python's thresholds a third
+    of its processor time are collections that find nothing, because the answers survive a few of them.
+    """
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 class RareCollections:

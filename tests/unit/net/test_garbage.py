@@ -1,6 +1,6 @@
 import gc
 
-from pipeline.net.garbage import RARE_THRESHOLD, RareCollections, SlowCollections
+from pipeline.net.garbage import RARE_THRESHOLD, YOUNG_OBJECTS, RareCollections, SlowCollections, expect_large_answers
 
 
 def test_full_collections_are_rare_until_the_last_large_request_ends() -> None:
@@ -27,3 +27,19 @@ def test_objects_that_survived_a_slow_full_collection_are_not_scanned_again() ->
         finally:
             gc.callbacks.remove(collections.note)
             gc.unfreeze()
+
+
+def test_an_answer_about_thousands_of_partitions_begins_no_collection() -> None:
+    before = gc.get_threshold()
+    collections: list[str] = []
+    gc.collect()
+    try:
+        expect_large_answers()
+        gc.callbacks.append(lambda phase, _: collections.append(phase))
+        answer = [(number, [number]) for number in range(YOUNG_OBJECTS // 4)]
+        assert not collections
+        answer += [(number, [number]) for number in range(YOUNG_OBJECTS)]
+        assert collections, "garbage does not pile up"
+    finally:
+        gc.callbacks.pop()
+        gc.set_threshold(*before)

@@ -35,7 +35,7 @@ from pipeline.errors import (
     NoNodeError,
 )
 from pipeline.mirror.sharing.assignment import WorkUnit, duties_of
-from pipeline.mirror.sharing.group_leader import MISSING, GroupLeader, read_assignment, version_of
+from pipeline.mirror.sharing.group_leader import MISSING, GroupLeader, assignment_version, read_assignment
 from pipeline.mirror.sharing.group_znodes import MAX_EPOCH, GroupPaths, MemberReport, MirrorProcess, Refusal
 from pipeline.mirror.sharing.share import Share
 from pipeline.model import Clock, TopicPartition
@@ -181,7 +181,7 @@ class MirrorGroup:
         """Note regularly that the session is alive, and the assignment the newest."""
         while True:
             asked_at = trio.current_time()
-            is_newest = version_of(await self._client.exists(self._paths.assignment)) == self._version
+            is_newest = assignment_version(await self._client.exists(self._paths.assignment)) == self._version
             if await self._is_of_this_session(self._paths.member(self.member)):
                 self._error = None
                 if is_newest:
@@ -238,7 +238,7 @@ class MirrorGroup:
             self._leading.note_assignment(value)
             found = await read_assignment(self._client, self._paths, value)
             if found is not None:
-                self._version = version_of(value)
+                self._version = assignment_version(value)
                 self._take(replace(self.share, assigned=found))
 
     def _take(self, share: Share) -> None:

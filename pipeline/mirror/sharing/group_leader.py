@@ -88,7 +88,7 @@ class GroupLeader:
 
     def note_assignment(self, value: NodeValue | None) -> None:
         """Take note of an assignment in ZooKeeper, which may be of somebody else."""
-        if version_of(value) != self._version:
+        if assignment_version(value) != self._version:
             self._work_changed.set()
 
     async def run(self) -> None:
@@ -101,7 +101,10 @@ class GroupLeader:
         is_first, rates, rated_at = True, dict[WorkUnit, float](), trio.current_time()
         while True:
             self._work_changed.clear()
-            if not is_first and version_of(await self._client.get_or_none(self._paths.assignment)) != self._version:
+            if (
+                not is_first
+                and assignment_version(await self._client.get_or_none(self._paths.assignment)) != self._version
+            ):
                 logger.warning("mirror_assignment_changed_by_others", group=self._paths.group)
                 return  # invariant C
             if (now := trio.current_time()) >= rated_at:
@@ -125,7 +128,7 @@ class GroupLeader:
         held: Holdings | None = None
         for attempt in range(2):
             value = await self._client.get_or_none(self._paths.assignment)
-            self._version = version_of(value)
+            self._version = assignment_version(value)
             try:
                 held = await read_assignment(self._client, self._paths, value)
             except CoordinationError as error:
@@ -183,6 +186,6 @@ class GroupLeader:
                     await self._client.delete(self._paths.part(name))
 
 
-def version_of(found: NodeValue | NodeStat | None) -> int:
+def assignment_version(found: NodeValue | NodeStat | None) -> int:
     """Return the version of an assignment, MISSING if it does not exist."""
     return MISSING if found is None else found.version

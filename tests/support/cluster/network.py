@@ -39,7 +39,7 @@ def isolated(command: Sequence[str]) -> list[str]:
 
 def require_networks() -> None:
     """Raises NetworkError unless a process of this user may have a network of its own."""
-    _run(*isolated(["ip", "link", "add", BRIDGE, "type", "bridge"]))
+    run_command(*isolated(["ip", "link", "add", BRIDGE, "type", "bridge"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,14 +126,14 @@ def _join(number: int, keeper: int) -> Host:
     _ip("link", "add", outside, "type", "veth", "peer", "name", INTERFACE, "netns", str(keeper))
     _ip("link", "set", outside, "master", BRIDGE, "up")
     inside = _inside(keeper)
-    _run(*inside, "ip", "link", "set", "lo", "up")
-    _run(*inside, "ip", "address", "add", f"{address}/24", "dev", INTERFACE)
-    _run(*inside, "ip", "link", "set", INTERFACE, "up")
+    run_command(*inside, "ip", "link", "set", "lo", "up")
+    run_command(*inside, "ip", "address", "add", f"{address}/24", "dev", INTERFACE)
+    run_command(*inside, "ip", "link", "set", INTERFACE, "up")
     return Host(address=address, keeper=keeper, ethernet_address=_ethernet_address(INTERFACE, inside))
 
 
 def _ethernet_address(interface: str, inside: Sequence[str] = ()) -> str:
-    found: str = json.loads(_run(*inside, "ip", "-json", "link", "show", interface))[0]["address"]
+    found: str = json.loads(run_command(*inside, "ip", "-json", "link", "show", interface))[0]["address"]
     return found
 
 
@@ -148,7 +148,7 @@ def _reach(sender: Host, receiver: Host) -> None:
 def _set_neighbour(host: Host, other: Host, ethernet_address: str) -> None:
     interface = BRIDGE if host.address == GATEWAY else INTERFACE
     change = ["ip", "neighbour", "replace", other.address, "lladdr", ethernet_address, "dev", interface]
-    _run(*(_inside(host.keeper) if host.keeper != os.getpid() else ()), *change, "nud", "permanent")
+    run_command(*(_inside(host.keeper) if host.keeper != os.getpid() else ()), *change, "nud", "permanent")
 
 
 def _inside(keeper: int) -> list[str]:
@@ -156,10 +156,11 @@ def _inside(keeper: int) -> list[str]:
 
 
 def _ip(*arguments: str) -> None:
-    _run("ip", *arguments)
+    run_command("ip", *arguments)
 
 
-def _run(*command: str) -> str:
+def run_command(*command: str) -> str:
+    """Run a command to its end and return its output. Raises NetworkError."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S, check=False)
     except OSError as error:

@@ -173,7 +173,7 @@ class AppendedOffsets:
         self._replicas.pop(target, None)
         end = await self._bound(target, LATEST)
         await self._map.read_on()  # invariant E
-        topic_id = self._destination.view.topics[target.topic].id
+        topic_id = (await self._destination.topic(target.topic, timeout_s=self._config.timeout_s)).id
         entry = self._map.entry_of(copy.assignment.source)
         if entry is None or not entry.is_of(copy.assignment.source, target, topic_id):
             entry = await self._begin(copy, topic_id, end)

@@ -159,11 +159,11 @@ class JournalTopic:
                 raise
         except (NetworkError, DeadlineExceededError):
             end = await self._bound(LATEST, timeout_s=TIMEOUT_S)
-        topic_id = self._destination.view.topics[self._name].id
-        if topic_id != ZERO_UUID:
+        topic = self._destination.view.topics.get(self._name)  # None: a broker that has just started named no topics
+        if topic is not None and topic.id != ZERO_UUID:
             if self._topic_id is None or not self._position:
-                self._topic_id = topic_id
-            elif self._topic_id != topic_id:
+                self._topic_id = topic.id
+            elif self._topic_id != topic.id:
                 raise JournalLostRecordsError(f"{self._name} was deleted and created again; {_WHAT_TO_DO}")
         return end
 

@@ -1,5 +1,6 @@
 """Records of `_mirror_partitions` that no mirror wrote: mirrors and audits skip them alike, and say so once."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,6 +10,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.cli.audit import _mirror_routes
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster
@@ -122,6 +124,23 @@ async def test_a_journal_that_was_deleted_under_a_mirror_is_reported(site: Site)
         with pytest.raises(JournalLostRecordsError, match="was deleted and created again"):
             await journal.read_on()
         await write_records(site.hub, record(partition=partition))
+
+
+async def test_a_journal_that_a_broker_does_not_name_for_a_moment_is_read_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = await opened_journal(site.hub, [])
+    await write_records(site.hub, record())
+
+    async def list_and_forget(cluster: Cluster, *args: Any, **options: Any) -> Any:
+        listed = await list_offsets(cluster, *args, **options)
+        others = {name: topic for name, topic in cluster.view.topics.items() if name != TABLE_TOPIC}
+        cluster.view = replace(cluster.view, topics=others)  # the answer of a broker that has just started
+        return listed
+
+    monkeypatch.setattr("pipeline.mirror.journals.journal_topic.list_offsets", list_and_forget)
+    await journal.read_on()
+    assert len(journal.table.assignments()) == 1
 
 
 async def test_a_journal_gets_the_settings_back_without_which_it_would_lose_records(site: Site) -> None:

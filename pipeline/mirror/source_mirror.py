@@ -11,7 +11,7 @@ from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import GapPolicy, MirrorConfig, SourceConfig
 from pipeline.mirror.copying.copier import SourceCopier
-from pipeline.mirror.copying.copies import Advice
+from pipeline.mirror.copying.copies import Advice, PartitionCopy
 from pipeline.mirror.failover.promotion import promotions_of
 from pipeline.mirror.groups.offset_copier import GroupOffsetCopier, group_settings
 from pipeline.mirror.hub import Hub
@@ -282,9 +282,13 @@ class SourceMirror:
         for each in new:
             source = each.source
             copy = states.get(source.partition)
-            if copy is None:
+            epoch = self.copies.share.epoch_of(self.copies.unit_of(source.partition))
+            if copy is None or epoch is None:
                 continue
-            end = (await hub.destination.locate(copy)).source_offset
+            # With the epoch of now: the partition may have been another member's since it was copied here.
+            token = hub.sources.origin_of(self.name, each).token()
+            ended = PartitionCopy(each, token=token, copier_epoch=epoch)
+            end = (await hub.destination.locate(ended)).source_offset
             last = copy.progress.high_watermark
             detail = f"topic id {source.topic_id}" + ("" if last is None else f", high watermark {last} when last seen")
             cluster_id = hub.sources.cluster_ids[self.name]

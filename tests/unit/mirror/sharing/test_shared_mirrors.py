@@ -1,15 +1,20 @@
 """Mirrors that share the partitions of two live clusters, all in this process: who copies what, and who is refused."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.coordination.znodes import copier_path
+from pipeline.errors import PipelineError
+from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.mirror.service import MirrorService
+from pipeline.mirror.sharing.assignment import Holding
 from pipeline.model import TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 from tests.support.brokers import clock, serving_cluster
@@ -182,6 +187,50 @@ async def test_the_end_of_a_recreated_topic_is_shown_by_the_holder_of_each_parti
         await until(lambda: [halted(first), halted(second)] == held)
         counts = [Counter(states(service).values()) for service in (first, second)]
         assert [count["elsewhere"] for count in counts] == [PARTITIONS - len(each) for each in held]
+
+
+async def test_a_recreated_topic_ends_with_the_copier_epoch_that_its_holder_has_then(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zookeeper = MemoryZooKeeper()
+    await make(site.east)
+    async with zookeeper.open() as client, site.mirroring(client, **SETTINGS) as service:
+        await publish(site.east, b"a")
+        await until_copied(site.hub, CLICKS, b"a")
+        with monkeypatch.context() as patched:
+            failed = trio.Event()
+
+            async def fail(*_: Any) -> None:
+                failed.set()
+                raise PipelineError("the hub is away")
+
+            patched.setattr(KeptOffsets, "locate", fail)
+            await delete_topics(site.east, ["clicks"])
+            await make(site.east)
+            with trio.fail_after(DEADLINE_S):
+                await failed.wait()
+            copies = service.sources["east"].copies
+            unit = copies.unit_of(CLICKS)
+            epoch = copies.share.epoch_of(unit)
+            assert epoch is not None
+            claimed = await raw_produce(
+                site.hub,
+                {CLICKS: b""},
+                keep_offsets=True,
+                timeout_s=DEADLINE_S,
+                sources={CLICKS: await token_of(site.hub, CLICKS)},
+                copier_epochs={CLICKS: epoch + 1},
+            )
+            assert claimed[CLICKS].error is None  # another member had the partition in between
+            member = copies.share.assigned[unit].member
+            newer = {**copies.share.assigned, unit: Holding(member, epoch + 2)}
+            copies.take_share(replace(copies.share, assigned=newer))
+
+        def halt() -> dict[str, Any]:
+            return service.status()["sources"][0]["partitions"][0]["halt"] or {}
+
+        await until(lambda: halt() != {})
+        assert (halt()["reason"], halt()["first"]) == ("recreated", 1)
 
 
 async def test_a_partition_whose_holder_does_not_select_it_is_shown_as_unowned(site: Site) -> None:

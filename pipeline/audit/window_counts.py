@@ -17,7 +17,7 @@ class WindowCounts:
     def add(self, header: BatchHeader) -> None:
         """Count one batch."""
         start = window_start(header.base_timestamp, self.window_ms)
-        self.windows[start] = self.windows.get(start, NOTHING) + Counts.of(header)
+        self.windows[start] = self.windows.get(start, NOTHING).with_batch(header)
         self.changed.add(start)
 
     def add_all(self, other: "WindowCounts") -> None:

@@ -7,7 +7,7 @@ compaction ever rewrites. So every tier files a batch under the same window from
 import struct
 from dataclasses import dataclass, field
 from operator import add
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -20,7 +20,6 @@ CRC_SUM_MODULUS = 1 << 64
 _OF_BROKERS = 0x0F
 """Attribute bits that a broker may change when it appends: codec, timestamp type."""
 _OF_PRODUCERS = struct.Struct(">hiqqhii")
-_ONE_OF_CODEC = tuple(tuple(int(codec is each) for each in Codec) for codec in Codec)
 
 
 def window_start(timestamp_ms: int, window_ms: int) -> int:
@@ -38,14 +37,14 @@ class CodecCounts(NamedTuple):
     header_sum: int
     batches: tuple[int, ...]
 
-    @classmethod
-    def of(cls, header: BatchHeader) -> Self | None:
-        """Return the counts of one batch; None for a codec that Kafka does not know."""
-        number = header.attributes & 0x07
-        if number >= len(_ONE_OF_CODEC):
+    def with_batch(self, header: BatchHeader) -> "CodecCounts | None":
+        """Return the counts with one batch more; None for a codec that Kafka does not know."""
+        attributes, batches = header.attributes, self.batches
+        number = attributes & 0x07
+        if number >= len(batches):
             return None
         fields = _OF_PRODUCERS.pack(
-            header.attributes & ~_OF_BROKERS,
+            attributes & ~_OF_BROKERS,
             header.last_offset_delta,
             header.base_timestamp,
             header.producer_id,
@@ -53,7 +52,8 @@ class CodecCounts(NamedTuple):
             header.base_sequence,
             header.record_count,
         )
-        return cls(crc32c(fields), _ONE_OF_CODEC[number])
+        total = (self.header_sum + crc32c(fields)) % CRC_SUM_MODULUS
+        return CodecCounts(total, (*batches[:number], batches[number] + 1, *batches[number + 1 :]))
 
     def plus(self, other: "CodecCounts | None") -> "CodecCounts | None":
         """Return the counts of both; None if one is not known."""
@@ -78,10 +78,15 @@ class Counts:
     codecs: CodecCounts | None = field(default=None, compare=False)
     """None if not counted: by loads, and by programs of before these counts."""
 
-    @classmethod
-    def of(cls, header: BatchHeader) -> Self:
-        """Return the counts of one batch, from its header."""
-        return cls(header.record_count, header.size_bytes, 1, header.crc, CodecCounts.of(header))
+    def with_batch(self, header: BatchHeader) -> "Counts":
+        """Return the counts with one batch more, by its header."""
+        return Counts(
+            self.records + header.record_count,
+            self.bytes + header.size_bytes,
+            self.batches + 1,
+            (self.crc_sum + header.crc) % CRC_SUM_MODULUS,
+            None if self.codecs is None else self.codecs.with_batch(header),
+        )
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(

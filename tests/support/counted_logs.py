@@ -41,7 +41,7 @@ def summed(batches: Sequence[BatchHeader]) -> dict[int, Counts]:
     windows: dict[Any, Any] = {}
     for one in batches:
         start = window_start(one.base_timestamp, WINDOW_MS)
-        windows[start] = windows.get(start, NOTHING) + Counts.of(one)
+        windows[start] = windows.get(start, NOTHING).with_batch(one)
     return windows
 
 

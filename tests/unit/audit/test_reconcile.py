@@ -220,7 +220,9 @@ def test_a_lost_and_a_doubled_batch_are_no_recompression(
     packed = [bytes(recompressed(memoryview(batch), Codec.ZSTD).data) for batch in batches]
 
     def status(replica: Sequence[bytes]) -> Status:
-        live, hub = (sum((Counts.of(read_header(batch)) for batch in log), NOTHING) for log in (batches, replica))
+        live, hub = (
+            sum((NOTHING.with_batch(read_header(batch)) for batch in log), NOTHING) for log in (batches, replica)
+        )
         (hour,) = report(event(Tier.BROKER, "east", EAST, live), event(Tier.BROKER, "hub", HUB, hub))
         return hour.status
 

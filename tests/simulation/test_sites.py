@@ -8,7 +8,7 @@ from pipeline.testing.simulation.mirrors.variants import VARIANTS
 from tests.support.simulated_runs import assert_noticed, assert_pass, assert_repeats
 
 SEEDS = 8
-LAST_SEED = 40
+LAST_SEED = 300
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 100
 

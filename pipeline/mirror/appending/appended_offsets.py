@@ -401,7 +401,8 @@ class AppendedOffsets:
                     raise DeadlineExceededError(f"{entry.replica} {reason}")
                 for batches in polled:
                     for _, header in iterate_headers(batches.data):
-                        scan.add(header)
+                        if header.base_offset < end:  # what came later may be planned in the map since it was read
+                            scan.add(header)
                     start = batches.next_offset
         return scan.conclude(end)
 

@@ -1,6 +1,6 @@
 """A mirror that appends: what it copies when it dies, when others write, and when the destination loses something."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,6 @@ from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.offset_map import OFFSET_MAP_TOPIC, OffsetMapEntry, PlannedBatch
 from pipeline.mirror.journals.offset_map_journal import OffsetMapJournal
-from pipeline.mirror.pausing import PauseRequest
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.produce import FIRST_VERSION_OF_TOPIC_IDS, ProduceRequest
@@ -204,52 +203,80 @@ async def test_a_replica_that_was_deleted_and_created_by_others_is_copied_again(
         assert values == VALUES[:4]
 
 
+async def leave_a_backlog(
+    site: Site, service: MirrorService, monkeypatch: pytest.MonkeyPatch, *values: bytes
+) -> Callable[[], None]:
+    """Have the place of the replica recorded, then the values fetched. They are appended once the result is called."""
+    record, is_recorded = OffsetMapJournal.record, trio.Event()
+
+    async def record_and_note(journal: OffsetMapJournal, entries: Iterable[OffsetMapEntry]) -> None:
+        due = list(entries)
+        await record(journal, due)
+        if not any(entry.planned for entry in due):
+            is_recorded.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(appended_offsets, "CHECKPOINT_S", 0.1)
+        patched.setattr(OffsetMapJournal, "record", record_and_note)
+        await publish(site.east, values[0])
+        await is_recorded.wait()
+    copier = service.sources["east"].copier
+    append_more = copier._append_more
+    monkeypatch.setattr(copier, "_append_more", lambda *_: None)
+    await publish(site.east, *values[1:])
+    await until(lambda: copier._queue.holds(CLICKS) and lag(service) == len(values) - 1)
+    await until(lambda: copier._queue._waiting[CLICKS][-1].batches.next_offset == len(values))
+    return lambda: monkeypatch.setattr(copier, "_append_more", append_more)
+
+
+async def mirror_until(site: Site, event: trio.Event, *, task_status: trio.TaskStatus[MirrorService]) -> None:
+    async with site.mirroring(destination_mode="append") as service:
+        task_status.started(service)
+        await event.wait()
+
+
+@pytest.mark.parametrize("is_read_first", [True, False])
 async def test_mirrors_that_die_while_one_locates_what_the_other_one_appends_leave_a_certain_place(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, is_read_first: bool
 ) -> None:
-    monkeypatch.setattr(appended_offsets, "CHECKPOINT_S", 0.1)
     values = [b"%d" % number for number in range(12)]
     await make(site.east)
-    await publish(site.east, values[0])
     read_on = OffsetMapJournal.read_on
     is_sending = trio.Event()
-    async with site.mirroring(destination_mode="append") as first:
-        await until(lambda: lag(first) == 0)
-        record = OffsetMapJournal.record
-        is_recorded = trio.Event()
 
-        async def record_and_note(journal: OffsetMapJournal, entries: Iterable[OffsetMapEntry]) -> None:
-            due = list(entries)
-            await record(journal, due)
-            if not any(entry.planned for entry in due):
-                is_recorded.set()
+    async def send_nothing(*_arguments: Any, **_settings: Any) -> Any:
+        is_sending.set()
+        await trio.sleep_forever()
 
-        monkeypatch.setattr(OffsetMapJournal, "record", record_and_note)
-        await publish(site.east, values[1])
-        await is_recorded.wait()
-        monkeypatch.setattr(OffsetMapJournal, "record", record)
+    async with trio.open_nursery() as nursery:
+        killed = trio.Event()
+        first: MirrorService = await nursery.start(mirror_until, site, killed)
+        append_backlog = await leave_a_backlog(site, first, monkeypatch, *values[:-1])
+        await publish(site.hub, b"other")  # a replica that ends behind its recorded place is searched
         monkeypatch.setattr(appended_offsets, "CHECKPOINT_S", 3600)
-        await first.pausing.pause(PauseRequest(names=["clicks"]))
-        await publish(site.east, *values[2:])
 
-        async def read_on_as_the_other_appends(journal: OffsetMapJournal, **settings: Any) -> None:
-            await read_on(journal, **settings)
+        async def read_on_as_the_other_appends(journal: OffsetMapJournal) -> None:
             monkeypatch.setattr(OffsetMapJournal, "read_on", read_on)
-            await first.pausing.resume(PauseRequest(names=["clicks"]))
+            if is_read_first:
+                await read_on(journal)
+            append_backlog()
             await until(lambda: lag(first) == 0)
-            monkeypatch.setattr(appended_offsets, "raw_produce", send_nothing)
-
-        async def send_nothing(*_arguments: Any, **_settings: Any) -> Any:
-            is_sending.set()
-            await trio.sleep_forever()
+            if is_read_first:
+                monkeypatch.setattr(appended_offsets, "raw_produce", send_nothing)
+            else:
+                await read_on(journal)
 
         monkeypatch.setattr(OffsetMapJournal, "read_on", read_on_as_the_other_appends)
         async with site.mirroring(destination_mode="append") as second:
             await until(lambda: is_sending.is_set() or lag(second) == 0)
+            killed.set()
+            await until(lambda: not nursery.child_tasks)
+            await publish(site.east, values[-1])
+            await until(lambda: is_sending.is_set() or lag(second) == 0)
     monkeypatch.setattr(appended_offsets, "raw_produce", raw_produce)
     async with site.mirroring(destination_mode="append") as third:
         await until(lambda: lag(third) == 0)
-    assert await values_of(site) == values
+    assert [value for value in await values_of(site) if value != b"other"] == values
 
 
 async def test_a_topic_of_the_same_name_is_noticed_where_servers_know_topics_by_name_alone(

@@ -4,32 +4,52 @@ The records are read by code of their own, so that a mirror that misreads them i
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from pipeline.broker.replication.partition import Partition
 from pipeline.mirror.journals.epochs import EPOCHS_TOPIC
 from pipeline.mirror.journals.gaps import GAPS_TOPIC
+from pipeline.mirror.journals.pauses import PAUSES_TOPIC
 from pipeline.mirror.journals.table import TABLE_TOPIC
 from pipeline.model import Offset, TopicPartition
 from pipeline.records.record import iterate_records
 from pipeline.testing.simulation.cluster import SimulatedCluster, bytes_of_log
 from pipeline.testing.simulation.mirrors.logs import Explained
 
-JOURNALS = (TABLE_TOPIC, GAPS_TOPIC, EPOCHS_TOPIC)
-SourceName = tuple[str, TopicPartition]
-"""A source's name, and one of its partitions."""
+JOURNALS = (TABLE_TOPIC, GAPS_TOPIC, EPOCHS_TOPIC, PAUSES_TOPIC)
+
+
+class SourceName(NamedTuple):
+    """A partition of a source. A topic that was created again has another id, and other partitions."""
+
+    source: str
+    partition: TopicPartition
+    topic_id: UUID | None
+
+    def __str__(self) -> str:
+        return f"{self.partition} of {self.source}"
+
+
+Table = Mapping[SourceName, TopicPartition]
+"""Replica partitions by their sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedGap:
     """A record of the ledger."""
 
+    source: str
+    partition: TopicPartition
     first: int
-    last: int
+    last: int | None
+    """None if the end is not known: the topic was created again."""
     reason: str
     replica: TopicPartition
+    topic_id: UUID | None
+    """Id of the deleted topic, if the topic was created again."""
 
 
 @dataclass(eq=False)
@@ -40,7 +60,7 @@ class HubJournals:
     problems: list[str] = field(default_factory=list)
     assigned: dict[SourceName, TopicPartition] = field(default_factory=dict)
     """The table, as far as it was committed when it was last read."""
-    _gaps: dict[SourceName, dict[RecordedGap, None]] = field(default_factory=dict)
+    _gaps: dict[RecordedGap, None] = field(default_factory=dict)
     _read: dict[tuple[str, str], tuple[Partition, Offset, list[Any]]] = field(default_factory=dict)
 
     def read_table(self) -> None:
@@ -57,6 +77,10 @@ class HubJournals:
                 self.problems.append(f"the table has {source} at {found[source]}, and had it at {known}")
         self.assigned |= found
 
+    def source_at(self, replica: TopicPartition) -> SourceName | None:
+        """Return the source partition that the committed table has for a replica partition, None if it has none."""
+        return next((source for source, assigned in self.assigned.items() if assigned == replica), None)
+
     def source_of(self, replica: TopicPartition) -> SourceName | None:
         """Return the source partition that the table has for a replica partition, None if it has none."""
         self.read_table()
@@ -70,32 +94,34 @@ class HubJournals:
         """Read the ledger on all brokers that serve."""
         for documents in self._of_all_replicas(GAPS_TOPIC):
             for _, document in documents:
+                topic_id = document.get("topic_id")
                 gap = RecordedGap(
+                    source=document["source"],
+                    partition=TopicPartition(document["topic"], document["partition"]),
                     first=document["first"],
                     last=document["last"],
                     reason=document["reason"],
                     replica=TopicPartition(document["replica_topic"], document["replica_partition"]),
+                    topic_id=None if topic_id is None else UUID(topic_id),
                 )
-                partition = TopicPartition(document["topic"], document["partition"])
-                self._gaps.setdefault((document["source"], partition), {})[gap] = None
+                self._gaps[gap] = None
 
-    def gaps(self, source: SourceName) -> list[RecordedGap]:
-        """Return the gaps of a source partition that any replica of the ledger ever had, as far as it was read."""
-        return list(self._gaps.get(source, ()))
+    def gaps(self) -> list[RecordedGap]:
+        """Return all gaps that any replica of the ledger ever had, as far as it was read."""
+        return list(self._gaps)
 
-    def explained(self, source: SourceName) -> Explained:
-        """Return the offsets that the ledger explains."""
-        return Explained((gap.first, gap.last) for gap in self.gaps(source))
+    def explained(self, replica: TopicPartition) -> Explained:
+        """Return the offsets of a replica that the ledger explains. The end of a deleted topic explains none."""
+        return Explained((gap.first, gap.last) for gap in self._gaps if gap.replica == replica and gap.last is not None)
 
     def epochs(self, source: SourceName) -> set[int]:
         """Return the leader epochs that are recorded for a source partition."""
-        name, (topic, partition) = source
-        key = f"{name}/{topic}/{partition}"
+        key = f"{source.source}/{source.partition.topic}/{source.partition.partition}"
         return {
             epoch
             for documents in self._of_all_replicas(EPOCHS_TOPIC)
             for found, document in documents
-            if found == key
+            if found == key and UUID(document["topic_id"]) == source.topic_id
             for epoch, _ in document["epochs"]
         }
 
@@ -118,12 +144,18 @@ def _decode(data: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _fold(documents: list[Any]) -> dict[SourceName, TopicPartition]:
+    """Return the table: the first record of a partition counts, and each that replaces the newest topic."""
     table: dict[SourceName, TopicPartition] = {}
+    newest: dict[tuple[str, TopicPartition], UUID] = {}
     sizes: dict[str, int] = {}
     for _, document in documents:
-        source = document["cluster"], TopicPartition(document["topic"], document["partition"])
-        if source not in table:
+        topic_id, replaced = UUID(document["topic_id"]), document.get("replaces")
+        name = document["cluster"], TopicPartition(document["topic"], document["partition"])
+        source = SourceName(*name, topic_id)
+        expected = None if replaced is None else UUID(replaced)
+        if source not in table and newest.get(name) == expected:
             topic = document["replica_topic"]
             table[source] = TopicPartition(topic, sizes.get(topic, 0))
+            newest[name] = topic_id
             sizes[topic] = sizes.get(topic, 0) + 1
     return table

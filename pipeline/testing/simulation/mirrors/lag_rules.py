@@ -14,7 +14,7 @@ Invariants, for each partition in each status:
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ import trio
 from pipeline.mirror.copying.copies import SILENCE_S
 from pipeline.mirror.copying.replica_ends import ROUND_S
 from pipeline.model import TopicPartition
-from pipeline.testing.simulation.mirrors.journals import SourceName
+from pipeline.testing.simulation.mirrors.journals import SourceName, Table
 from pipeline.testing.simulation.mirrors.logs import Explained
 
 MAX_PROBLEMS = 5
@@ -78,8 +78,8 @@ class LagRules:
     hub_timeout_s: float
     """Time that a mirror waits for an answer of the hub."""
     hub_loses_records: bool
-    explained: Callable[[SourceName], Explained]
-    """Returns the offsets that the ledger explains."""
+    explained: Callable[[TopicPartition], Explained]
+    """Returns the offsets of a replica that the ledger explains."""
     problems: list[str] = field(default_factory=list)
     known: int = 0
     """Number of lags that were known."""
@@ -120,19 +120,24 @@ class LagRules:
         self,
         mirror: str,
         document: Mapping[str, Any],
-        table: Mapping[SourceName, TopicPartition],
+        table: Table,
+        present: Collection[SourceName],
         *,
         now: float,
         clock_error_s: float,
     ) -> None:
-        """Judge a status."""
+        """Judge a status. Of topics that were deleted, those not in `present`, nothing is missing."""
+        copied = {replica: source for source, replica in table.items()}
         for source in document["sources"]:
             for partition in source["partitions"]:
-                name = source["name"], TopicPartition(partition["topic"], partition["partition"])
+                place = source["name"], TopicPartition(partition["topic"], partition["partition"])
                 replica = TopicPartition(partition["replica_topic"], partition["replica_partition"])
-                if name in table and table[name] != replica:
-                    self._report(f"{mirror} copies {name} to {replica}, and the table has {table[name]}")
-                self._judge_lag(f"{mirror}: {name}", name, replica, partition, now, clock_error_s)
+                known = {name: copy for name, copy in table.items() if name[:2] == place}
+                if known and replica not in known.values():
+                    self._report(f"{mirror} copies {place} to {replica}, and the table has {known}")
+                name = copied.get(replica)
+                if name is not None and name in present:
+                    self._judge_lag(f"{mirror}: {name}", name, replica, partition, now, clock_error_s)
 
     def _judge_lag(
         self,
@@ -156,7 +161,7 @@ class LagRules:
         )  # from the last position that the hub told
         if acknowledged is None or not ends or theirs == [] or is_old:
             return
-        missing = self.explained(name).behind(max(ends))
+        missing = self.explained(replica).behind(max(ends))
         truth = min([acknowledged.at(self._bound(name, now)), *(theirs or [])]) - missing
         if lag < truth:
             self._report(f"{label} has a lag of {lag}, and lacked {truth} {self.fresh_s:g} s ago: {dict(partition)}")

@@ -46,6 +46,8 @@ class MirrorFaults:
         self.network.heal()
         for mirror in self.mirrors:
             mirror.go_on()
+            if mirror.connection is not None:
+                mirror.connection.heal()
             self.restart(mirror)
 
     def restart(self, mirror: SimulatedMirror) -> None:
@@ -85,6 +87,37 @@ async def pause_mirror(faults: MirrorFaults) -> None:
     mirror.pause()
     await faults.outage()
     mirror.go_on()
+
+
+async def pause_leader(faults: MirrorFaults) -> None:
+    """Pause the mirror that leads the group, until others have taken over or for a moment."""
+    for mirror in faults.mirrors:
+        shared = None if mirror.answering is None else mirror.answering.shared
+        if shared is not None and shared.group.leader == shared.group.member:
+            mirror.pause()
+            await faults.outage()
+            mirror.go_on()
+            return
+
+
+async def cut_from_zookeeper(faults: MirrorFaults) -> None:
+    """Cut a mirror from the hub's ZooKeeper: its session expires if that takes long."""
+    mirror = faults.victim()
+    if (connection := mirror.connection) is not None:
+        faults.trace.add("faults", f"{mirror.name} is cut from ZooKeeper")
+        connection.cut()
+        await faults.outage()
+        connection.heal()
+
+
+async def expire_mirror_session(faults: MirrorFaults) -> None:
+    """Have the session of a mirror expire while it is connected."""
+    mirror = faults.victim()
+    if mirror.connection is not None:
+        faults.trace.add("faults", f"the session of {mirror.name} expires")
+        mirror.expired_at = trio.current_time()
+        mirror.connection.expire_session()
+    await trio.lowlevel.checkpoint()
 
 
 async def cut_from_source(faults: MirrorFaults) -> None:
@@ -142,6 +175,9 @@ KINDS: Mapping[str, Callable[[MirrorFaults], Awaitable[None]]] = {
     "kill": kill_mirror,
     "stop": stop_mirror,
     "pause": pause_mirror,
+    "pause leader": pause_leader,
+    "zookeeper cut": cut_from_zookeeper,
+    "session": expire_mirror_session,
     "cut from source": cut_from_source,
     "cut from hub": cut_from_hub,
     "late": delay_mirror,

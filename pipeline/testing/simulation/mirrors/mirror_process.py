@@ -1,12 +1,15 @@
 """A simulated mirror process: the real mirror service on a host of its own, which is killed, stopped and paused.
 
-What its HTTP server would do is left out: the outsider reads the status and resumes partitions by calls. A process that
+What its HTTP server would do is left out: the outsider reads the status and requests things by calls. A process that
 is killed or paused answers none.
 """
 
+import math
 import random
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from functools import partial
+from typing import Any
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -15,7 +18,6 @@ from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
-from pipeline.mirror.copying.resume import ResumeRequest
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
 from pipeline.model import HostPort
@@ -23,6 +25,7 @@ from pipeline.testing.simulation.machine import EPOCH_MS
 from pipeline.testing.simulation.network import SimulatedNetwork
 from pipeline.testing.simulation.process import PROCESS, Process
 from pipeline.testing.simulation.trace import Trace
+from pipeline.testing.simulation.zookeeper import SimulatedConnection, SimulatedZooKeeper
 
 CLIENT_ID = "pipeline-mirror"
 
@@ -39,11 +42,20 @@ class SimulatedMirror:
         network: SimulatedNetwork,
         trace: Trace,
         seed: str,
+        zookeeper: SimulatedZooKeeper | None = None,
     ) -> None:
+        """`zookeeper`: that of the hub, if the mirror shares its work with others."""
         self.name = name
         self.host = network.host(name)
         self.process = Process(name, is_alive=False)
         self.service: MirrorService | None = None
+        self.connection: SimulatedConnection | None = None
+        """Connection to ZooKeeper, if the mirror has a group."""
+        self.began_at = 0.0
+        """Time at which the present process began."""
+        self.expired_at = -math.inf
+        """Time at which ZooKeeper dropped the session of a process that was alive and connected."""
+        self._zookeeper = zookeeper
         self._config = config
         self._hub = tuple(hub)
         self._trace = trace
@@ -85,6 +97,8 @@ class SimulatedMirror:
             self._trace.add(self.name, "KILLED")
             self.process.is_alive = False
             self.service = None
+            if self.connection is not None:
+                self.connection.kill()
             self.host.end_process(tells_peers=True)
             self._scope.cancel()
             if self.process.is_stopped:
@@ -100,26 +114,43 @@ class SimulatedMirror:
         if self.process.is_alive and not self.process.is_stopped:
             self._trace.add(self.name, "PAUSED")
             self.process.stop()
+            if self.connection is not None:
+                self.connection.stopped()
 
     def go_on(self) -> None:
         """End a pause."""
         if self.process.is_stopped:
             self._trace.add(self.name, "GOES ON")
             self.process.go_on()
+            if self.connection is not None:
+                self.connection.went_on()
 
-    def resume(self, names: Sequence[str], source: str) -> None:
-        """Have the mirror skip the gaps of halted partitions, as `pipeline mirror resume --skip` does."""
-        if self.answering is not None and self._nursery is not None:
-            self._trace.add(self.name, f"RESUME {', '.join(names)} of {source}")
-            self._nursery.start_soon(
-                self._resume, self.answering, ResumeRequest(names=[*names], source=source, skip=True)
-            )
+    def request(
+        self,
+        what: str,
+        act: Callable[[MirrorService], Awaitable[Any]],
+        answered: Callable[[Any], None] = lambda _answer: None,
+    ) -> bool:
+        """Have the mirror act as at a request of its HTTP server. Return False if the process would not answer.
 
-    async def _resume(self, service: MirrorService, request: ResumeRequest) -> None:
+        `answered` is called with the answer, and never if the request fails or the process dies.
+        """
+        if self.answering is None or self._nursery is None:
+            return False
+        self._trace.add(self.name, what)
+        self._nursery.start_soon(self._act, self.process, what, partial(act, self.answering), answered)
+        return True
+
+    async def _act(
+        self, process: Process, what: str, act: Callable[[], Awaitable[Any]], answered: Callable[[Any], None]
+    ) -> None:
+        PROCESS.set(process)  # of this task alone, which an outsider has started
         try:
-            await service.resumption.resume(request)
+            answer = await act()
         except PipelineError as error:
-            self._trace.add(self.name, f"does not resume: {error}")
+            self._trace.add(self.name, f"{what}: {error}")
+        else:
+            answered(answer)
 
     async def run_until_stopped(self) -> None:
         """Run one life; return when it was stopped or killed."""
@@ -128,6 +159,7 @@ class SimulatedMirror:
         self._scope = trio.CancelScope()
         self._lives += 1
         process = self.process = Process(self.name)
+        self.began_at, self.connection = trio.current_time(), None
         self.host.has_power = True
         self._trace.add(self.name, f"STARTS, life {self._lives}")
         try:
@@ -151,7 +183,11 @@ class SimulatedMirror:
     async def _live(self, process: Process) -> None:
         token = PROCESS.set(process)
         try:
-            async with self._connect(self._hub) as hub:
+            async with AsyncExitStack() as stack:
+                hub = await stack.enter_async_context(self._connect(self._hub))
+                if self._zookeeper is not None:
+                    session = self._zookeeper.open_session(process, self._config.zookeeper_session_timeout_ms)
+                    self.connection = await stack.enter_async_context(session)
                 service = MirrorService(
                     self._config,
                     lambda source: self._connect(source.bootstrap),
@@ -159,6 +195,7 @@ class SimulatedMirror:
                     clock=self.clock,
                     rng=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
                     metrics=MirrorMetrics(CollectorRegistry()),
+                    coordination=None if self.connection is None else self.connection.client,
                 )
                 async with trio.open_nursery() as nursery:
                     await nursery.start(service.run)

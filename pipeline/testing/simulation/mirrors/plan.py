@@ -19,6 +19,9 @@ THREE_BROKER_FAULTS = (
 )
 UNCLEAN_FAULTS = ("kill", "pause", "partition", "alone", "session", "power of one", "power of all", "kill all")
 MIRROR_FAULTS = ("kill", "kill", "pause", "stop", "cut from source", "cut from hub", "late", "connections", "clock")
+GROUP_FAULTS = (*MIRROR_FAULTS, "pause", "pause leader", "pause leader", "zookeeper cut", "zookeeper cut", "session")
+RECREATED = ("visits", 1)
+"""Topic that is deleted and created again, and its partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,31 +59,47 @@ class SitePlan:
     gap_policy: GapPolicy = GapPolicy.HALT
     has_deletions: bool = False
     """True if records of the sources are deleted (DeleteRecords) before they must be copied."""
-    mirror_faults: tuple[str, ...] = MIRROR_FAULTS
+    has_recreations: bool = False
+    """True if a topic of each source is deleted and created again."""
+    has_pauses: bool = False
+    """True if an operator pauses and resumes topics, partitions, flows and sources."""
+    is_group: bool = False
+    """True if the mirrors share the partitions as a group."""
     variant: Variant = nullcontext
+
+    @property
+    def mirror_faults(self) -> tuple[str, ...]:
+        """Faults of the mirrors."""
+        return GROUP_FAULTS if self.is_group else MIRROR_FAULTS
+
+    @property
+    def all_topics(self) -> tuple[tuple[str, int], ...]:
+        """Topics that are mirrored, with their numbers of partitions."""
+        return (*self.topics, RECREATED) if self.has_recreations else self.topics
 
 
 THREE = SiteClusterPlan(brokers=3, fault_kinds=THREE_BROKER_FAULTS)
 LOSING = SiteClusterPlan(fault_kinds=LOSING_FAULTS, loses_records=True)
 UNCLEAN = SiteClusterPlan(brokers=2, fault_kinds=UNCLEAN_FAULTS, loses_records=True)
-KINDS = 8
+KINDS = 12
 """Kinds of sites; the kind of a seed is its number modulo this."""
 
 
 def site_plan_for(seed: int) -> SitePlan:
     """Return the site of a seed, one of `KINDS` in turn; gap policy and number of mirrors change from turn to turn.
 
-    A source that loses records has one mirror: a second one could append what it fetched before the loss, when
-    the first has continued behind the gap.
+    A source that loses records has one mirror or a group: a second mirror without a group could append what it fetched
+    before the loss, when the first has continued behind the gap.
     """
     turn = seed // KINDS
     policy = GapPolicy.SKIP if turn % 2 else GapPolicy.HALT
     mirrors = 1 + turn % 3 // 2
+    is_group = turn % 4 > 1
     one = SiteClusterPlan()
     match seed % KINDS:
         case 0:
             return SitePlan(seed=seed, sources={"east": THREE}, hub=THREE, mirrors=mirrors, gap_policy=policy)
-        case 1 | 5:
+        case 1:
             return SitePlan(seed=seed, sources={"east": LOSING}, gap_policy=policy)
         case 2:
             return SitePlan(seed=seed, sources={"east": one, "west": one}, mirrors=2, gap_policy=policy)
@@ -88,7 +107,34 @@ def site_plan_for(seed: int) -> SitePlan:
             return SitePlan(seed=seed, sources={"east": one}, hub=LOSING, mirrors=mirrors, gap_policy=policy)
         case 4:
             return SitePlan(seed=seed, sources={"east": THREE}, mirrors=mirrors, gap_policy=policy)
+        case 5:
+            return SitePlan(
+                seed=seed, sources={"east": one}, hub=LOSING, mirrors=2, gap_policy=policy, is_group=is_group
+            )
         case 6:
             return SitePlan(seed=seed, sources={"east": one}, mirrors=2, gap_policy=policy, has_deletions=True)
-        case _:
+        case 7:
             return SitePlan(seed=seed, sources={"east": UNCLEAN}, gap_policy=policy)
+        case 8:
+            sources = {"east": one, "west": one}
+            return SitePlan(seed=seed, sources=sources, mirrors=3, gap_policy=policy, is_group=True)
+        case 9:
+            return SitePlan(
+                seed=seed,
+                sources={"east": THREE if turn % 3 == 0 else one},
+                mirrors=2 if is_group else mirrors,
+                gap_policy=policy,
+                has_recreations=True,
+                is_group=is_group,
+            )
+        case 10:
+            return SitePlan(
+                seed=seed,
+                sources={"east": one},
+                mirrors=2 if is_group else mirrors,
+                gap_policy=policy,
+                has_pauses=True,
+                is_group=is_group,
+            )
+        case _:
+            return SitePlan(seed=seed, sources={"east": LOSING}, hub=THREE, mirrors=3, gap_policy=policy, is_group=True)

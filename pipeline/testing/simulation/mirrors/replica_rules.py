@@ -9,13 +9,16 @@ Invariants, whenever a leader of the hub appends a batch to a replica:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
+from pipeline.broker.replication.partition import Partition
 from pipeline.mirror.journals.gaps import GAPS_TOPIC
 from pipeline.model import TopicPartition
 from pipeline.observation import ObservedPartition
 from pipeline.records.batch import BatchHeader
-from pipeline.testing.simulation.mirrors.journals import HubJournals
+from pipeline.testing.simulation.mirrors.journals import HubJournals, SourceName
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity
+from pipeline.testing.simulation.mirrors.mirror_group_rules import MirrorGroupRules
 from pipeline.testing.simulation.observer import Life
 from pipeline.testing.simulation.process import PROCESS
 
@@ -26,7 +29,7 @@ MAX_PROBLEMS = 5
 class SourceWatch:
     """All batches that any replica of a source ever had, with their leader epochs."""
 
-    had: dict[TopicPartition, dict[BatchIdentity, set[int]]] = field(default_factory=dict)
+    had: dict[tuple[TopicPartition, UUID | None], dict[BatchIdentity, set[int]]] = field(default_factory=dict)
     """A producer sends a batch again that the source lost: the same batch then is in two epochs."""
     on_opened: Callable[[ObservedPartition], None] | None = None
     """Called with each log that is opened, as it may have lost its end."""
@@ -38,12 +41,16 @@ class SourceWatch:
 
     def appended(self, _life: Life, partition: ObservedPartition, headers: Sequence[BatchHeader]) -> None:
         """Remember the batches."""
-        known = self.had.setdefault(partition.topic_partition, {})
+        known = self.had.setdefault((partition.topic_partition, partition.log.topic_id), {})
         for header in headers:
             known.setdefault(BatchIdentity.of(header), set()).add(header.partition_leader_epoch)
 
     def truncated(self, life: Life, partition: ObservedPartition) -> None:
         """Nothing: the log had the batches."""
+
+    def batches_of(self, source: SourceName) -> dict[BatchIdentity, set[int]]:
+        """Return the batches that a source partition ever had."""
+        return self.had.get((source.partition, source.topic_id), {})
 
 
 @dataclass(eq=False)
@@ -52,6 +59,7 @@ class ReplicaWatch:
 
     sources: Mapping[str, SourceWatch]
     journals: HubJournals
+    group: MirrorGroupRules
     problems: list[str] = field(default_factory=list)
     on_appended: Callable[[TopicPartition, int], None] | None = None
     """Called with each new end of a replica's leader."""
@@ -74,6 +82,8 @@ class ReplicaWatch:
         is_replica = partition.is_leader and not name.topic.startswith("_")
         if is_replica and process is not None and process.is_alive and len(self.problems) < MAX_PROBLEMS:
             self._judge(name, end, headers)
+            assert isinstance(partition, Partition)
+            self.group.appended(partition)
         if is_replica and self.on_appended is not None:
             self.on_appended(name, partition.log.log_end_offset)
 
@@ -82,7 +92,7 @@ class ReplicaWatch:
         if source is None:
             self.problems.append(f"{name}: a batch is appended, and the table does not know the replica")
             return
-        had = self.sources[source[0]].had.get(source[1], {})
+        had = self.sources[source.source].batches_of(source)
         for header in headers:
             batch = BatchIdentity.of(header)
             if batch not in had:
@@ -90,6 +100,6 @@ class ReplicaWatch:
             elif not had[batch] & self.journals.epochs(source):
                 epochs = sorted(had[batch])
                 self.problems.append(f"{name}: {batch} is appended, and its leader epoch {epochs} is not recorded")
-            if batch.base_offset > end and not self.journals.explained(source).covers(end, batch.base_offset - 1):
+            if batch.base_offset > end and not self.journals.explained(name).covers(end, batch.base_offset - 1):
                 self.problems.append(f"{name}: {batch} is appended at {end}, and the ledger names no such gap")
             end = batch.last_offset + 1

@@ -1,12 +1,13 @@
 """A simulated run of a site from start to end, and its result.
 
 Clusters and mirrors start; producers work while things go wrong; everything is healed. Then each partition must catch
-up by itself, or halt at a gap, which an operator skips. Replicas must be what their sources are, batch by batch, but
-for what the gap ledger says. The rules of appends and lags are judged all the time.
+up by itself, or halt at a gap, which an operator skips. A group must have given each partition an owner before.
+Replicas must be what their sources are, batch by batch, but for what the gap ledger says. The rules of appends, lags,
+groups and pauses are judged all the time.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,16 +24,19 @@ from pipeline.model import Offset, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.observation import ObservedPartition
 from pipeline.testing.simulation.client_context import ClientContext, simulated_clock
-from pipeline.testing.simulation.cluster import SimulatedCluster, bytes_of_log, records_of
+from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.fault_context import FaultContext
 from pipeline.testing.simulation.faults import Faults
 from pipeline.testing.simulation.history import Acknowledged, History
+from pipeline.testing.simulation.mirrors.final_rules import final_problems
 from pipeline.testing.simulation.mirrors.journals import JOURNALS, SourceName
 from pipeline.testing.simulation.mirrors.lag_rules import AcknowledgedEnd, LagRules
-from pipeline.testing.simulation.mirrors.logs import compare, differ_within
 from pipeline.testing.simulation.mirrors.mirror_faults import MirrorFaults
-from pipeline.testing.simulation.mirrors.plan import SitePlan
-from pipeline.testing.simulation.mirrors.site import FETCH_WAIT_MS, SimulatedSite, content_of, leader_of
+from pipeline.testing.simulation.mirrors.mirror_group_rules import SESSION_S
+from pipeline.testing.simulation.mirrors.operator import SiteOperator
+from pipeline.testing.simulation.mirrors.plan import RECREATED, SitePlan
+from pipeline.testing.simulation.mirrors.recreation import Recreation
+from pipeline.testing.simulation.mirrors.site import FETCH_WAIT_MS, SimulatedSite, leader_of
 from pipeline.testing.simulation.plan import Result
 from pipeline.testing.simulation.recovery import LOOK_S, RECOVERY_S, FailedError, Recovery, until, within
 from pipeline.testing.simulation.run_in_directory import run_in_directory
@@ -41,9 +45,14 @@ from pipeline.testing.simulation.workload import Workload
 
 START_S = 60.0
 CATCH_UP_S = 120.0
+OWNED_S = SESSION_S + 27.0
+"""Time in which a group gives each partition an owner, once the clusters are whole. The leader learns of a partition
+that another member has entered in the table at its next search, and a request without an answer may delay that."""
+PAUSED_S = 30.0
+"""Time in which all mirrors follow pauses and resumptions, once the hub is whole."""
+STAYS_PAUSED_S = 3.0
 STATUS_INTERVAL_S = 0.25
 CLOCK_TOLERANCE_S = 0.5
-TRUNCATED = "truncated"
 FLUSHED_AT_ONCE = {"flush.messages": "1"}
 
 
@@ -55,10 +64,16 @@ class _Run:
         self._result = result
         self._site = site
         self._rng = random.Random(f"run {plan.seed}")
-        self._operator_rng = random.Random(f"operator {plan.seed}")
         seed = str(plan.seed)
         self._contexts = {name: ClientContext(cluster, History(), seed) for name, cluster in site.sources.items()}
         self._hub_context = ClientContext(site.hub, History(), seed)
+        rng = random.Random(f"operator {plan.seed}")
+        self._operator = SiteOperator(site, rng, lambda: self._hub_context.is_over)
+        self._recreations = (
+            [self._recreation(name, cluster, seed) for name, cluster in site.sources.items()]
+            if plan.has_recreations
+            else []
+        )
         self._lags = LagRules(
             fetch_wait_s=FETCH_WAIT_MS / 1000,
             hub_timeout_s=site.hub_timeout_ms / 1000,
@@ -72,8 +87,18 @@ class _Run:
         self._counted = dict.fromkeys(site.sources, 0)
         self._trouble_scope = trio.CancelScope()
 
+    def _recreation(self, name: str, cluster: SimulatedCluster, seed: str) -> Recreation:
+        context = ClientContext(cluster, History(), seed)
+
+        def note(source: SourceName, record: Acknowledged) -> None:
+            context.history.took(record)
+            self._acknowledged(source).note(record.offset + 1, trio.current_time())
+
+        return Recreation(context, *RECREATED, partial(self._site.present, name), note, self._site.doom)
+
     def _note_opened(self, name: str, partition: ObservedPartition) -> None:
-        self._lags.note_source((name, partition.topic_partition), partition.log.log_end_offset)
+        source = SourceName(name, partition.topic_partition, partition.log.topic_id)
+        self._lags.note_source(source, partition.log.log_end_offset)
 
     def _problems(self) -> Iterator[str]:
         yield from self._site.problems()
@@ -92,17 +117,24 @@ class _Run:
                     await self._trouble()
                     await self._recover()
                     nursery.cancel_scope.cancel()
-            self._check()
+            self._result.problems += final_problems(self._site, self._records())
         except FailedError as error:
             self._result.problems.append(str(error))
         self._result.problems += [one for one in self._problems() if one not in self._site.trace.faults_of_code]
-        for context in self._contexts.values():
-            self._result.history.acknowledged += context.history.acknowledged
+        for records in self._records().values():
+            self._result.history.acknowledged += records
         for mirror in self._site.mirrors:
             mirror.kill()
         for cluster in self._site.clusters:
             for machine in cluster.machines:
                 machine.kill()
+
+    def _records(self) -> Mapping[str, Sequence[Acknowledged]]:
+        """Return the acknowledged records of each source."""
+        found = {name: [*context.history.acknowledged] for name, context in self._contexts.items()}
+        for recreation in self._recreations:
+            found[recreation.context.cluster.name] += recreation.context.history.acknowledged
+        return found
 
     # Start
 
@@ -154,13 +186,18 @@ class _Run:
         )
         async with trio.open_nursery() as clients:
             for name, context in self._contexts.items():
-                workload = Workload(context, [partition for source, partition in site.partitions if source == name])
+                partitions = [TopicPartition(topic, number) for topic, count in plan.topics for number in range(count)]
+                workload = Workload(context, partitions)
                 for number in (1, 2):
                     clients.start_soon(workload.produce, f"{name}-producer-{number}")
                 if plan.has_deletions:
                     clients.start_soon(self._delete, name, context)
+            for recreation in self._recreations:
+                clients.start_soon(recreation.run)
             if plan.gap_policy is GapPolicy.HALT:
-                clients.start_soon(self._operate)
+                clients.start_soon(self._operator.skip_now_and_then)
+            if plan.has_pauses:
+                clients.start_soon(self._operator.pause_now_and_then)
             with trio.move_on_after(plan.faults_s), self._trouble_scope:
                 async with trio.open_nursery() as trouble:
                     for each in faults:
@@ -170,18 +207,17 @@ class _Run:
             for each in faults:
                 each.heal()
             mirror_faults.heal()
-            for context in self._contexts.values():
+            for context in [*self._contexts.values(), *(recreation.context for recreation in self._recreations)]:
                 context.is_over = True
             clients.cancel_scope.deadline = trio.current_time() + START_S
             self._hub_context.is_over = True
 
     def _faults_of(self, cluster: SimulatedCluster, mirrors: tuple[str, ...]) -> Faults:
-        names = self._plan.topics
         context = FaultContext(
             cluster,
             random.Random(f"faults {cluster.name} {self._plan.seed}"),
             (*mirrors, *(() if cluster is self._site.hub else (f"{cluster.name}-producer-1",))),
-            topics=[name for name, _ in names],
+            topics=[name for name, _ in self._plan.topics],
             problems=self._result.problems,
         )
         return Faults(context, self._site.plan_of(cluster).fault_kinds, counts=self._result.faults)
@@ -192,29 +228,14 @@ class _Run:
         async with context.open(f"{name}-eraser") as cluster:
             while not context.is_over:
                 await trio.sleep(rng.uniform(0.5, 5))
-                source = rng.choice([each for each in self._site.partitions if each[0] == name])
+                source = rng.choice([each for each in self._site.partitions if each.source == name])
                 end = self._acknowledged(source).at(trio.current_time())
                 before = rng.choice([end, rng.randint(0, end)])
                 try:
-                    await delete_records(cluster, {source[1]: before}, timeout_s=4)
+                    await delete_records(cluster, {source.partition: before}, timeout_s=4)
                     context.tell("eraser", f"deleted {source} up to {before}")
                 except PipelineError as error:
                     context.tell("eraser", f"deletes {source} up to {before}: {error}")
-
-    async def _operate(self) -> None:
-        """Skip gaps of halted partitions now and then."""
-        while not self._hub_context.is_over:
-            await trio.sleep(self._operator_rng.uniform(1, 6))
-            self._skip_gaps()
-
-    def _skip_gaps(self) -> None:
-        for mirror, document in self._site.statuses():
-            for source in document["sources"]:
-                halted = [
-                    f"{each['topic']}-{each['partition']}" for each in source["partitions"] if each["halt"] is not None
-                ]
-                if halted:
-                    mirror.resume(halted, source["name"])
 
     # The watch
 
@@ -234,12 +255,15 @@ class _Run:
         for name, context in self._contexts.items():
             acknowledged = context.history.acknowledged
             for record in acknowledged[self._counted[name] :]:
-                self._acknowledged((name, record.topic_partition)).note(record.offset + 1, now)
+                source = site.present(name, record.topic_partition)
+                if source is not None:
+                    self._acknowledged(source).note(record.offset + 1, now)
             self._counted[name] = len(acknowledged)
         site.journals.read_table()
-        for source in site.partitions:
-            if self._plan.sources[source[0]].loses_records:
-                for found in site.sources[source[0]].replicas(source[1]).values():
+        present = site.partitions
+        for source in present:
+            if self._plan.sources[source.source].loses_records:
+                for found in site.sources[source.source].replicas(source.partition).values():
                     self._lags.note_source(source, found.log.log_end_offset)
             if site.has_deposed_leader(source):
                 self._lags.note_deposed(source, now - STATUS_INTERVAL_S)
@@ -249,7 +273,8 @@ class _Run:
                 self._lags.note_replica(replica, max(ends))
         for mirror, document in site.statuses():
             error_s = mirror.clock_error_s + CLOCK_TOLERANCE_S
-            self._lags.judge(mirror.name, document, site.journals.assigned, now=now, clock_error_s=error_s)
+            self._lags.judge(mirror.name, document, site.journals.assigned, present, now=now, clock_error_s=error_s)
+        site.group.look(site.mirrors, site.sources)
 
     # Recovery
 
@@ -259,28 +284,46 @@ class _Run:
             recovery = _recovery_of(cluster)
             with within(RECOVERY_S, f"{cluster.name} did not recover", recovery.describe):
                 await until(recovery.is_whole, self._problems)
-        with within(CATCH_UP_S, "the mirrors did not catch up", self._describe):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_operating)
-                for name in self._contexts:
-                    nursery.start_soon(self._write_on, name)
+        if self._plan.is_group:
+            with within(OWNED_S, "the group did not give each partition an owner", self._describe):
+                await until(self._is_owned, self._problems)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_operating)
+            for name in self._contexts:
+                nursery.start_soon(self._write_on, name)
+            for recreation in self._recreations:
+                nursery.start_soon(recreation.keep)
+            if self._plan.has_pauses:
+                with within(PAUSED_S, "the mirrors did not follow pauses", self._describe):
+                    await self._operator.pause_for_certain()
+                await trio.sleep(STAYS_PAUSED_S)
+                with within(PAUSED_S, "the mirrors did not resume", self._describe):
+                    await self._operator.resume_all()
+            with within(CATCH_UP_S, "the mirrors did not catch up", self._describe):
                 await until(self._has_caught_up, self._problems)
-                nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
     async def _keep_operating(self) -> None:
         while True:
-            self._skip_gaps()
+            self._operator.skip_gaps()
             await trio.sleep(1)
+
+    def _is_owned(self) -> bool:
+        groups = [document["group"] for _, document in self._site.statuses()]
+        return len(groups) == len(self._site.mirrors) and all(
+            group["is_registered"] and not group["unowned"] and group["error"] is None for group in groups
+        )
 
     async def _write_on(self, name: str) -> None:
         """Write a record to each partition, and more to those of which the replica has more than its source."""
-        context, number = self._contexts[name], 0
+        context, number, written = self._contexts[name], 0, set[SourceName]()
         async with context.open(f"{name}-last") as cluster:
             while True:
                 for source in self._site.partitions:
-                    if source[0] == name and (number == 0 or self._is_ahead(source)):
+                    if source.source == name and (source not in written or self._is_ahead(source)):
+                        written.add(source)
                         number += 1
-                        await self._patiently(context, partial(self._write, context, cluster, source[1], number))
+                        await self._patiently(context, partial(self._write, context, cluster, source.partition, number))
                 await trio.sleep(LOOK_S)
 
     async def _patiently(self, context: ClientContext, write: Callable[[], object]) -> None:
@@ -305,11 +348,11 @@ class _Run:
         replica_name = self._site.journals.assigned.get(source)
         if replica_name is None:
             return None
-        leader = leader_of(self._site.sources[source[0]], source[1])
+        leader = self._site.leader(source)
         replica = leader_of(self._site.hub, replica_name)
         if leader is None or replica is None:
             return None
-        behind = self._site.journals.explained(source).behind(replica.log.log_end_offset)
+        behind = self._site.journals.explained(replica_name).behind(replica.log.log_end_offset)
         return leader.log.log_end_offset, behind
 
     def _is_ahead(self, source: SourceName) -> bool:
@@ -317,17 +360,20 @@ class _Run:
         return ends is not None and ends[1] > ends[0]
 
     def _has_caught_up(self) -> bool:
-        for source in self._site.partitions:
-            ends = self._ends(source)
-            if ends is None or ends[0] != ends[1]:
-                return False
+        present = self._site.partitions
+        ends = [self._ends(source) for source in present]
         documents = [document for _, document in self._site.statuses()]
-        return len(documents) == len(self._site.mirrors) and all(
-            partition["state"] == "caught_up"
-            for document in documents
-            for each in document["sources"]
-            for partition in each["partitions"]
-        )
+        counts = sum(count for _, count in self._plan.all_topics) * len(self._contexts)
+        if len(present) < counts or len(documents) < len(self._site.mirrors):
+            return False
+        states: dict[tuple[str, str, int], list[str]] = {}
+        for each in (each for document in documents for each in document["sources"]):
+            for partition in each["partitions"]:
+                place = each["name"], partition["topic"], partition["partition"]
+                states.setdefault(place, []).append(partition["state"])
+        others = "elsewhere" if self._plan.is_group else "caught_up"
+        owned = [sorted(found) == ["caught_up", *[others] * (len(documents) - 1)] for found in states.values()]
+        return all(owned) and all(end is not None and end[0] == end[1] for end in ends)
 
     def _describe(self) -> str:
         lines = [f"{source}: ends {self._ends(source)}" for source in self._site.partitions]
@@ -337,43 +383,6 @@ class _Run:
             for source in document["sources"]:
                 lines += [f"  {source['name']}: {source['error']}", *(f"    {each}" for each in source["partitions"])]
         return "".join(f"\n    {line}" for line in lines)
-
-    # The end
-
-    def _check(self) -> None:
-        for source in self._site.partitions:
-            self._result.problems += self._check_partition(source)
-
-    def _check_partition(self, source: SourceName) -> Iterator[str]:
-        site, (name, partition) = self._site, source
-        replica_name = site.journals.assigned[source]
-        leader, replica = leader_of(site.sources[name], partition), leader_of(site.hub, replica_name)
-        if leader is None or replica is None:
-            yield f"{source}: without a leader at the end"
-            return
-        gaps, explained = site.journals.gaps(source), site.journals.explained(source)
-        theirs, ours = content_of(leader), content_of(replica)
-        yield from compare(f"{source} in {replica_name}", theirs, ours, explained, site.had[name].had[partition])
-        for gap in gaps:
-            if gap.replica != replica_name:
-                yield f"{source}: {gap} is of another replica"
-            if gap.reason == TRUNCATED:
-                is_true = self._plan.sources[name].loses_records and (
-                    self._plan.hub.loses_records
-                    or gap.first < max(theirs.start, site.starts.get(source, 0))
-                    or differ_within(theirs, ours, gap.first, gap.last)
-                )
-            else:
-                is_true = gap.last < max(theirs.start, site.starts.get(source, 0))
-            if not is_true:
-                yield f"{source}: {gap} is in the ledger, and nothing is missing there"
-        kept = records_of(bytes_of_log(leader, leader.log.log_end_offset))
-        copied = records_of(bytes_of_log(replica, replica.log.log_end_offset))
-        for record in self._contexts[name].history.acknowledged:
-            offset = record.offset
-            is_kept = record.topic_partition == partition and kept.get(offset) == record.value
-            if is_kept and copied.get(offset) != record.value and not explained.covers(offset, offset):
-                yield f"{source}: {record.value!r}, acknowledged at {offset}, is not in the replica"
 
 
 def _recovery_of(cluster: SimulatedCluster) -> Recovery:

@@ -16,9 +16,12 @@ from pipeline.records.batch import iterate_headers
 from pipeline.testing.simulation.cluster import SimulatedCluster, bytes_of_log
 from pipeline.testing.simulation.mirrors.journals import HubJournals, SourceName
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity, LogContent
+from pipeline.testing.simulation.mirrors.mirror_group_rules import GROUP, SESSION_S, MirrorGroupRules
 from pipeline.testing.simulation.mirrors.mirror_process import SimulatedMirror
+from pipeline.testing.simulation.mirrors.pause_rules import PauseRules
 from pipeline.testing.simulation.mirrors.plan import SiteClusterPlan, SitePlan
 from pipeline.testing.simulation.mirrors.replica_rules import ReplicaWatch, SourceWatch
+from pipeline.testing.simulation.mirrors.watch import watched_mirrors
 from pipeline.testing.simulation.network import SimulatedNetwork
 from pipeline.testing.simulation.plan import SETTINGS
 from pipeline.testing.simulation.process import PROCESS
@@ -57,12 +60,16 @@ class SimulatedSite:
         self.hub = cluster(HUB, plan.hub)
         self.had = {name: SourceWatch() for name in self.sources}
         self.journals = HubJournals(self.hub)
-        self.appends = ReplicaWatch(self.had, self.journals)
+        self.group = MirrorGroupRules(self.hub.zookeeper, self.hub.zookeeper.partitions.state)
+        self.pauses = PauseRules()
+        self.appends = ReplicaWatch(self.had, self.journals, self.group)
         for name, watch in self.had.items():
             self.sources[name].inside.watch = watch
         self.hub.inside.watch = self.appends
         self.starts: dict[SourceName, int] = {}
         """The highest log start offset that a partition ever had: with its power a broker may forget a deletion."""
+        self.ended: dict[SourceName, int] = {}
+        """Ends of the replicas of partitions whose topics were deleted, before the deletion was requested."""
         self.hub_timeout_ms = rng.choice(HUB_TIMEOUTS_MS)
         self.mirrors = [self._mirror(number, rng) for number in range(1, plan.mirrors + 1)]
 
@@ -74,7 +81,7 @@ class SimulatedSite:
                     {"name": name, "bootstrap.servers": ",".join(map(str, cluster.addresses))}
                     for name, cluster in self.sources.items()
                 ],
-                "topics": [name for name, _ in self.plan.topics],
+                "topics": [name for name, _ in self.plan.all_topics],
                 "http.listen": "127.0.0.1:0",
                 "refresh.interval.ms": rng.choice([1_000, 5_000]),
                 "retry.backoff.ms": rng.choice([100, 1_000]),
@@ -82,10 +89,26 @@ class SimulatedSite:
                 "fetch.max.wait.ms": FETCH_WAIT_MS,
                 "produce.timeout.ms": self.hub_timeout_ms,
                 "gap.policy": self.plan.gap_policy.value,
+                **(self._group_settings(rng) if self.plan.is_group else {}),
             }
         )
-        name, seed = f"mirror-{number}", str(self.plan.seed)
-        return SimulatedMirror(name, config, self.hub.addresses, network=self.network, trace=self.trace, seed=seed)
+        return SimulatedMirror(
+            f"mirror-{number}",
+            config,
+            self.hub.addresses,
+            network=self.network,
+            trace=self.trace,
+            seed=str(self.plan.seed),
+            zookeeper=self.hub.zookeeper if self.plan.is_group else None,
+        )
+
+    def _group_settings(self, rng: random.Random) -> dict[str, Any]:
+        return {
+            "zookeeper.connect": "simulated:2181",
+            "mirror.group": GROUP,
+            "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
+            "mirror.rebalance.interval.ms": rng.choice([1_000, 5_000]),
+        }
 
     @property
     def clusters(self) -> list[SimulatedCluster]:
@@ -94,13 +117,32 @@ class SimulatedSite:
 
     @property
     def partitions(self) -> list[SourceName]:
-        """All source partitions."""
+        """All source partitions that exist now."""
         return [
-            (source, TopicPartition(topic, number))
+            name
             for source in self.sources
-            for topic, count in self.plan.topics
+            for topic, count in self.plan.all_topics
             for number in range(count)
+            if (name := self.present(source, TopicPartition(topic, number))) is not None
         ]
+
+    def present(self, source: str, partition: TopicPartition) -> SourceName | None:
+        """Return a source partition as it is now; None if its topic does not exist."""
+        cluster = self.sources[source]
+        topic_id = cluster.zookeeper.partitions.topic_id(partition.topic)
+        return SourceName(source, partition, topic_id) if cluster.replica_ids(partition) else None
+
+    def doom(self, source: SourceName) -> None:
+        """Take note of the end of a replica whose source is about to be deleted."""
+        replica = self.journals.assigned.get(source)
+        leader = None if replica is None else leader_of(self.hub, replica)
+        if leader is not None:
+            self.ended[source] = leader.log.log_end_offset
+
+    def leader(self, source: SourceName) -> Partition | None:
+        """Return the leader of a source partition, None if it does not serve or lead."""
+        found = leader_of(self.sources[source.source], source.partition)
+        return found if found is not None and found.log.topic_id == source.topic_id else None
 
     def start_mirror(self, mirror: SimulatedMirror) -> None:
         """Have a mirror run, once what ran before has ended."""
@@ -115,13 +157,15 @@ class SimulatedSite:
         yield from self.trace.faults_of_code
         yield from self.journals.problems
         yield from self.appends.problems
+        yield from self.group.problems
+        yield from self.pauses.problems
         for cluster in self.clusters:
             if not self.plan_of(cluster).loses_records:
                 yield from cluster.inside.problems()
 
     def has_deposed_leader(self, source: SourceName) -> bool:
         """Return True if a broker takes itself for the leader of a partition that has another one."""
-        cluster, name = self.sources[source[0]], source[1]
+        cluster, name = self.sources[source.source], source.partition
         state = cluster.states().get(name)
         return state is not None and any(
             replica.is_leader and (replica.own_id, replica.leader_epoch) != (state.leader, state.leader_epoch)
@@ -140,12 +184,13 @@ class SimulatedSite:
         def start_moved(log: UnifiedLog, before: Offset, now: Offset) -> None:
             if (process := PROCESS.get()) is not None:
                 insides[process.name].start_moved(log, before, now)
-                name = process.name.rpartition("-")[0], log.topic_partition
+                name = SourceName(process.name.rpartition("-")[0], log.topic_partition, log.topic_id)
                 self.starts[name] = max(now, self.starts.get(name, now))
 
         with ExitStack() as stack:
             stack.enter_context(watched_high_watermarks(moved))
             stack.enter_context(watched_log_starts(start_moved))
+            stack.enter_context(watched_mirrors(self.mirrors, self.group, self.pauses))
             yield
 
     def statuses(self) -> Iterator[tuple[SimulatedMirror, dict[str, Any]]]:

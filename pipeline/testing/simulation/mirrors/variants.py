@@ -6,9 +6,14 @@ from typing import Any
 
 import trio
 
+from pipeline.broker.requests import copied_batches
+from pipeline.broker.requests.handlers import produce
 from pipeline.client.consumer import fetcher
+from pipeline.client.consumer.consumer import Consumer
 from pipeline.log.unified_log import UnifiedLog
+from pipeline.mirror import source_mirror
 from pipeline.mirror.copying import kept_offsets
+from pipeline.mirror.copying.append_queue import Piece
 from pipeline.mirror.copying.copies import SourceCopies
 from pipeline.mirror.copying.destination import ReplicaPlace
 from pipeline.mirror.copying.high_watermarks import HighWatermarks
@@ -16,7 +21,11 @@ from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.mirror.copying.progress import CopyProgress
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.pause_journal import PauseJournal
 from pipeline.mirror.journals.table import PartitionTable, Proposal
+from pipeline.mirror.sharing.assignment import duties_of
+from pipeline.mirror.sharing.group import MirrorGroup
+from pipeline.mirror.topics import known_sources
 from pipeline.testing.simulation.broken_variant import BrokenVariant, both, giving, replacing
 from pipeline.testing.simulation.mirrors.plan import KINDS, site_plan_for
 
@@ -106,6 +115,33 @@ def _believing_new_leaders(_note_fetched: Any) -> Any:
     return broken
 
 
+def _forgetting_topic_ids(add: Any) -> Any:
+    def broken(consumer: Consumer, topic_partition: Any, offset: int, _topic_id: Any = None, **options: Any) -> None:
+        add(consumer, topic_partition, offset, **options)
+
+    return broken
+
+
+def _having_duties_at_once(_has_duties_of: Any) -> Any:
+    def broken(group: MirrorGroup, source: str) -> bool:
+        return group.is_confirmed and group.share.epoch_of(duties_of(source)) is not None
+
+    return broken
+
+
+def _appending_paused(_is_due: Any) -> Any:
+    return property(lambda piece: piece.is_next)
+
+
+def _forgetting_pauses(open_journal: Any) -> Any:
+    async def broken(journal: PauseJournal) -> None:
+        await open_journal(journal)
+        for pause in journal.pauses:
+            journal.pauses.apply(pause.scope.key, None)
+
+    return broken
+
+
 def _taking_the_last(apply: Any) -> Any:
     def broken(table: PartitionTable, proposal: Proposal) -> None:
         table._by_source.pop((proposal.source.cluster, proposal.source.partition), None)
@@ -126,17 +162,17 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "remembers its position": _variant(
         "the position of a partition is the replica's log end offset, which is asked for after each failure",
         both(_NO_END, replacing(KeptOffsets, "locate", _remembering_its_position)),
-        first_seed=3,
+        first_seed=27,
     ),
     "appends without an expected end": _variant(
         "a batch is appended only to a log that ends where the mirror last saw it end",
         _NO_END,
-        first_seed=43,
+        first_seed=89,
     ),
     "writes the ledger after the batch": _variant(
         "offsets that the replica lacks are in the ledger before the first batch behind them",
         both(replacing(GapJournal, "record", _recording_later), replacing(GapJournal, "read_on", _writing_what_waits)),
-        first_seed=14,
+        first_seed=30,
     ),
     "does not record epochs": _variant(
         "a leader epoch of the source is recorded before its first batch is appended",
@@ -156,17 +192,48 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "shows outdated lags": _variant(
         "a lag is known while the source's last answer is fresh, and unknown after that",
         replacing(CopyProgress, "is_fresh", giving(True)),
-        first_seed=10,
+        first_seed=34,
     ),
     "counts the age of an answer from its arrival": _variant(
         "the age of a high watermark counts from the request",
         replacing(SourceCopies, "note_answer", _counting_from_the_answer),
-        first_seed=11,
+        first_seed=23,
     ),
     "believes new leaders": _variant(
         "a new leader's high watermark counts once it knows all that was acknowledged (KIP-207)",
         replacing(HighWatermarks, "note_fetched", _believing_new_leaders),
-        first_seed=16,
+        first_seed=7,
+    ),
+    "checks no copier epochs": _variant(
+        "once a copier has claimed a replica, no batch of an older copier is appended",
+        both(replacing(copied_batches, "check_copier", giving(None)), replacing(produce, "check_copier", giving(None))),
+        first_seed=23,
+    ),
+    "does the duties of a source at once": _variant(
+        "duties begin when the member that had them before cannot do them any more",
+        replacing(MirrorGroup, "has_duties_of", _having_duties_at_once),
+        first_seed=8,
+    ),
+    "takes a recreated topic for the old one": _variant(
+        "a topic that was created again is copied into partitions of its own",
+        both(
+            both(
+                replacing(source_mirror, "is_recreated", giving(False)),
+                replacing(known_sources, "is_recreated", giving(False)),
+            ),
+            replacing(Consumer, "add", _forgetting_topic_ids),
+        ),
+        first_seed=9,
+    ),
+    "forgets pauses when it starts": _variant(
+        "a pause lasts through restarts",
+        replacing(PauseJournal, "open", _forgetting_pauses),
+        first_seed=58,
+    ),
+    "appends what was fetched before a pause": _variant(
+        "nothing of a paused partition is appended but what is on its way",
+        replacing(Piece, "is_due", _appending_paused),
+        first_seed=46,
     ),
     "takes the last record of the table": _variant(
         "the first record that names a source partition counts",

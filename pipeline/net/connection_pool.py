@@ -172,8 +172,8 @@ class ConnectionPool:
         self._connections: dict[tuple[HostPort, str], _Connection] = {}
         self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
         self._is_closed = False
-        self.on_lost: Callable[[], None] = lambda: None
-        """Called when an open connection has ended."""
+        self.on_lost: Callable[[HostPort, str], None] = lambda _address, _lane: None
+        """Called with address and lane when an open connection has ended."""
 
     async def request(self, address: HostPort, message: Message, *, timeout_s: float, lane: str = "") -> Any:
         """Send a request and return its response (None for Produce with acks=0), connecting first if necessary.
@@ -224,7 +224,7 @@ class ConnectionPool:
             except BaseException:
                 transport.close()
                 raise
-            self._nursery.start_soon(opened.read, self.on_lost)
+            self._nursery.start_soon(opened.read, lambda: self.on_lost(address, lane))
             try:
                 await opened.negotiate()
             except BaseException as error:

@@ -5,7 +5,7 @@ Each wait is bounded by the deadline it was given or by a setting.
 """
 
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -64,6 +64,7 @@ class Cluster:
         self._failed_at: dict[HostPort, float] = {}
         self._last_source: BrokerId | None = None
         self._fallen_epochs = FallenEpochs()
+        self._loss_watchers: list[Callable[[HostPort, str], None]] = []
         self._lanes = 0
 
     def track(self, topics: Iterable[str]) -> None:
@@ -80,6 +81,23 @@ class Cluster:
         if new:
             self._topics |= new
             self.refresh_soon()
+
+    async def watch_losses(self, watcher: Callable[[HostPort, str], None]) -> None:
+        """Call `watcher` with address and lane of each connection that is lost, until cancelled.
+
+        The call comes before another connection of the lane is opened.
+        """
+        self._loss_watchers.append(watcher)
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._loss_watchers.remove(watcher)
+
+    def note_loss(self, address: HostPort, lane: str) -> None:
+        """Take note that a connection was lost."""
+        self.refresh_soon()
+        for watcher in list(self._loss_watchers):
+            watcher(address, lane)
 
     def refresh_soon(self) -> None:
         """Refresh the metadata in the background; many calls make one refresh."""
@@ -308,6 +326,6 @@ async def open_cluster(
         discover = from_bootstrap(config.bootstrap)
     async with open_connection_pool(config.client_id, connect) as pool, background_tasks() as nursery:
         cluster = Cluster(config, pool, discover)
-        pool.on_lost = cluster.refresh_soon  # a broker that no longer leads can only close the connection of acks=0
+        pool.on_lost = cluster.note_loss  # a broker that no longer leads can only close the connection of acks=0
         nursery.start_soon(cluster.keep_fresh)
         yield cluster

@@ -56,6 +56,9 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import BatchHeader
 
+FETCH_LANE = "fetch"
+"""First part of the names of lanes of Fetch requests."""
+
 logger = structlog.get_logger()
 
 Taken = list[tuple[FetchState, FetchedBatches]]
@@ -479,7 +482,7 @@ def _now_ms() -> int:
 def lane_of(lanes: list[str], planned: PlannedFetch, cluster: Cluster) -> str:
     """Return the lane of a request. Long polls of another consumer, perhaps closed already, must not delay it."""
     while planned.lane >= len(lanes):
-        lanes.append(cluster.new_lane("fetch"))
+        lanes.append(cluster.new_lane(FETCH_LANE))
     return lanes[planned.lane]
 
 

@@ -50,7 +50,7 @@ from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
-from pipeline.records.batch import iterate_headers
+from pipeline.records.batch import BatchHeader, iterate_headers
 
 PLANS_OF_ONE_RECORD = 1000
 IN_FLIGHT = 5
@@ -210,6 +210,10 @@ class AppendedOffsets:
                     work.replica.entry = replace(entry, planned=open_plans(entry))
                     work.result = Appended(replica_end=work.replica.end)
         return {work.copy.source: work.result for work in works if work.result is not None}
+
+    async def last_header(self, _copy: PartitionCopy, _end: int, /) -> BatchHeader | None:
+        """Return none: batches of source and replica have other offsets, and other checksums."""
+        return None
 
     async def last_batches(self, _source: Cluster, _copy: PartitionCopy, _end: int, /) -> LastBatches:
         """Return no batches: those of source and replica have other offsets, and other checksums."""

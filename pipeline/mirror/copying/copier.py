@@ -17,6 +17,7 @@ F. A partition that cannot be copied rests with its reason in the status, which 
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import trio
 
@@ -30,6 +31,7 @@ from pipeline.client.consumer.errors import (
     PartitionTruncatedError,
 )
 from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.consumer.fetcher import FETCH_LANE
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.append_queue import AppendQueue, Piece, PlannedAppend
@@ -47,7 +49,7 @@ from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.pauses import Pauses
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
-from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.model import BrokerId, Clock, HostPort, TopicPartition
 from pipeline.net.signals import Signal
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import read_header
@@ -115,6 +117,8 @@ class SourceCopier:
             nursery.start_soon(self._locator.run, consumer)
             nursery.start_soon(self._watermarks.run)
             nursery.start_soon(self._replica_ends.run)
+            watch = partial(self._doubt, consumer, nursery)
+            nursery.start_soon(self._source.watch_losses, watch)
             while True:
                 if self._config.now is not config:
                     config = self._config.now
@@ -129,6 +133,31 @@ class SourceCopier:
                         consumer.remove(partition)
                         self._queue.drop([partition])
                 self._appended.notify()  # void batches may have left the queue
+
+    def _doubt(self, consumer: Consumer, nursery: trio.Nursery, address: HostPort, lane: str) -> None:
+        """Have partitions whose leader was away compared with the source: it may have been restored to an older copy.
+
+        Called before anything is fetched from that leader again. What was fetched before is void.
+        """
+        if not lane.startswith(FETCH_LANE):
+            return
+        view = self._source.view
+        leaders = {broker for broker, endpoint in view.brokers.items() if endpoint.address == address}
+        for copy in self.copies.states.values():
+            if view.leader_of(copy.source) in leaders and not copy.is_rejected:
+                copy.is_confirmed = False
+                copy.losses += 1
+                if copy.position is not None and copy.pause is None:
+                    consumer.remove(copy.source)
+                    self._queue.drop([copy.source])
+                    nursery.start_soon(self._locate_behind_append, copy, copy.fetch)
+
+    async def _locate_behind_append(self, copy: PartitionCopy, fetch: int) -> None:
+        """Have a partition located once the append that is under way has ended: the replica's end is certain then."""
+        while self._queue.holds(copy.source):
+            await self._appended.wait()
+        if copy.fetch == fetch:
+            self.copies.locate_again(copy)
 
     async def _make_room(self, consumer: Consumer, max_bytes: int) -> None:
         """Wait until the queue takes more. Partitions whose leader is slow rest, if they hold up those of others."""

@@ -147,6 +147,10 @@ class PartitionCopy:
     """True if the source refused the position as outside of its log, until the partition is located."""
     is_truncated: bool = False
     """True if the source lost records before the position, until the partition is located."""
+    is_confirmed: bool = False
+    """True if the source was found to have the replica's last batch, and has not been away since."""
+    losses: int = 0
+    """Number of times that the connection to the source's leader was lost."""
     straddling_end: int | None = None
     """Offset after a batch of the source that begins before the replica's end, so that it cannot be appended."""
     epochs: EpochEntries = ()

@@ -16,6 +16,7 @@ from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.divergence import LastBatches
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.records.batch import BatchHeader
 
 
 class ReplicaHaltedError(PipelineError):
@@ -64,6 +65,14 @@ class Destination(Protocol):
         """Append batches that begin at their copies' positions. Return the result of each source partition.
 
         Never raises for a single partition.
+        """
+        ...
+
+    async def last_header(self, copy: PartitionCopy, end: int, /) -> BatchHeader | None:
+        """Return the header of the replica's batch before the position `end`, as its source should have it.
+
+        None if there is none, or the source's batches are others. Raises KafkaError, NetworkError and
+        DeadlineExceededError.
         """
         ...
 

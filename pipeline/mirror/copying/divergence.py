@@ -13,7 +13,7 @@ from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, PipelineError
 from pipeline.mirror.journals.epochs import EpochEntries, end_of_entry, newest_up_to
 from pipeline.model import TopicPartition
-from pipeline.records.batch import BatchHeader, read_header
+from pipeline.records.batch import DELETE_HORIZON, BatchHeader, read_header
 from pipeline.records.batch_sums import frame_of
 from pipeline.records.contents import hash_of_contents
 
@@ -64,15 +64,20 @@ class LastBatches:
 
     @property
     def are_equal(self) -> bool:
-        """True if both logs hold the same batch. The checksum covers neither base offset nor leader epoch."""
+        """True if both logs hold the same batch."""
         if self.replica is None or self.source is None:
             return False
-        return self.have_equal_contents or _identity(self.replica) == _identity(self.source)
+        return self.have_equal_contents or is_same(self.replica, self.source)
 
     @property
     def differ(self) -> bool:
-        """True if the logs hold different batches. Compaction removes records from a batch, and proves nothing."""
+        """True if the logs hold different batches.
+
+        Compaction removes records from a batch, or gives it a delete horizon, and proves nothing.
+        """
         if self.replica is None or self.source is None or self.are_equal:
+            return False
+        if (self.replica.attributes | self.source.attributes) & DELETE_HORIZON:
             return False
         is_compacted = self.replica.record_count != self.source.record_count and (
             self.replica.base_offset == self.source.base_offset and self.replica.last_offset == self.source.last_offset
@@ -80,8 +85,9 @@ class LastBatches:
         return not is_compacted
 
 
-def _identity(header: BatchHeader) -> tuple[int, int, int]:
-    return header.base_offset, header.last_offset, header.crc
+def is_same(one: BatchHeader, other: BatchHeader) -> bool:
+    """Return True if the headers are of the same batch. The checksum covers neither base offset nor leader epoch."""
+    return (one.base_offset, one.last_offset, one.crc) == (other.base_offset, other.last_offset, other.crc)
 
 
 async def last_batches(

@@ -18,9 +18,10 @@ from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import GapPolicy
+from pipeline.mirror.copying.batch_headers import BatchHeaders
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Destination
-from pipeline.mirror.copying.divergence import FallenEpochsError, shared_end
+from pipeline.mirror.copying.divergence import FallenEpochsError, is_same, shared_end
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.epochs import added_entries, entries_before, source_epochs
@@ -28,6 +29,7 @@ from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import Gap, GapReason, gap_of
 from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 logger = structlog.get_logger()
@@ -75,6 +77,7 @@ class GapCrossing:
         self._flows = flows
         self._clock = clock
         self._config = config
+        self._headers = BatchHeaders(source)
         self._epochs_read_at = 0.0
 
     def is_accepted(self, copy: PartitionCopy, end: int) -> bool:
@@ -108,6 +111,50 @@ class GapCrossing:
             return Continuation(offset=offset, leader_epoch=None if leader_epoch < 0 else leader_epoch)
         return Continuation(offset=offset, leader_epoch=copy.epochs[-1][0] if copy.epochs and offset == end else None)
 
+    async def confirm(self, copy: PartitionCopy, end: int) -> bool:
+        """Return False if the source has another batch than the replica's last one, and the gap is recorded.
+
+        A source that was restored to an older copy uses the same leader epochs again, so that epochs do not tell.
+        Raises as `continue_at`.
+        """
+        while not copy.is_confirmed:
+            losses = copy.losses
+            has_last = await self._has_last(copy, end)
+            if has_last is None:  # the epochs tell more, if the source lost its end
+                copy.is_out_of_range = True
+                await self.continue_at(copy, end)
+                has_last = await self._has_last(copy, end)
+            if has_last is None:
+                raise WaitingError(f"waits until the source has offset {end - 1} again, which the replica has")
+            if not has_last:
+                found = await self._replicas.last_batches(self._source, copy, end)  # verified, as the headers are not
+                if found.differ:
+                    await self._compare(copy, end)  # the epochs may tell how far back the logs differ
+                    if not self.is_accepted(copy, end):
+                        await self._refuse_last(copy, end)
+                    return False
+            copy.is_confirmed = losses == copy.losses
+        return True
+
+    async def _has_last(self, copy: PartitionCopy, end: int) -> bool | None:
+        """Return False if the source has another batch than the replica's last one, by the headers alone.
+
+        None if the source ends before it. True also if the source has no batch there any more, or if other batches are
+        known. Raises KafkaError, NetworkError and DeadlineExceededError.
+        """
+        if end == 0 or self._continues_at(copy, end) != end or self.is_accepted(copy, end):
+            return True
+        replica = await self._replicas.last_header(copy, end)
+        if replica is None:
+            return True
+        try:
+            source = await self._headers.header_at(copy.source, end - 1, timeout_s=self._config.timeout_s)
+        except KafkaError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            return True if end - 1 < await self._bound(copy, EARLIEST) else None
+        return source is None or is_same(source, replica)
+
     async def _offset_after(self, copy: PartitionCopy, end: int) -> int:
         behind = self._continues_at(copy, end)
         if copy.straddling_end is not None and self.is_accepted(copy, end) and behind < copy.straddling_end:
@@ -128,9 +175,7 @@ class GapCrossing:
         copy.epochs = ()
         found = await self._replicas.last_batches(self._source, copy, end)
         if found.differ:
-            first = await self._bound(copy, EARLIEST)
-            text = f"the source and the replica hold different batches at offset {end - 1}; how far back is not known"
-            await self._accept(self._gap(copy, min(first, end - 1), end - 1, GapReason.TRUNCATED, text), text)
+            await self._refuse_last(copy, end)
         elif found.source is not None and found.are_equal:
             copy.epochs = added_entries((), [(found.source.partition_leader_epoch, found.source.base_offset)], 0)
             if copy.epochs:
@@ -138,6 +183,12 @@ class GapCrossing:
         else:
             names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("replica_not_compared", source=copy.assignment.source.cluster, **names, offset=end - 1)
+
+    async def _refuse_last(self, copy: PartitionCopy, end: int) -> None:
+        """Halt, or record the gap, as the source has another batch than the replica's last one."""
+        first = await self._bound(copy, EARLIEST)
+        text = f"the source and the replica hold different batches at offset {end - 1}; how far back is not known"
+        await self._accept(self._gap(copy, min(first, end - 1), end - 1, GapReason.TRUNCATED, text), text)
 
     async def _compare(self, copy: PartitionCopy, end: int) -> None:
         """Halt, or record the gap, if the source lost records that the replica has, and that the ledger lacks."""

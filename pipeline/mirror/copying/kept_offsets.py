@@ -11,6 +11,7 @@ from pipeline.client.cluster.config import IsolationLevel
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.raw_produce import RawProduced, can_fence_copiers, can_keep_offsets, raw_produce
 from pipeline.errors import PipelineError
+from pipeline.mirror.copying.batch_headers import BatchHeaders
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Appended, ReplicaPlace
 from pipeline.mirror.copying.divergence import LastBatches, last_batches
@@ -18,7 +19,7 @@ from pipeline.mirror.current_config import CurrentConfig
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.messages.produce import NO_COPIER_EPOCH
-from pipeline.records.batch import read_header
+from pipeline.records.batch import BatchHeader, read_header
 
 logger = structlog.get_logger()
 
@@ -35,6 +36,7 @@ class KeptOffsets:
     def __init__(self, destination: Cluster, config: CurrentConfig) -> None:
         self._destination = destination
         self._config = config
+        self._headers = BatchHeaders(destination)
         self._is_warned = False
         """True if it was logged that brokers do not refuse older copiers."""
 
@@ -98,6 +100,10 @@ class KeptOffsets:
             copier_epochs={copy.assignment.replica: copy.copier_epoch for copy, _ in due},
         )
         return {copy.source: _appended(copy, batches, results[copy.assignment.replica]) for copy, batches in due}
+
+    async def last_header(self, copy: PartitionCopy, end: int, /) -> BatchHeader | None:
+        """Return the header of the batch that covers the last offset before `end`."""
+        return await self._headers.header_at(copy.assignment.replica, end - 1, timeout_s=self._config.timeout_s)
 
     async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int, /) -> LastBatches:
         """Return the batches of both logs that cover the last offset before `end`."""

@@ -60,6 +60,9 @@ class Locator:
                     place = Continuation(offset=standing.source_offset)
                     if not is_paused:
                         place = await self._crossing.continue_at(copy, standing.source_offset)
+                # Not within the limiter: a broker of the source that hangs delays no partitions of others.
+                if not is_paused and not await self._crossing.confirm(copy, standing.source_offset):
+                    place = await self._crossing.continue_at(copy, standing.source_offset)
         except HaltedError as halted:
             self._stop_fetching(consumer, copy)
             self._copies.halt(copy, halted.gap, str(halted))

@@ -22,6 +22,7 @@ from pipeline.mirror.copying.destination import Appended, Destination, ReplicaPl
 from pipeline.mirror.copying.divergence import LastBatches
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.model import TopicPartition
+from pipeline.records.batch import BatchHeader
 from pipeline.records.compression import Codec
 from pipeline.records.recompression import RecompressedBatches, recompressed
 
@@ -83,6 +84,10 @@ class RecompressingDestination:
                 self._note(copy, found)
                 left.append((copy, replace(batches, data=found.data)))
         return await self._destination.append(left)
+
+    async def last_header(self, copy: PartitionCopy, end: int, /) -> BatchHeader | None:
+        """Return the header of the replica's batch, which differs from the source's if the batch was recompressed."""
+        return await self._destination.last_header(copy, end)
 
     async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int, /) -> LastBatches:
         """Return the batches of both logs that cover the last offset before `end`."""

@@ -184,7 +184,7 @@ async def test_a_closed_lane_ends_its_requests_and_no_others_and_is_no_lost_conn
                 await trio.sleep(0.01)
 
     async with serve(note) as (address, _), open_connection_pool("test") as pool:
-        pool.on_lost = lambda: ended.append("lost")
+        pool.on_lost = lambda _address, _lane: ended.append("lost")
 
         async def ask(lane: str) -> None:
             with pytest.raises(NetworkError, match=f"the client of the lane '{lane}' .* is closed"):

@@ -198,6 +198,9 @@ class Taking:
         self.taken += [(copy.source, bytes(batches.data)) for copy, batches in due]
         return {copy.source: Appended(replica_end=batches.next_offset) for copy, batches in due}
 
+    async def last_header(self, copy: PartitionCopy, end: int, /) -> BatchHeader | None:
+        raise NotImplementedError
+
     async def last_batches(self, source: Cluster, copy: PartitionCopy, end: int, /) -> LastBatches:
         raise NotImplementedError
 

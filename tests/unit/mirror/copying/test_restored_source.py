@@ -1,0 +1,110 @@
+"""A source that was restored to an older copy, and then wrote other records in the same leader epochs."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.mirror.copying.resume import ResumeRequest
+from pipeline.mirror.service import MirrorService
+from pipeline.protocol.messages.fetch import FetchRequest
+from pipeline.protocol.messages.list_offsets import ListOffsetsRequest
+from tests.support.brokers import serving_cluster
+from tests.support.mirrors import CLICKS, make, mirroring_of, publish, read, until, until_copied, until_said
+from tests.support.restorable import Restorable, restorable
+
+SHARED = [b"a0", b"a1", b"a2"]
+LOST = [b"b3", b"b4"]
+NEW = [b"c3", b"c4", b"c5", b"c6"]
+DIFFERENT = "the source and the replica hold different batches at offset 4"
+
+
+@pytest.fixture
+async def east(tmp_path: Path) -> AsyncIterator[Restorable]:
+    async with restorable(tmp_path / "east") as found:
+        async with found.running() as live:
+            await make(live)
+            await publish(live, *SHARED)
+        found.back_up()
+        yield found
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with serving_cluster(tmp_path / "hub") as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def mirroring(east: Restorable, hub: Cluster, **settings: Any) -> AsyncIterator[MirrorService]:
+    async with mirroring_of(hub, None, settings, east=east.cluster) as service:
+        yield service
+
+
+async def copy_lost(east: Restorable, hub: Cluster) -> None:
+    async with east.running() as live:
+        await publish(live, *LOST)
+        async with mirroring(east, hub):
+            await until_copied(hub, CLICKS, *SHARED, *LOST)
+
+
+async def test_records_of_a_source_that_was_restored_while_no_mirror_ran_are_a_gap(
+    east: Restorable, hub: Cluster
+) -> None:
+    await copy_lost(east, hub)
+    east.restore()
+    async with east.running() as live:
+        await publish(live, *NEW)
+        async with mirroring(east, hub) as service:
+            await until_said(service, DIFFERENT)
+            assert await read(hub, CLICKS) == list(enumerate(SHARED + LOST))
+            await service.resumption.resume(ResumeRequest(names=["clicks-0"], skip=True))
+            await until_copied(hub, CLICKS, *SHARED, *LOST, *NEW[2:])
+            (gap,) = list(service.gaps.ledger)
+            assert (gap.first, gap.last, gap.reason.value) == (0, 4, "truncated")
+        await publish(live, b"c7")
+        async with mirroring(east, hub):  # the accepted difference is not found anew
+            await until_copied(hub, CLICKS, *SHARED, *LOST, *NEW[2:], b"c7")
+
+
+async def test_a_running_mirror_notices_a_source_that_was_restored_and_has_written_on(
+    east: Restorable, hub: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for nothing before the source is beyond the replica's end."""
+    request, has_written = east.cluster.request, trio.Event()
+
+    async def ask_later(broker: Any, message: Any, **settings: Any) -> Any:
+        if isinstance(message, FetchRequest | ListOffsetsRequest):
+            await has_written.wait()
+        return await request(broker, message, **settings)
+
+    async with mirroring(east, hub) as service:
+        async with east.running() as live:
+            await publish(live, *LOST)
+            await until_copied(hub, CLICKS, *SHARED, *LOST)
+            await until(lambda: service.status()["sources"][0]["states"]["caught_up"] == 1)
+            monkeypatch.setattr(east.cluster, "request", ask_later)
+        east.restore()
+        async with east.running() as live:
+            await publish(live, *NEW)
+            has_written.set()
+            await until_said(service, DIFFERENT)
+            (partition,) = service.status()["sources"][0]["partitions"]
+            assert (partition["state"], partition["lag"]) != ("caught_up", 0)
+
+
+async def test_a_source_that_is_restarted_is_compared_and_copied_on(east: Restorable, hub: Cluster) -> None:
+    await copy_lost(east, hub)
+    async with mirroring(east, hub) as service:
+        for number in range(2):
+            async with east.running() as live:
+                await publish(live, b"d%d" % number)
+                await until_copied(hub, CLICKS, *SHARED, *LOST, *[b"d%d" % each for each in range(number + 1)])
+                (copy,) = service.sources["east"].copies.states.values()
+                assert (copy.is_confirmed, copy.losses) == (True, number)
+            await until(lambda: copy.losses == number + 1)  # noqa: B023
+        assert not list(service.gaps.ledger)

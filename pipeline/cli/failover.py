@@ -1,7 +1,7 @@
 """`pipeline mirror promote` and `reverse`: replicas that take producers, and failed clusters that follow them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,7 +125,7 @@ async def _promote(
             origins = await read_table(hub, rows)
         except PipelineError as error:  # what was promoted must be shown nevertheless
             failures[""] = f"the sources of the partitions are unknown: {error}"
-        missing = await ask_sources(sources, rows.values(), origins)
+        missing = await ask_sources(hub, sources, rows.values(), origins)
     done = [_row_of(rows[topic], origins, missing) for topic in topics if topic in rows]
     return done, list(failures.values())
 
@@ -144,6 +144,7 @@ async def read_table(hub: "Cluster", topics: Iterable[str]) -> dict[TopicPartiti
 
 
 async def ask_sources(
+    hub: "Cluster",
     sources: Mapping[str, Sequence[HostPort]],
     promoted: Iterable["PromotedTopic"],
     origins: Mapping[TopicPartition, "Assignment"],
@@ -151,55 +152,37 @@ async def ask_sources(
     timeout_s: float = SOURCE_TIMEOUT_S,
 ) -> dict[TopicPartition, "MissingRecords"]:
     """Return for each replica partition with a known source the records that it lacks."""
-    from pipeline.client.cluster.cluster import open_cluster
-    from pipeline.client.cluster.config import ClientConfig
-    from pipeline.mirror.failover.missing_records import MissingRecords, find_missing
+    from pipeline.mirror.failover.missing_records import CopiedPartition, MissingRecords, find_missing
 
-    ends: dict[str, dict[TopicPartition, int]] = {}
+    shares: dict[str, list[CopiedPartition]] = {}
     for topic in promoted:
         for number, end in enumerate(topic.ends):
             entry = origins.get(TopicPartition(topic.topic, number))
             if entry is not None:
-                ends.setdefault(entry.source.cluster, {})[entry.source.partition] = end
-    found: dict[tuple[str, TopicPartition], MissingRecords] = {}
+                shares.setdefault(entry.source.cluster, []).append(CopiedPartition(entry, end))
+    found: dict[TopicPartition, MissingRecords] = {}
 
-    async def ask(name: str, wanted: Mapping[TopicPartition, int]) -> None:
+    async def ask(name: str, copies: Sequence[CopiedPartition]) -> None:
         if name not in sources:
             reason = f"the addresses of {name} were not given (--source-bootstrap {name}=HOST:PORT)"
-            answers = dict.fromkeys(wanted, MissingRecords(reason=reason))
+            found.update({copy.entry.replica: MissingRecords(reason=reason) for copy in copies})
         else:
-            async with AsyncExitStack() as stack:
-                settings = ClientConfig(bootstrap=tuple(sources[name]), client_id=CLIENT_ID)
-                source = await stack.enter_async_context(open_cluster(settings))
-                recorded = {entry.source.partition: entry for entry in origins.values() if entry.source.cluster == name}
-                answers = await find_missing(source, wanted, timeout_s=timeout_s)
-                for each in wanted:
-                    refusal = _refusal_of(source, recorded[each])
-                    if refusal is not None:
-                        answers[each] = MissingRecords(reason=refusal)
-        found.update({(name, each): answer for each, answer in answers.items()})
+            async with _opened(sources[name]) as source:
+                found.update(await find_missing(hub, source, copies, timeout_s=timeout_s))
 
     async with trio.open_nursery() as nursery:
-        for name, wanted in ends.items():
-            nursery.start_soon(ask, name, wanted)
-    return {
-        replica: found[entry.source.cluster, entry.source.partition]
-        for replica, entry in origins.items()
-        if (entry.source.cluster, entry.source.partition) in found
-    }
+        for name, copies in shares.items():
+            nursery.start_soon(ask, name, copies)
+    return found
 
 
-def _refusal_of(source: "Cluster", entry: "Assignment") -> str | None:
-    """Return the reason why what this cluster says does not count for a source partition; None if it counts."""
-    from pipeline.protocol.schema import ZERO_UUID
+@asynccontextmanager
+async def _opened(bootstrap: Sequence[HostPort]) -> AsyncIterator["Cluster"]:
+    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.config import ClientConfig
 
-    recorded, found = entry.source.cluster_id, source.view.cluster_id
-    if None not in (recorded, found) and recorded != found:
-        return f"the addresses lead to cluster {found}, but {entry.source.cluster} is cluster {recorded}"
-    topic = source.view.topics.get(entry.source.partition.topic)
-    if topic is not None and ZERO_UUID not in (topic.id, entry.source.topic_id) and topic.id != entry.source.topic_id:
-        return f"{topic.name} was deleted and created again in {entry.source.cluster}"
-    return None
+    async with open_cluster(ClientConfig(bootstrap=tuple(bootstrap), client_id=CLIENT_ID)) as cluster:
+        yield cluster
 
 
 def _row_of(

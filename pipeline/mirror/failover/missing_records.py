@@ -3,7 +3,7 @@
 A number that the source does not give is unknown (None), and never 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import trio
@@ -15,9 +15,14 @@ from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.errors import PipelineError
+from pipeline.mirror.copying.batch_headers import BatchHeaders
+from pipeline.mirror.copying.divergence import LastBatches, last_batches
+from pipeline.mirror.journals.table import Assignment
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from pipeline.records.batch import read_header
+from pipeline.protocol.schema import ZERO_UUID
+from pipeline.records.batch import BatchHeader, read_header
 
 FIRST_BATCH_BYTES = 1024
 """Bytes to fetch of a partition. A source returns at least one batch, however large."""
@@ -40,19 +45,61 @@ class MissingRecords:
     """Reason why numbers are unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedPartition:
+    """An entry of the partition table, and the offset up to which its replica is a copy."""
+
+    entry: Assignment
+    end: int
+
+
 async def find_missing(
-    source: Cluster, ends: Mapping[TopicPartition, int], *, timeout_s: float
+    hub: Cluster, source: Cluster, copies: Sequence[CopiedPartition], *, timeout_s: float
 ) -> dict[TopicPartition, MissingRecords]:
-    """Return for each source partition what its replica, which ends at this offset, lacks. Raises nothing for a source.
+    """Return what these replicas lack, by replica partition. Raises nothing for a source or the hub.
 
     Each leader of the source is asked at the same time, and once.
     """
-    found = dict.fromkeys(ends, MissingRecords(reason="the source does not answer"))
     try:
-        source.track({each.topic for each in ends})
+        source.track({copy.entry.source.partition.topic for copy in copies})
         await source.refresh(timeout_s=timeout_s)
     except PipelineError as error:
-        return dict.fromkeys(ends, MissingRecords(reason=f"the source does not answer: {error}"))
+        away = MissingRecords(reason=f"the source does not answer: {error}")
+        return {copy.entry.replica: away for copy in copies}
+    found: dict[TopicPartition, MissingRecords] = {}
+    present: dict[TopicPartition, CopiedPartition] = {}
+    """The copies that the source's partitions go on in; older ones of topics that were created again have others."""
+    for copy in copies:
+        refusal = _refusal_of(source, copy.entry)
+        if refusal is None:
+            present[copy.entry.source.partition] = copy
+        found[copy.entry.replica] = MissingRecords(reason=refusal or "another replica partition follows this one")
+    counted = await _count(source, {each: copy.end for each, copy in present.items()}, timeout_s)
+    differing = await _find_differing(hub, source, [copy for copy in present.values() if copy.end], timeout_s)
+    for each, copy in present.items():
+        reason = differing.get(each)
+        if reason is not None and counted[each].offsets is not None:
+            counted[each] = MissingRecords(high_watermark=counted[each].high_watermark, reason=reason)
+        found[copy.entry.replica] = counted[each]
+    return found
+
+
+def _refusal_of(source: Cluster, entry: Assignment) -> str | None:
+    """Return the reason why what this cluster says does not count for a source partition; None if it counts."""
+    recorded, found = entry.source.cluster_id, source.view.cluster_id
+    if None not in (recorded, found) and recorded != found:
+        return f"the addresses lead to cluster {found}, but {entry.source.cluster} is cluster {recorded}"
+    topic = source.view.topics.get(entry.source.partition.topic)
+    if topic is not None and ZERO_UUID not in (topic.id, entry.source.topic_id) and topic.id != entry.source.topic_id:
+        return f"{topic.name} was deleted and created again in {entry.source.cluster}"
+    return None
+
+
+async def _count(
+    source: Cluster, ends: Mapping[TopicPartition, int], timeout_s: float
+) -> dict[TopicPartition, MissingRecords]:
+    """Count the records of source partitions behind these offsets."""
+    found = dict.fromkeys(ends, MissingRecords(reason="the source does not answer"))
     shares: dict[BrokerId | None, dict[TopicPartition, int]] = {}
     for each, end in ends.items():
         shares.setdefault(source.view.leader_of(each), {})[each] = end
@@ -72,6 +119,49 @@ async def find_missing(
                 nursery.start_soon(ask, leader, share)
     await _add_seconds(source, ends, found, timeout_s)
     return found
+
+
+async def _find_differing(
+    hub: Cluster, source: Cluster, copies: Sequence[CopiedPartition], timeout_s: float
+) -> dict[TopicPartition, str]:
+    """Return for source partitions whose batch before the copy's end is not the copy's, or not known, the reason.
+
+    The source lost records then (an unclean election, a restored copy), and the others at their offsets are missing.
+    """
+    found: dict[TopicPartition, str] = {}
+    of_hub, of_source = BatchHeaders(hub), BatchHeaders(source)
+
+    async def compare(copy: CopiedPartition) -> None:
+        partition = copy.entry.source.partition
+        replica = copy.entry.replica
+        try:
+            theirs = await _header_at(of_source, partition, copy.end - 1, timeout_s)
+            own = await _header_at(of_hub, replica, copy.end - 1, timeout_s)
+            last = LastBatches(replica=own, source=theirs)
+            if last.differ:  # or they are the same batch in another codec
+                last = await last_batches(source, partition, hub, replica, copy.end, timeout_s=timeout_s)
+        except PipelineError as error:
+            found[partition] = f"the last record of the copy could not be compared: {error}"
+            return
+        if last.differ:
+            found[partition] = f"{partition} of the source has other records than the copy before offset {copy.end}"
+
+    async with trio.open_nursery() as nursery:
+        for copy in copies:
+            nursery.start_soon(compare, copy)
+    return found
+
+
+async def _header_at(
+    headers: BatchHeaders, partition: TopicPartition, offset: int, timeout_s: float
+) -> BatchHeader | None:
+    """Return a header; None also if the log does not hold the offset. Raises as `BatchHeaders.header_at`."""
+    try:
+        return await headers.header_at(partition, offset, timeout_s=timeout_s)
+    except KafkaError as error:
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # deleted by retention, or counted as lost
+            return None
+        raise
 
 
 async def _ask_leader(

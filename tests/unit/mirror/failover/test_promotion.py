@@ -9,11 +9,11 @@ import trio
 from pipeline.cli.failover import ask_sources, read_table
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
-from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics
+from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import DeadlineExceededError
-from pipeline.mirror.failover.missing_records import MissingRecords, find_missing
+from pipeline.mirror.failover.missing_records import CopiedPartition, MissingRecords, find_missing
 from pipeline.mirror.failover.promotion import PromotedTopic, Promoter, PromotionError
 from pipeline.model import TopicPartition
 from pipeline.promotion import Promotion
@@ -28,13 +28,16 @@ from tests.support.mirrors import (
     Site,
     batch_at,
     make,
+    mirroring_of,
     publish,
     put,
     read,
+    until,
     until_copied,
     until_said,
 )
 from tests.support.request_deaths import dies_at
+from tests.support.restorable import restorable
 
 OTHER = TopicPartition("clicks", 1)
 
@@ -171,7 +174,7 @@ async def test_a_source_that_is_ahead_is_counted_exactly_and_one_that_is_away_is
     promoted = await promoter(site.hub).promote("clicks")
     origins = await read_table(site.hub, ["clicks"])
     east, west = site.east.config.bootstrap, site.west.config.bootstrap
-    missing = await ask_sources({"east": east, "west": west}, [promoted], origins)
+    missing = await ask_sources(site.hub, {"east": east, "west": west}, [promoted], origins)
     ahead = missing[CLICKS]
     assert (ahead.high_watermark, ahead.offsets, ahead.reason) == (5, 3, None)
     assert ahead.bytes == 3 * len(batch_at(0, b"c"))  # all batches are of one size, so the estimate is right
@@ -182,7 +185,7 @@ async def test_a_source_that_is_ahead_is_counted_exactly_and_one_that_is_away_is
         ({"west": west, "east": NOBODY.bootstrap}, "the source does not answer: "),
         ({"west": west, "east": west}, "the addresses lead to cluster "),
     ):
-        away = (await ask_sources(sources, [promoted], origins, timeout_s=0.5))[CLICKS]
+        away = (await ask_sources(site.hub, sources, [promoted], origins, timeout_s=0.5))[CLICKS]
         assert (away.high_watermark, away.offsets, away.bytes, away.seconds) == (None, None, None, None)
         assert reason in (away.reason or "")
 
@@ -190,9 +193,64 @@ async def test_a_source_that_is_ahead_is_counted_exactly_and_one_that_is_away_is
 async def test_a_source_that_lost_copied_records_leaves_the_missing_ones_unknown(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a", b"b")
-    missing = (await find_missing(site.east, {CLICKS: 3}, timeout_s=DEADLINE_S))[CLICKS]
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"a", b"b")
+    entry = (await read_table(site.hub, ["clicks"]))[CLICKS]
+    missing = (await find_missing(site.hub, site.east, [CopiedPartition(entry, 3)], timeout_s=DEADLINE_S))[CLICKS]
     assert (missing.high_watermark, missing.offsets, missing.bytes, missing.seconds) == (2, None, None, None)
     assert "the source lost records that are copied" in (missing.reason or "")
+
+
+async def test_a_source_that_has_other_records_than_the_copies_leaves_the_missing_ones_unknown(
+    site: Site, tmp_path: Path
+) -> None:
+    """It was restored to an older copy, and has written beyond the end of the replica."""
+    async with restorable(tmp_path / "restored") as east:
+        async with east.running() as live:
+            await make(live)
+            await publish(live, b"a")
+        east.back_up()
+        async with east.running() as live, mirroring_of(site.hub, east=live):
+            await publish(live, b"b", b"c")
+            await until_copied(site.hub, CLICKS, b"a", b"b", b"c")
+        east.restore()
+        async with east.running() as live:
+            await publish(live, b"d", b"e", b"f")
+            promoted = await promoter(site.hub).promote("clicks")
+            origins = await read_table(site.hub, ["clicks"])
+            sources = {"east": east.cluster.config.bootstrap}
+            missing = (await ask_sources(site.hub, sources, [promoted], origins))[CLICKS]
+    assert (missing.high_watermark, missing.offsets, missing.bytes, missing.seconds) == (4, None, None, None)
+    assert "other records than the copy before offset 3" in (missing.reason or "")
+
+
+async def test_a_source_whose_batches_have_another_codec_than_the_copies_is_counted(site: Site) -> None:
+    await make(site.east)
+    await publish(site.east, b"a" * 1000)
+    async with mirroring_of(site.hub, None, {"compression_type": "zstd"}, east=site.east) as service:
+        await until(lambda: service.status()["flows"][0]["lag"] == 0)
+    await publish(site.east, b"c", b"d")
+    promoted = await promoter(site.hub).promote("clicks")
+    origins = await read_table(site.hub, ["clicks"])
+    missing = (await ask_sources(site.hub, {"east": site.east.config.bootstrap}, [promoted], origins))[CLICKS]
+    assert (missing.high_watermark, missing.offsets, missing.reason) == (3, 2, None)
+
+
+async def test_the_copy_of_a_topic_that_was_created_again_misses_an_unknown_number(site: Site) -> None:
+    await make(site.east)
+    await publish(site.east, b"a", b"b")
+    async with site.mirroring(gap_policy="skip"):
+        await until_copied(site.hub, CLICKS, b"a", b"b")
+        await delete_topics(site.east, ["clicks"])
+        await make(site.east)
+        await publish(site.east, b"new")
+        await until_copied(site.hub, OTHER, b"new")
+    promoted = await promoter(site.hub).promote("clicks")
+    origins = await read_table(site.hub, ["clicks"])
+    missing = await ask_sources(site.hub, {"east": site.east.config.bootstrap}, [promoted], origins)
+    assert missing[OTHER] == MissingRecords(high_watermark=1, offsets=0, bytes=0, seconds=0)
+    assert missing[CLICKS].offsets is None
+    assert "was deleted and created again in east" in (missing[CLICKS].reason or "")
 
 
 async def test_a_leader_that_has_not_seen_the_promotion_holds_it_up(

@@ -243,10 +243,9 @@ async def count_of(window: Window, selector: str) -> int:
 
 
 async def test_the_choice_of_measure_and_period_changes_the_charts(window: Window) -> None:
-    async with serving_page(["east"]) as shown:
-        copy = shown.add("east", "clicks")
-        shown.copied(copy, lag=12345)
-        sample(shown, 0)
+    async with serving_page(["east"]) as shown, trio.open_nursery() as nursery:
+        shown.copied(shown.add("east", "clicks"), lag=12345)
+        nursery.start_soon(shown.page.run)
         await window.open(shown.url)
         await window.until_true("document.querySelector('#charts figure')")
         await window.run("document.querySelector('#measures [data-value=offsets]').click()")
@@ -254,6 +253,7 @@ async def test_the_choice_of_measure_and_period_changes_the_charts(window: Windo
         await window.run("document.querySelector('#periods [data-value=day]').click()")
         await window.until_true("document.querySelector('#periods [data-value=day]').ariaPressed === 'true'")
         await window.until("charts", "12,345")
+        nursery.cancel_scope.cancel()
 
 
 async def test_pauses_bounds_and_settings_that_differ_from_the_file_are_shown(window: Window) -> None:

@@ -88,8 +88,14 @@ class LagHistory:
                 steps.note(int(now // period.value), sample)
 
     def document(self, now: float, now_ms: int, period: Period, names: Iterable[str] = ()) -> dict[str, Any]:
-        """Return the document of `/v1/lag`, of the named flows or else all: `MAX_SHOWN_FLOWS` at most."""
+        """Return the document of `/v1/lag`, of the named flows or else all: `MAX_SHOWN_FLOWS` at most.
+
+        A step that has just begun is left out until its first sample.
+        """
         step = int(now // period.value)
+        latest = max((flow[period].last or 0 for flow in self._flows.values()), default=0)
+        if latest == step - 1:
+            step = latest
         wanted = list(dict.fromkeys(names)) or list(self._flows)
         shown = [name for name in wanted if name in self._flows][:MAX_SHOWN_FLOWS]
         return {

@@ -87,6 +87,16 @@ def test_the_ring_holds_what_a_list_would_hold(samples: list[tuple[int, int | No
     assert steps(history, BEGIN_S + 10 * step)["seconds"] == shown
 
 
+def test_a_step_that_has_just_begun_is_no_break_before_its_first_sample() -> None:
+    history = LagHistory()
+    history.note(BEGIN_S, {"pages": totals(lag(1))})
+    assert steps(history, BEGIN_S + 19.9)["seconds"][-1] == 1.0
+    assert history.document(BEGIN_S + 15, 1_000_000, Period.HOUR)["end_ms"] == 1_000_000 - 15_000
+    history.note(BEGIN_S + 15, {"pages": totals(UNKNOWN_LAG)})
+    assert steps(history, BEGIN_S + 19.9)["seconds"][-2:] == [1.0, None]
+    assert steps(history, BEGIN_S + 39.9)["seconds"][-3:] == [None, None, None]
+
+
 def test_a_document_is_bounded_and_flows_that_are_gone_are_forgotten() -> None:
     history = LagHistory()
     history.note(BEGIN_S, {str(number): totals(lag(1)) for number in range(200)})

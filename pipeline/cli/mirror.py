@@ -43,7 +43,7 @@ app.command()(reverse)
 
 @app.command()
 def start(config: Config) -> None:
-    """Run the mirror service in the foreground; see docs/mirror.md for its settings."""
+    """Run the mirror service in the foreground; see docs/mirror/settings.md for its settings."""
     run_service(partial(_run, config.absolute()), config)
 
 

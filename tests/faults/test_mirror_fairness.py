@@ -1,7 +1,7 @@
 """Fairness of a mirror: a topic that is two days behind is copied beside live ones, whose records arrive in time.
 
 Each cluster is one broker, which leads all partitions: backlog and live topics share its requests, its disk and its
-core at either end. Where the way to the hub is slow, `fetch.max.bytes` must fit its rate, as docs/mirror.md says.
+core at either end. Where the way to the hub is slow, `fetch.max.bytes` must fit its rate: docs/mirror/wan-and-speed.md.
 """
 
 import math

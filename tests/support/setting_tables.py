@@ -1,4 +1,4 @@
-"""Writes the tables of settings in docs/*.md from their declarations: `python -m tests.support.setting_tables`.
+"""Writes the tables of settings in docs/ from their declarations: `python -m tests.support.setting_tables`.
 
 A comment `<!-- settings: BrokerConfig -->` stands before the table of this class.
 """
@@ -34,9 +34,9 @@ MODELS: Mapping[type[Any], str] = {
     BrokerConfig: "broker.md",
     CountingConfig: "broker.md",
     TopicSettings: "broker.md",
-    MirrorConfig: "mirror.md",
-    SourceConfig: "mirror.md",
-    FlowConfig: "mirror.md",
+    MirrorConfig: "mirror/settings.md",
+    SourceConfig: "mirror/settings.md",
+    FlowConfig: "mirror/flows.md",
     AuditConfig: "audit.md",
     ClusterConfig: "audit.md",
     LoadConfig: "load.md",

@@ -47,10 +47,18 @@ def test_clients_were_tried_in_the_versions_of_the_table() -> None:
     assert rows == {**python, "kcat": rows.get("kcat"), "Java tools": KAFKA_REVISION}
 
 
+def headings(page: Path) -> set[str]:
+    """Return the headings of a page as links name them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Any) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", page.read_text())
+    targets = [(page.parent / link if link else page, heading) for link, heading in links]
+    assert [str(target) for target, _ in targets if not target.exists()] == []
+    assert [(str(target), heading) for target, heading in targets if heading and heading not in headings(target)] == []
 
 
 def test_files_of_the_way_of_a_batch_exist() -> None:

@@ -122,19 +122,24 @@ def test_a_wrong_flow_is_refused(declared: list[dict[str, Any]], words: str) -> 
     assert words in refusal(*declared)
 
 
-def test_examples_of_the_page_are_settings(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[4] / "docs" / "mirror.md").read_text(encoding="utf-8")
-    simple, with_flows, schemas, *others = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    appended, throttled = (
-        next(text for text in others if setting in text) for setting in ("destination.mode", "throttle")
+def examples_of(page: str) -> list[str]:
+    text = (Path(__file__).parents[4] / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+
+
+def test_examples_of_the_pages_are_settings(tmp_path: Path) -> None:
+    (simple,), (appended,), (shared,) = map(
+        examples_of, ("mirror.md", "mirror/append-mode.md", "mirror/several-mirrors.md")
     )
+    with_flows, schemas = examples_of("mirror/flows.md")
+    throttled, recompressed = examples_of("mirror/wan-and-speed.md")
     file = tmp_path / "mirror.toml"
     found = []
     top, table, rest = with_flows.partition("[[")
-    for text in (simple, with_flows, with_flows + schemas, top + throttled + table + rest, appended):
+    fast = (top + more + table + rest for more in (throttled, recompressed))
+    for text in (simple, with_flows, with_flows + schemas, appended, *fast):
         file.write_text(text, encoding="utf-8")
         found.append(flows_of(MirrorConfig.from_settings(read_settings(file))))
-    shared = next(text for text in others if "mirror.group" in text)
     file.write_text(shared + with_flows, encoding="utf-8")
     assert MirrorConfig.from_settings(read_settings(file)).group == "hub"
     assert [each.name for each in found[0]["west"].flows] == ["west"]

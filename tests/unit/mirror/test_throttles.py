@@ -70,7 +70,8 @@ async def test_a_throttled_flow_delays_no_other_and_is_released_live(site: Site)
         labels = {"flow": "bulk"}
         assert site.metrics.get_sample_value("mirror_flow_throttle_bytes_per_second", labels) == 20_000
         await until(lambda: site.metrics.get_sample_value("mirror_flow_throttled", labels) == 1)
-        assert site.metrics.get_sample_value("mirror_flow_partitions", {**labels, "state": "copying"}) == 1
+        copying = {**labels, "state": "copying"}
+        await until(lambda: site.metrics.get_sample_value("mirror_flow_partitions", copying) == 1)
         await until(lambda: (flow_status(service, "bulk")["lag"] or 0) > 0)
         await change(service, flow("bulk", "bulk"), live, fetch_max_wait_ms=5_000)
         await until(lambda: flow_status(service, "bulk")["lag"] == 0)

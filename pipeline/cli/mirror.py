@@ -406,8 +406,10 @@ async def _run(file: Path, settings: Settings) -> None:
     from pipeline.mirror.config import MirrorConfig, SourceConfig
     from pipeline.mirror.service import run_mirror
     from pipeline.net.garbage import expect_large_answers
+    from pipeline.net.heap import keep_one_heap
 
     expect_large_answers()
+    keep_one_heap()
 
     def connect(source: SourceConfig) -> AbstractAsyncContextManager[Cluster]:
         return open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))

@@ -28,6 +28,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from pipeline.protocol.messages.produce import ProduceRequest
 from pipeline.protocol.schema import Message
+from pipeline.protocol.spare_buffers import SpareBuffers
 
 SOFTWARE_NAME = "pipeline"
 SOFTWARE_VERSION = "0.1.0"
@@ -45,14 +46,18 @@ class _Reply:
     response: Message | None = None
     error: PipelineError | None = None
 
+    def answer(self, response: Message) -> None:
+        self.response = response
+        self.arrived.set()
+
 
 class _Connection:
     """An open connection: a machine, a socket, and the requests that wait for answers, in order."""
 
-    def __init__(self, address: HostPort, transport: Transport, client_id: str) -> None:
+    def __init__(self, address: HostPort, transport: Transport, client_id: str, spare: SpareBuffers) -> None:
         self._address = address
         self._transport = transport
-        self._machine = ClientConnection(client_id)
+        self._machine = ClientConnection(client_id, spare)
         self._waiting: deque[_Reply] = deque()
         self._sending = trio.StrictFIFOLock()
         self._failure: PipelineError | None = None
@@ -128,9 +133,7 @@ class _Connection:
                     raise NetworkError(f"{self._address} closed the connection")
                 self._machine.bytes_received(received)
                 while (answer := self._machine.next_response()) is not None:
-                    reply = self._waiting.popleft()
-                    reply.response = answer[1]
-                    reply.arrived.set()
+                    self._waiting.popleft().answer(answer[1])  # no variable keeps the answer, which may be large
         except (NetworkError, ProtocolError) as error:
             self.fail(error)
             if not self._is_abandoned:
@@ -167,6 +170,7 @@ class ConnectionPool:
 
     def __init__(self, client_id: str, nursery: trio.Nursery, connect: Connect) -> None:
         self._client_id = client_id
+        self._spare = SpareBuffers()
         self._connect = connect
         self._nursery = nursery
         self._connections: dict[tuple[HostPort, str], _Connection] = {}
@@ -220,7 +224,7 @@ class ConnectionPool:
             transport = await self._connect(address)
             try:
                 self._require_open()
-                opened = _Connection(address, transport, self._client_id)
+                opened = _Connection(address, transport, self._client_id, self._spare)
             except BaseException:
                 transport.close()
                 raise

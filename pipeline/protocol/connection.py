@@ -28,6 +28,7 @@ from pipeline.protocol.framing import FrameBuffer
 from pipeline.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from pipeline.protocol.primitives import read_uvarint
 from pipeline.protocol.schema import Message, Piece, holds_records
+from pipeline.protocol.spare_buffers import SpareBuffers
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
@@ -184,12 +185,13 @@ class ServerConnection:
 class ClientConnection:
     """The client's end."""
 
-    def __init__(self, client_id: str, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
+    def __init__(self, client_id: str, spare: SpareBuffers | None = None) -> None:
+        """`spare` is the memory of large responses, which connections may share."""
         raw = client_id.encode()
         if len(raw) > _MAX_CLIENT_ID_BYTES:
             raise ProtocolError("the client id is too long")
         self._client_id = struct.pack(">h", len(raw)) + raw
-        self._frames = FrameBuffer(max_response_bytes, maps_large=True)
+        self._frames = FrameBuffer(MAX_RESPONSE_BYTES, spare=spare or SpareBuffers())
         self._expected: deque[tuple[int, type[Message], int]] = deque()
         self._correlation_id = 0
 

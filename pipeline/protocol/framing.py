@@ -12,26 +12,20 @@ Invariants
   C. Memory follows bytes received, not the length that the peer claims: once 4 KiB of a large frame have come, it gets
      its own buffer of 16 times that, at most 1 MiB, which doubles when it is full. `growth` says beforehand by how much
      the next `get_buffer` lets it grow, so that a caller can wait until there is memory for it.
-  D. A machine with `maps_large` maps a frame of 2 MiB or more, and asks for huge pages; no buffer grows. Its
-     memory follows bytes received, too, in steps of a huge page. Nothing is cleared or copied while it comes in, and
-     its memory returns to the system when it is freed. This is for clients, which asked for the frame, and not for
-     servers: a step is too much for each of many connections.
+  D. A machine with `spare` buffers has one of them for a large frame; no buffer grows. Its memory follows bytes
+     received, too. This is for clients, which asked for the frame, and not for servers: these wait for memory.
 """
 
-import mmap
 import struct
-from contextlib import suppress
 
 from pipeline.errors import ProtocolError
+from pipeline.protocol.spare_buffers import SpareBuffers
 
 SHARED_BYTES = 64 * 1024
 FIRST_BYTES = 1024 * 1024
 FIRST_FACTOR = 16
 LEAST_ARRIVED_BYTES = 4 * 1024
 """Received bytes from which on a large frame has its own buffer."""
-
-MAPPED_BYTES = 2 * 1024 * 1024
-"""Size of the smallest frame that is mapped: a huge page."""
 
 _LENGTH = struct.Struct(">i")
 LARGEST_SHARED_BYTES = SHARED_BYTES - _LENGTH.size
@@ -53,22 +47,24 @@ class FrameBuffer:
         "_large_filled",
         "_large_granted",
         "_large_size",
-        "_maps_large",
         "_max_frame_bytes",
         "_shared",
+        "_spare",
         "_start",
         "_target",
         "received_bytes",
     )
 
-    def __init__(self, max_frame_bytes: int, shared: memoryview | None = None, *, maps_large: bool = False) -> None:
+    def __init__(
+        self, max_frame_bytes: int, shared: memoryview | None = None, *, spare: SpareBuffers | None = None
+    ) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._maps_large = maps_large
+        self._spare = spare
         self._shared = receive_buffer() if shared is None else shared
         self._buffer = self._shared
         self._start = 0
         self._end = 0
-        self._large: bytearray | mmap.mmap | None = None
+        self._large: bytearray | memoryview | None = None
         self._large_granted = 0
         self._large_size = 0
         self._large_filled = 0
@@ -154,27 +150,19 @@ class FrameBuffer:
         target[: len(waiting)] = waiting
         self._buffer, self._start, self._end = target, 0, len(waiting)
 
-    def _grown(self) -> bytearray | mmap.mmap:
+    def _grown(self) -> bytearray | memoryview:
         growth = self.growth
         if self._large is None:
-            self._large_granted = growth
-            is_mapped = self._maps_large and self._large_size >= MAPPED_BYTES
-            self._large = _mapped(self._large_size) if is_mapped else bytearray(growth)
+            if self._spare is not None:
+                self._large, self._large_granted = self._spare.take(self._large_size), self._large_size
+            else:
+                self._large, self._large_granted = bytearray(growth), growth
             self._large_filled = self._end - self._start
             self._large[: self._large_filled] = self._buffer[self._start : self._end]
             self._buffer, self._start, self._end = self._shared, 0, 0
-        elif growth:
+        elif growth and isinstance(self._large, bytearray):
             self._large_granted += growth
-            if isinstance(self._large, bytearray):
-                if self._target is not None:
-                    self._target.release()
-                self._large += bytes(growth)
+            if self._target is not None:
+                self._target.release()
+            self._large += bytes(growth)
         return self._large
-
-
-def _mapped(size: int) -> mmap.mmap:
-    mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-    return mapped

@@ -13,11 +13,11 @@ from pipeline.protocol.framing import (
     FIRST_FACTOR,
     LARGEST_SHARED_BYTES,
     LEAST_ARRIVED_BYTES,
-    MAPPED_BYTES,
     SHARED_BYTES,
     FrameBuffer,
     receive_buffer,
 )
+from pipeline.protocol.spare_buffers import KEPT_BYTES, SpareBuffers
 
 MAX = 8 * 1024 * 1024
 
@@ -179,25 +179,26 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_the_memory_of_a_mapped_frame_follows_what_came_and_returns_when_it_is_freed() -> None:
-    buffer = FrameBuffer(2**30, maps_large=True)
+def test_the_memory_of_a_spare_buffer_follows_what_came_and_returns_when_it_is_freed() -> None:
+    buffer = FrameBuffer(2**30, spare=SpareBuffers())
     before = resident_bytes()
     buffer.get_buffer()[:4] = struct.pack(">i", 2**30)
     buffer.bytes_received(4)
     received = 0
     while received < 64 * FIRST_BYTES:
         assert buffer.next_frame() is None
-        target = buffer.get_buffer()
+        target = buffer.get_buffer()[:FIRST_BYTES]
         target[:] = bytes(len(target))
         buffer.bytes_received(len(target))
         received += len(target)
-        assert resident_bytes() - before < 2 * received + 2 * MAPPED_BYTES
+        assert resident_bytes() - before < 2 * received + 8 * FIRST_BYTES
     assert resident_bytes() - before > received // 2
     del target, buffer
     assert resident_bytes() - before < 8 * FIRST_BYTES
 
 
-def test_mapped_frames_come_out_as_they_went_in() -> None:
-    payloads = [random.Random(size).randbytes(size) for size in (MAPPED_BYTES - 1, MAPPED_BYTES, 5, MAX)]
-    buffer = FrameBuffer(MAX, maps_large=True)
+def test_frames_in_spare_buffers_come_out_as_they_went_in() -> None:
+    sizes = (LARGEST_SHARED_BYTES + 1, KEPT_BYTES, KEPT_BYTES + 1, 5, LARGEST_SHARED_BYTES + 2)
+    payloads = [random.Random(size).randbytes(size) for size in sizes]
+    buffer = FrameBuffer(2 * KEPT_BYTES, spare=SpareBuffers())
     assert feed(buffer, b"".join(map(frame, payloads)), [300, 70_000, 1 << 20]) == payloads

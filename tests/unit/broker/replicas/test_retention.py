@@ -76,7 +76,7 @@ async def test_a_slow_reader_of_a_deleted_segment_gets_all_of_it(start: Start) -
             assert result.error_code == ErrorCode.NONE
         partition = broker.handle.replicas.partitions[T]
         stored = (partition.log.directory / "00000000000000000000.log").read_bytes()
-        machine = ClientConnection("slow", 1 << 26)
+        machine = ClientConnection("slow")
         asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 25)
         topics = [await broker.named(FetchTopic, "t", partitions=[asked])]
         _, pieces = machine.encode_request(FetchRequest(max_bytes=1 << 25, topics=topics), 13)

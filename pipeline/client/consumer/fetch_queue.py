@@ -11,9 +11,10 @@ paces leave side by side, each on a connection of its own, so that none waits be
   among thousands stay short.
 
 Invariants:
-A. Bytes of BEHIND that were fetched and not taken are less than `max_bytes` when a request of them leaves, and all
-   answers on their way together hold no more than `max_bytes`, or one batch each. The same holds for the others with
-   their own share, so that a backlog does not hold up partitions without one.
+A. All answers of BEHIND on their way together hold no more than `max_bytes`, or one batch each. When a request of them
+   leaves, these and the bytes that were fetched and not taken are less than `max_bytes`, unless none are left to take.
+   For the others, which have a share of their own so that a backlog does not hold them up, only the bytes that were
+   fetched and not taken count: their answers are small.
 B. Partitions of one pace take turns: the one whose records came least recently is the first of its next request, and
    gets a whole batch (KIP-74).
 """
@@ -153,19 +154,23 @@ class FetchQueue:
     def _has_room(self, pace: Pace, now_ms: int) -> bool:
         under_way = self._count(pace)
         if pace is Pace.BEHIND:
-            return under_way < self.config.max_in_flight and self.buffered_bytes[True] < self.config.max_bytes
+            buffered = self.buffered_bytes[True]
+            promised = sum(each.bounds.max_bytes for each in self._under_way.values() if each.pace is Pace.BEHIND)
+            has_bytes = not buffered or buffered + promised < self.config.max_bytes
+            return has_bytes and under_way < self.config.max_in_flight
         if self.buffered_bytes[False] >= self.config.max_bytes:
             return False
         return under_way < LIVE_REQUESTS if pace is Pace.LIVE else not under_way and self._idle_from_ms <= now_ms
 
     def _plan(self, pace: Pace) -> PlannedFetch:
         waiting = list(self._waiting[pace].values())
-        max_bytes, max_wait_ms = self.config.max_bytes, self.config.max_wait_ms
+        most_bytes, max_wait_ms = self.config.max_bytes, self.config.max_wait_ms
+        max_bytes = max(most_bytes // self.config.max_in_flight, min(most_bytes, LEAST_SHARE_BYTES))
         if pace is Pace.BEHIND:
             others = [len(planned.states) for planned in self._under_way.values() if planned.pace is Pace.BEHIND]
             requests = min(self.config.max_in_flight, sum(others) + len(waiting))
             waiting = waiting[: math.ceil(len(waiting) / (requests - len(others)))]
-            max_bytes = max(1, max_bytes // requests)
+            max_bytes = max(1, most_bytes // requests)
         elif pace is Pace.IDLE:
             max_wait_ms += min(IDLE_WAIT_MS, len(waiting) // IDLE_WAITING_PER_MS)
         share = max(LEAST_SHARE_BYTES, max_bytes // len(waiting))

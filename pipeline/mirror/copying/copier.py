@@ -123,7 +123,7 @@ class SourceCopier:
                 if self._config.now is not config:
                     config = self._config.now
                     consumer.configure(consumer_config(config, self._replicas.isolation))
-                await self._make_room(consumer, config.fetch_max_bytes)
+                await self._make_room(consumer, config.fetch_max_bytes // 2)  # as much more may be polled
                 await self._poll(consumer, nursery)
                 self._append_more(consumer, nursery)
                 while self.copies.withdrawn:

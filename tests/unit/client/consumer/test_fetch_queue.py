@@ -87,6 +87,18 @@ def test_a_full_buffer_of_a_backlog_holds_up_no_others() -> None:
     assert [each.pace for each in begun(queue)] == [Pace.BEHIND]
 
 
+def test_what_waits_to_be_taken_counts_with_what_is_on_its_way() -> None:
+    queue = queue_of(*[Pace.BEHIND] * 4)
+    queue.buffered_bytes[True] = 9 * MIB
+    assert [each.bounds.max_bytes for each in begun(queue)] == [4 * MIB] * 2
+    queue.buffered_bytes[True] = 0
+    assert [each.bounds.max_bytes for each in begun(queue)] == [4 * MIB] * 2
+
+
+def test_partitions_without_a_backlog_ask_for_the_share_of_one_request() -> None:
+    assert [each.bounds.max_bytes for each in begun(queue_of(Pace.LIVE, Pace.IDLE))] == [4 * MIB] * 2
+
+
 def test_a_full_buffer_of_others_holds_up_no_backlog() -> None:
     queue = queue_of(Pace.BEHIND, Pace.LIVE, Pace.IDLE)
     queue.buffered_bytes[False] = SETTINGS.max_bytes

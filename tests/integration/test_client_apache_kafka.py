@@ -1,7 +1,7 @@
 """The client against a real Apache Kafka 4: its newest versions, topic ids included."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pytest
@@ -20,8 +20,9 @@ from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics, list_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
+from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.producer import open_producer
 from pipeline.client.producer.raw_produce import can_keep_offsets, raw_produce
 from pipeline.model import BrokerId, TopicPartition
@@ -30,6 +31,7 @@ from pipeline.protocol.messages.elect_leaders import ElectionType
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
+from tests.support.idle_partitions import Heard, idle_soon, requests_of_sessions, until_in_session
 from tests.support.kafka import Kafka, running_kafka
 
 DEADLINE_S = 180
@@ -110,3 +112,37 @@ async def test_elections_moves_and_throttles(kafka: Kafka) -> None:
         settings = await describe_topic_settings(cluster, ["moved"], names, timeout_s=DEADLINE_S)
         assert settings == {"moved": {LEADER_REPLICAS: "", FOLLOWER_REPLICAS: ""}}
         await delete_topics(cluster, ["moved"])
+
+
+async def test_idle_partitions_stay_in_a_session(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle_soon(monkeypatch)
+    sent = requests_of_sessions(monkeypatch)
+    partitions = [TopicPartition("idle", number) for number in range(3)]
+    heard = Heard(partitions)
+    with trio.fail_after(DEADLINE_S):
+        async with open_cluster(ClientConfig(bootstrap=parse_addresses(kafka.bootstrap))) as cluster:
+            await create_topics(cluster, [NewTopic(name="idle", partitions=3, replication_factor=1)])
+            async with open_consumer(cluster, ConsumerConfig(max_wait_ms=100), heard.note) as consumer:
+                consumer.assign(dict.fromkeys(partitions, 0))
+                await until_in_session(sent)
+                async with open_producer(
+                    cluster, ProducerConfig(linger_ms=0), clock=_now_ms, rng=Random(1)
+                ) as producer:
+                    for number in (1, 1, 2):
+                        await producer.send("idle", b"news", partition=number)
+                        await producer.flush()
+                        (batches,) = await next_batches(consumer)
+                        assert batches.topic_partition == partitions[number]
+                await until_in_session(sent, after=len(sent))
+                await heard.until_all_after(trio.current_time())
+    assert heard.high_watermarks == dict(zip(partitions, (0, 2, 1), strict=True))
+
+
+async def next_batches(consumer: Consumer) -> Sequence[FetchedBatches]:
+    while not (polled := await consumer.poll_batches()):
+        pass
+    return polled
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID, uuid4
 
 import trio
@@ -24,7 +25,13 @@ from pipeline.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from pipeline.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from pipeline.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from pipeline.protocol.messages.fetch import (
+    FINAL_EPOCH,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pipeline.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -67,6 +74,7 @@ from pipeline.records.batch import (
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.record import Record, iterate_records
+from tests.support.scripted_sessions import ScriptedSessions
 
 LIMITS = ServerConfig(max_request_bytes=1 << 24, max_connections=100, max_idle_s=60)
 
@@ -123,6 +131,8 @@ class ScriptedCluster:
         self.produce_script: deque[ErrorCode | str] = deque()
         self.fetch_script: deque[ErrorCode | str] = deque()
         self.requests: Counter[str] = Counter()
+        self.sessions: ScriptedSessions | None = None
+        """The fetch sessions; None if brokers grant none."""
         self.keep_offsets = KEEP_OFFSETS_VERSIONS[1]
         """The highest version of the feature that is announced."""
         self.produced_requests: list[ProduceRequest] = []
@@ -310,12 +320,29 @@ class ScriptedCluster:
         if fault == "close":
             raise ProtocolError("told to close")
         code = fault if isinstance(fault, ErrorCode) else ErrorCode.NONE
+        if self.sessions is not None and request.session_epoch != FINAL_EPOCH:
+            return await self._fetch_in_session(self.sessions, broker, request)
         response = self._read(broker, request, code)
         if not any(part.records or part.error_code for topic in response.responses for part in topic.partitions):
             with trio.move_on_after(request.max_wait_ms / 1000):
                 await self.appended.wait()
             response = self._read(broker, request, code)
         return response
+
+    async def _fetch_in_session(
+        self, sessions: ScriptedSessions, broker: BrokerId, request: FetchRequest
+    ) -> FetchResponse:
+        found = sessions.begin(broker, request)
+        if isinstance(found, ErrorCode):
+            return FetchResponse(error_code=found)
+        read = partial(self._read, broker, code=ErrorCode.NONE)
+        answer = sessions.answer(broker, request, found[0], read, is_last=request.max_wait_ms <= 0)
+        if answer is None:
+            with trio.move_on_after(request.max_wait_ms / 1000):
+                await self.appended.wait()
+            answer = sessions.answer(broker, request, found[0], read, is_last=True)
+        assert answer is not None
+        return answer
 
     def _read(self, broker: BrokerId, request: FetchRequest, code: ErrorCode) -> FetchResponse:
         responses = []

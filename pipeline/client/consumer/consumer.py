@@ -16,9 +16,9 @@ from uuid import UUID
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
-from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, begin_at
+from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, OnAnswer, begin_at
 from pipeline.client.consumer.fetch_queue import LimitOf, unlimited
-from pipeline.client.consumer.fetcher import Fetcher, OnAnswer, Taken
+from pipeline.client.consumer.fetcher import Fetcher, Taken
 from pipeline.client.consumer.opening import RecordIterator, open_payload
 from pipeline.errors import CorruptBatchError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
@@ -231,7 +231,7 @@ async def open_consumer(
 ) -> AsyncIterator[Consumer]:
     """Open a consumer without assignment; it fetches in the background until the block ends.
 
-    `on_answer` is called at each answer of a leader for a partition, before its batches are returned by a poll.
+    `on_answer` is called at each answer of a leader, before its batches are returned by a poll.
     `limit_of` bounds the bytes per second of partitions: those that wait for their limit delay no others.
     """
     fetcher = Fetcher(cluster, config, on_answer, limit_of)

@@ -13,7 +13,7 @@ Invariants:
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from operator import index
@@ -30,6 +30,7 @@ from pipeline.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import BatchHeader, iterate_headers, read_header, verify_crc
 
 _LEADER_MOVED = frozenset(
@@ -51,6 +52,11 @@ MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
 MAX_LEADER_EPOCH = 2**31 - 1
 MAX_INT32 = 2**31 - 1
+
+OnAnswer = Callable[[Sequence[tuple[TopicPartition, int]], float], None]
+"""Notified of the partitions that were answered without error, also if there are no new records, with their high
+watermarks, and of the time of the request (of trio's clock). An answer may have been on its way for long: its time says
+nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +163,24 @@ def enter_epoch(state: FetchState, leader_epoch: int) -> bool:
             return False
         state.leader_epoch = leader_epoch
     return True
+
+
+def is_missing(state: FetchState, view: ClusterMetadata, now_ms: int, patience_ms: int) -> bool:
+    """Return True if no broker has known the topic for `patience_ms`. A topic without leader is waited for."""
+    if view.errors.get(state.topic_partition.topic) is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        state.unknown_since_ms = None
+        return False
+    if state.unknown_since_ms is None:
+        state.unknown_since_ms = now_ms
+    return now_ms - state.unknown_since_ms > patience_ms
+
+
+def is_of_other_topic(state: FetchState, view: ClusterMetadata) -> bool:
+    """Return True if the topic was recreated, so that the position means other records now."""
+    topic_id = view.topics[state.topic_partition.topic].id
+    if state.topic_id is None or state.topic_id == ZERO_UUID:
+        state.topic_id = topic_id
+    return topic_id not in (state.topic_id, ZERO_UUID)
 
 
 class FetchVerdict(Enum):

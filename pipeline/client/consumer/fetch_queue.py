@@ -8,7 +8,7 @@ paces leave side by side, each on a connection of its own, so that none waits be
 - LIVE: partitions at the end of their logs that had records lately. A second request takes partitions that come
   while the first one waits at the broker.
 - IDLE: partitions without records for a while. They wait in one request, so that the requests of a few busy partitions
-  among thousands stay short.
+  among thousands stay short. The broker remembers them from one request to the next (`fetch_session.py`).
 
 Invariants:
 A. All answers of BEHIND on their way together hold no more than `max_bytes`, or one batch each. When a request of them
@@ -31,17 +31,22 @@ from typing import NamedTuple
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.byte_rate import FetchLimit
 from pipeline.client.consumer.fetch_plan import MAX_INT32, FetchBounds, FetchedBatches, FetchState
+from pipeline.client.consumer.fetch_session import IdleFetchSession
 from pipeline.model import BrokerId, TopicPartition
 
 LIVE_REQUESTS = 2
 IDLE_AFTER_MS = 2_000
 """Time without records after which a partition is idle."""
+IDLE_JOINS_MS = 100
+"""Longest time for which an idle partition waits for the end of the request of the others. Until it happens to be as
+short, the partition is in requests of LIVE: nobody would ask for it meanwhile."""
 IDLE_WAIT_MS = 500
 """Longest time beyond `max_wait_ms` that a request for very many idle partitions waits."""
 IDLE_WAITING_PER_MS = 10
 """Idle partitions for which their request waits at the broker 1 ms longer."""
 IDLE_RESTING_PER_MS = 50
-"""Idle partitions for which their next request leaves 1 ms later: a request of 10,000 takes some 60 ms of CPU."""
+"""Idle partitions for which their next request leaves 1 ms later: one of 10,000 takes some 20 ms of CPU, and 100 ms if
+the broker does not remember them."""
 LEAST_SHARE_BYTES = 1024 * 1024
 """Least bytes of a partition in an answer that has room for them: batches are seldom larger."""
 
@@ -79,6 +84,8 @@ class PlannedFetch:
     pace: Pace
     states: Sequence[FetchState]
     bounds: FetchBounds
+    ends_ms: int
+    """Time at which the broker answers at the latest."""
 
     @property
     def is_backlog(self) -> bool:
@@ -93,6 +100,8 @@ class FetchQueue:
     config: ConsumerConfig
     failures: int = 0
     """Failed requests in a row."""
+    session: IdleFetchSession = field(default_factory=IdleFetchSession)
+    """Session of the requests for idle partitions."""
     buffered_bytes: Counter[bool] = field(default_factory=Counter)
     """Fetched bytes that were not taken yet, of a backlog (True) and of all others."""
     _waiting: dict[Pace, dict[TopicPartition, FetchState]] = field(default_factory=lambda: {pace: {} for pace in Pace})
@@ -107,8 +116,11 @@ class FetchQueue:
     def add(self, state: FetchState, now_ms: int) -> None:
         """Have a partition wait for a request."""
         pace = _pace_of(state, now_ms)
-        if pace is Pace.IDLE and self._count(Pace.IDLE):
-            pace = Pace.LIVE  # else nobody would ask for it until the request under way has ended
+        if pace is Pace.IDLE and any(
+            planned.pace is Pace.IDLE and not now_ms <= planned.ends_ms <= now_ms + IDLE_JOINS_MS
+            for planned in self._under_way.values()
+        ):
+            pace = Pace.LIVE
         self._waiting[pace][state.topic_partition] = state
 
     def take_all(self, is_taken: Callable[[FetchState], bool] = lambda _: True) -> list[FetchState]:
@@ -125,16 +137,17 @@ class FetchQueue:
         """Return the next request to send, None if none may leave now. Its partitions wait no longer."""
         for pace in Pace:
             if self._waiting[pace] and self._has_room(pace, now_ms):
-                planned = self._plan(pace)
+                planned = self._plan(pace, now_ms)
                 for state in planned.states:
                     del self._waiting[pace][state.topic_partition]
                 self._under_way[planned.lane] = planned
                 return planned
         return None
 
-    def end(self, planned: PlannedFetch, now_ms: int) -> None:
-        """Take note that a request has ended. The caller adds its partitions again."""
+    def end(self, planned: PlannedFetch, now_ms: int, unchanged: Iterable[FetchState] = ()) -> None:
+        """Take note that a request has ended. Its `unchanged` partitions wait again; the caller adds the others."""
         del self._under_way[planned.lane]
+        self._waiting[planned.pace].update((state.topic_partition, state) for state in unchanged)
         if planned.pace is Pace.IDLE:
             self._idle_from_ms = now_ms + math.ceil(len(planned.states) / IDLE_RESTING_PER_MS)
 
@@ -162,7 +175,7 @@ class FetchQueue:
             return False
         return under_way < LIVE_REQUESTS if pace is Pace.LIVE else not under_way and self._idle_from_ms <= now_ms
 
-    def _plan(self, pace: Pace) -> PlannedFetch:
+    def _plan(self, pace: Pace, now_ms: int) -> PlannedFetch:
         waiting = list(self._waiting[pace].values())
         most_bytes, max_wait_ms = self.config.max_bytes, self.config.max_wait_ms
         max_bytes = max(most_bytes // self.config.max_in_flight, min(most_bytes, LEAST_SHARE_BYTES))
@@ -185,6 +198,7 @@ class FetchQueue:
                 max_partition_bytes=min(self.config.max_partition_bytes, max_bytes, share),
                 max_wait_ms=max_wait_ms,
             ),
+            ends_ms=now_ms + max_wait_ms,
         )
 
 

@@ -7,14 +7,13 @@ under way or among those to place; whatever changes that places it again.
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
 import trio
 
-from pipeline.client.admin.leader_epochs import EpochEnd, ask_ends_once
-from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.leader_epochs import EpochEnd
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
@@ -29,9 +28,12 @@ from pipeline.client.consumer.fetch_plan import (
     FetchOutcome,
     FetchState,
     FetchVerdict,
+    OnAnswer,
     enter_epoch,
     fetch_answers,
     fetch_request,
+    is_missing,
+    is_of_other_topic,
     judge_answer,
     judge_refusal,
     move,
@@ -41,19 +43,20 @@ from pipeline.client.consumer.fetch_queue import (
     FetchQueue,
     HeldPartitions,
     LimitOf,
+    Pace,
     PlannedFetch,
     in_turn,
     is_held,
     share_limits,
     unlimited,
 )
-from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError, ProtocolError
+from pipeline.client.consumer.fetch_session import SESSION_ERRORS, IdleFetchSession
+from pipeline.client.consumer.positions import ends_of_positions, log_bounds
+from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
 from pipeline.net.signals import Signal
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.fetch import FetchResponse
-from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
-from pipeline.protocol.schema import ZERO_UUID
+from pipeline.protocol.messages.fetch import FetchResponse, PartitionData
 from pipeline.records.batch import BatchHeader
 
 FETCH_LANE = "fetch"
@@ -63,9 +66,7 @@ logger = structlog.get_logger()
 
 Taken = list[tuple[FetchState, FetchedBatches]]
 """Batches taken out of the buffer by one poll, in order."""
-OnAnswer = Callable[[TopicPartition, int, float], None]
-"""Notified of the partition, its high watermark and the time of the request (of trio's clock) at each answer without
-error, also if there are no new records. An answer may have been on its way for long: its time says nothing."""
+Answers = Mapping[TopicPartition, PartitionData]
 
 
 class Fetcher:
@@ -239,9 +240,13 @@ class Fetcher:
             leader = view.leader_of(state.topic_partition)
             if leader is None:
                 self._leaderless[state.topic_partition] = state
-                self._note_leaderless(state)
-            elif not self._same_topic(state):
-                continue
+                if is_missing(state, view, now, self._cluster.config.default_api_timeout_ms):
+                    error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no broker knows it any more")
+                    self._park(state, error)
+            elif is_of_other_topic(state, view):
+                reason = "the topic was deleted and created again, so the offsets mean other records: assign it anew"
+                self._park(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, reason))
+                self._cluster.refresh_soon()  # or the metadata are older than the offsets
             elif is_held(self._limit_of, now, state):
                 self._held.add([state])
             elif enter_epoch(state, view.leader_epoch_of(state.topic_partition)):
@@ -256,85 +261,96 @@ class Fetcher:
         self._unplaced += states
         self._changed.notify()
 
-    def _note_leaderless(self, state: FetchState) -> None:
-        """Report a topic that stays unknown as an error; wait for a leader as long as it takes."""
-        if self._cluster.view.errors.get(state.topic_partition.topic) is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            state.unknown_since_ms = None
-            return
-        now = _now_ms()
-        if state.unknown_since_ms is None:
-            state.unknown_since_ms = now
-        elif not state.parked and now - state.unknown_since_ms > self._cluster.config.default_api_timeout_ms:
-            self._park(state, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no broker knows it any more"))
-
-    def _same_topic(self, state: FetchState) -> bool:
-        """Return False, and park the partition, if its topic was recreated: its offsets mean other records now.
-
-        Or the metadata are older than the offsets. New ones are requested, for the caller that assigns it again.
-        """
-        topic_id = self._cluster.view.topics[state.topic_partition.topic].id
-        if state.topic_id is None or state.topic_id == ZERO_UUID:
-            state.topic_id = topic_id
-        elif topic_id not in (state.topic_id, ZERO_UUID):
-            reason = "the topic was deleted and created again, so the offsets have lost their meaning; assign it anew"
-            self._park(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, reason))
-            self._cluster.refresh_soon()
-            return False
-        return True
-
     async def _exchange(
         self, broker: BrokerId, queue: FetchQueue, planned: PlannedFetch, nursery: trio.Nursery
     ) -> None:
         """Send a request, apply its answer, and have its partitions wait again."""
+        session = queue.session if planned.pace is Pace.IDLE else None
+        unchanged: Sequence[FetchState] = ()
         try:
-            await self._fetch_once(broker, planned, nursery)
+            unchanged = await self._fetch_once(broker, planned, session, nursery)
             queue.failures = 0
         except PipelineError as error:
             queue.failures += 1
+            if session is not None:
+                session.end()
             waiting = [state for state in planned.states if state.request is planned]
             self._fail_request(broker, waiting, error, queue.failures)
+        for state in unchanged:
+            state.request = None
         ended = [state for state in planned.states if state.request is planned]
         for state in ended:
             state.request = None
-        queue.end(planned, _now_ms())
+        queue.end(planned, _now_ms(), unchanged)
         self._place_again(*in_turn(ended))
 
-    async def _fetch_once(self, broker: BrokerId, planned: PlannedFetch, nursery: trio.Nursery) -> None:
-        """Send one request and apply its response. Raises PipelineError if the whole request failed."""
+    async def _fetch_once(
+        self, broker: BrokerId, planned: PlannedFetch, session: IdleFetchSession | None, nursery: trio.Nursery
+    ) -> Sequence[FetchState]:
+        """Send one request, and apply its response. Return the partitions that may wait again without a look at them.
+
+        Raises PipelineError if the whole request failed.
+        """
         share_limits(planned.states, self._limit_of)
-        asked = {state.topic_partition: (state, state.offset, state.leader_epoch) for state in planned.states}
         view = self._cluster.view
-        ids = view.topic_ids(state.topic_partition.topic for state in planned.states)
         timeout_s = (planned.bounds.max_wait_ms + self._cluster.config.request_timeout_ms) / 1000
-        request = fetch_request(planned.states, view, self._config, planned.bounds)
+        make_request = fetch_request if session is None else session.request
+        request = make_request(planned.states, view, self._config, planned.bounds)
         asked_at = trio.current_time()
         response: FetchResponse = await self._cluster.request(
             broker, request, timeout_s=timeout_s, lane=lane_of(self._lanes, planned, self._cluster)
         )
+        if session is not None and session.is_open and response.error_code in SESSION_ERRORS:
+            session.end()  # all partitions are asked for again
+            return ()
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(response.error_code, f"fetch from broker {broker}")
-        answers = list(fetch_answers(response, ids))
-        has_records = any(data.records for _, data in answers)
+        ids = view.topic_ids({state.topic_partition.topic for state in planned.states})
+        answers = dict(fetch_answers(response, ids))
+        left_out: Mapping[TopicPartition, int] = {} if session is None else session.take(response, answers)
+        unchanged = [
+            state
+            for state in planned.states
+            if state.topic_partition in left_out
+            and state.topic_partition not in answers
+            and self._is_asked_for(state, planned)
+        ]
+        answered = self._take(broker, planned, answers, nursery)
+        for state in unchanged:
+            state.high_watermark = left_out[state.topic_partition]
+            answered.append((state.topic_partition, state.high_watermark))
+        if self._on_answer is not None:
+            self._on_answer(answered, asked_at)
+        return unchanged if self._cluster.view is view else ()
+
+    def _is_asked_for(self, state: FetchState, planned: PlannedFetch) -> bool:
+        """Return True if the answer to the request counts for the partition."""
+        return state.request is planned and not state.parked and self.is_current(state)
+
+    def _take(
+        self, broker: BrokerId, planned: PlannedFetch, answers: Answers, nursery: trio.Nursery
+    ) -> list[tuple[TopicPartition, int]]:
+        """Apply the answers. Return the partitions that were answered without error, and their high watermarks."""
+        answered = []
+        has_records = any(data.records for data in answers.values())
         now_ms = _now_ms()
-        for topic_partition, data in answers:
-            state, offset, leader_epoch = asked.get(topic_partition, (None, 0, 0))
-            if state is None or state.request is not planned or state.parked or not self.is_current(state):
+        for topic_partition, data in answers.items():
+            state = self.states.get(topic_partition)
+            if state is None or not self._is_asked_for(state, planned):
                 continue
-            if (state.offset, state.leader_epoch) != (offset, leader_epoch):
-                continue
-            outcome = judge_answer(topic_partition, offset, data)
+            outcome = judge_answer(topic_partition, state.offset, data)
             if outcome.verdict is FetchVerdict.OUT_OF_RANGE:
                 state.is_asking = True
                 nursery.start_soon(self._resolve_out_of_range, broker, state)
                 continue
             if outcome.error is None:
                 state.high_watermark = data.high_watermark
-                if self._on_answer is not None:
-                    self._on_answer(topic_partition, data.high_watermark, asked_at)
+                answered.append((topic_partition, data.high_watermark))
             self._apply(broker, state, outcome, is_backlog=planned.is_backlog)
             if outcome.batches is not None:
                 state.moved_at_ms = now_ms
             state.is_behind = has_records and state.offset < data.high_watermark  # without: not committed yet
+        return answered
 
     def _fail_request(
         self, broker: BrokerId, states: Sequence[FetchState], error: PipelineError, failures: int
@@ -387,10 +403,7 @@ class Fetcher:
     async def _reset(self, state: FetchState) -> None:
         """Reset the position by the policy, or park the partition with an error that names the log's bounds."""
         topic_partition = state.topic_partition
-        timeout_s = self._cluster.config.request_timeout_ms / 1000
-        earliest = await list_offsets(self._cluster, {topic_partition: EARLIEST}, timeout_s=timeout_s)
-        latest = await list_offsets(self._cluster, {topic_partition: LATEST}, timeout_s=timeout_s)
-        start, end = earliest[topic_partition].offset, latest[topic_partition].offset
+        start, end = await log_bounds(self._cluster, topic_partition)
         if not self.is_current(state):
             return
         if start <= state.offset <= end:
@@ -404,22 +417,10 @@ class Fetcher:
             move(state, target, NO_LEADER_EPOCH)
 
     async def _validate(self, broker: BrokerId, states: Sequence[FetchState]) -> None:
-        """Ask the leader where the epochs of the last records end, while other partitions of the broker are fetched.
-
-        A leader whose version is too old to tell leaves the positions as they are.
-        """
+        """Ask the leader where the epochs of the last records end, while other partitions of the broker are fetched."""
         view = self._cluster.view
         asked = [(state, state.offset, view.leader_epoch_of(state.topic_partition)) for state in states]
-        epochs = {state.topic_partition: state.last_epoch for state in states}
-        answers: dict[TopicPartition, tuple[int, EpochEnd]] = {}
-        failure: PipelineError = ProtocolError(f"broker {broker} left partitions out of its answer")
-        try:
-            timeout_s = self._cluster.config.request_timeout_ms / 1000
-            answers = await ask_ends_once(self._cluster, view, broker, epochs, timeout_s=timeout_s)
-        except PipelineError as error:
-            failure = error
-            if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
-                answers = {state.topic_partition: (ErrorCode.NONE, _as_it_is(state)) for state in states}
+        answers, failure = await ends_of_positions(self._cluster, broker, states)
         unanswered = []
         for state, offset, leader_epoch in asked:
             state.is_asking = False
@@ -468,11 +469,6 @@ class Fetcher:
             error = PartitionFetchError(state.topic_partition, error)
         self._errors.append((state, error))
         self._arrived.notify()
-
-
-def _as_it_is(state: FetchState) -> EpochEnd:
-    """Return the answer that leaves the position as it is."""
-    return EpochEnd(leader_epoch=state.last_epoch, end_offset=state.offset)
 
 
 def _now_ms() -> int:

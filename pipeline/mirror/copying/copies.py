@@ -353,7 +353,6 @@ class SourceCopies:
 
         A partition that has caught up has no trouble.
         """
-        self.answered_at = trio.current_time()
         copy = self.states.get(topic_partition)
         if copy is not None and not copy.is_rejected:
             copy.progress.note_answer(high_watermark, asked_at)

@@ -12,7 +12,7 @@ B. A leader that lost records before the replica's end has others there, so that
    under way may learn of the new leader much later.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 import trio
@@ -31,8 +31,9 @@ from pipeline.protocol.schema import ZERO_UUID
 
 ROUND_S = 1.0
 """Time between two searches for outdated high watermarks. They cost some ms for 10,000 partitions."""
-DUE_S = 1.0
-"""Time beyond `fetch.max.wait.ms` after which a leader is asked: a Fetch answer would have come by then."""
+DUE_S = 2.0
+"""Time beyond `fetch.max.wait.ms` after which a leader is asked: a Fetch answer would have come by then, also if the
+partition is one of 10,000 idle ones, whose requests wait longer (`fetch_queue.py`)."""
 PAUSE_S = 0.1
 """Time between two rounds while a new leader does not know its high watermark yet."""
 LANE = "high watermarks"
@@ -50,19 +51,31 @@ class HighWatermarks:
         self._asked: set[BrokerId] = set()
         """Leaders that have not answered yet."""
         self._has_new_leaders = Wakeup()
+        self._view = source.view
+        self._leaders: dict[TopicPartition, SourceLeader] = {}
+        """Leaders in this view, as far as they were looked up."""
 
-    def note_fetched(self, topic_partition: TopicPartition, high_watermark: int, asked_at: float) -> None:
-        """Take note of the high watermark in the answer to a Fetch request of `asked_at` (invariant A)."""
-        copy = self._copies.states.get(topic_partition)
-        if copy is None or copy.known_end is None or copy.known_end.leader != self._leader_of(topic_partition):
-            self._copies.answered_at = trio.current_time()
-            self._has_new_leaders.set()
-        else:  # an answer of before may have come late
-            self._copies.note_answer(topic_partition, max(high_watermark, copy.known_end.high_watermark), asked_at)
+    def note_fetched(self, answers: Sequence[tuple[TopicPartition, int]], asked_at: float) -> None:
+        """Take note of the high watermarks in the answer to a Fetch request of `asked_at` (invariant A)."""
+        copies = self._copies
+        for topic_partition, high_watermark in answers:
+            copy = copies.states.get(topic_partition)
+            known = None if copy is None else copy.known_end
+            if known is None or known.leader != self._leader_of(topic_partition):
+                self._has_new_leaders.set()
+            else:  # an answer of before may have come late
+                copies.note_answer(topic_partition, max(high_watermark, known.high_watermark), asked_at)
+        copies.answered_at = trio.current_time()
 
     def _leader_of(self, topic_partition: TopicPartition) -> SourceLeader:
         view = self._source.view
-        return SourceLeader(view.leader_of(topic_partition), view.leader_epoch_of(topic_partition))
+        if view is not self._view:
+            self._view, self._leaders = view, {}
+        found = self._leaders.get(topic_partition)
+        if found is None:
+            found = SourceLeader(view.leader_of(topic_partition), view.leader_epoch_of(topic_partition))
+            self._leaders[topic_partition] = found
+        return found
 
     async def run(self) -> None:
         """Ask regularly until cancelled, and new leaders soon."""
@@ -104,6 +117,7 @@ class HighWatermarks:
         except PipelineError as error:
             logger.info("high_watermarks_not_known", source=self._copies.source, broker=leader, error=str(error))
         else:
+            self._copies.answered_at = trio.current_time()
             for topic_partition, listed in found.items():
                 copy = self._copies.states.get(topic_partition)
                 if copy is not None and confirmed[topic_partition]:

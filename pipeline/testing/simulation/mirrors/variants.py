@@ -109,8 +109,9 @@ def _counting_from_the_answer(note_answer: Any) -> Any:
 
 
 def _believing_new_leaders(_note_fetched: Any) -> Any:
-    def broken(watermarks: HighWatermarks, partition: Any, high_watermark: int, asked_at: float) -> None:
-        watermarks._copies.note_answer(partition, high_watermark, asked_at)
+    def broken(watermarks: HighWatermarks, answers: Any, asked_at: float) -> None:
+        for partition, high_watermark in answers:
+            watermarks._copies.note_answer(partition, high_watermark, asked_at)
 
     return broken
 

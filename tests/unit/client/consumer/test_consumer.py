@@ -1,6 +1,6 @@
 """A consumer of a scripted cluster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -283,8 +283,9 @@ async def test_an_answer_is_told_of_with_the_time_of_its_request(
 ) -> None:
     send_told, receive_told = trio.open_memory_channel[tuple[TopicPartition, int, float]](100)
 
-    def note(topic_partition: TopicPartition, high_watermark: int, asked_at: float) -> None:
-        send_told.send_nowait((topic_partition, high_watermark, trio.current_time() - asked_at))
+    def note(answers: Sequence[tuple[TopicPartition, int]], asked_at: float) -> None:
+        for topic_partition, high_watermark in answers:
+            send_told.send_nowait((topic_partition, high_watermark, trio.current_time() - asked_at))
 
     settings = ConsumerConfig(max_wait_ms=200)
     async with scripted.broker(1), connect() as cluster, open_consumer(cluster, settings, note) as consumer:

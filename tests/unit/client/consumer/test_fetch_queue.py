@@ -9,6 +9,7 @@ from pipeline.client.consumer.byte_rate import ByteRate, FetchLimit
 from pipeline.client.consumer.fetch_plan import FetchState, begin_at
 from pipeline.client.consumer.fetch_queue import (
     IDLE_AFTER_MS,
+    IDLE_JOINS_MS,
     FetchQueue,
     HeldPartitions,
     Pace,
@@ -126,19 +127,30 @@ def test_what_came_least_recently_is_first_in_the_next_request() -> None:
     assert [numbers(each) for each in begun(queue)] == [[2, 0, 1]]
 
 
-def test_a_partition_is_called_idle_only_if_it_can_be_asked_for_at_once() -> None:
+def test_a_partition_is_called_idle_only_if_it_can_be_asked_for_soon() -> None:
     queue = queue_of(*[Pace.IDLE] * 100)
     (idle,) = begun(queue)
     assert idle.pace is Pace.IDLE
-    late = state_of(100, Pace.IDLE)
-    queue.add(late, NOW_MS)
+    ends_ms = NOW_MS + idle.bounds.max_wait_ms
+    queue.add(state_of(100, Pace.IDLE), ends_ms - IDLE_JOINS_MS - 1)
     (live,) = begun(queue)
     assert (live.pace, numbers(live)) == (Pace.LIVE, [100])
+    finish(queue, live, ends_ms - IDLE_JOINS_MS)
+    assert begun(queue) == []
     finish(queue, idle)
-    finish(queue, live)
     assert queue.wakes_at_ms(NOW_MS) == NOW_MS + 2
     assert begun(queue) == []
     assert [len(each.states) for each in begun(queue, NOW_MS + 2)] == [101]
+
+
+def test_unchanged_partitions_wait_again_as_they_are() -> None:
+    queue = queue_of(*[Pace.IDLE] * 100)
+    (idle,) = begun(queue)
+    with_news, *unchanged = idle.states
+    queue.end(idle, NOW_MS, unchanged)
+    with_news.moved_at_ms = NOW_MS
+    queue.add(with_news, NOW_MS)
+    assert [(each.pace, len(each.states)) for each in begun(queue, NOW_MS + 2)] == [(Pace.LIVE, 1), (Pace.IDLE, 99)]
 
 
 def test_very_many_idle_partitions_are_asked_for_less_often() -> None:

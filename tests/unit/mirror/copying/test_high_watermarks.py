@@ -37,15 +37,15 @@ async def test_an_answer_to_fetch_counts_once_the_leader_has_named_its_high_wate
     site: Site,
 ) -> None:
     watermarks, copy = await asking(site, 1)
-    watermarks.note_fetched(CLICKS, 1, trio.current_time())
+    watermarks.note_fetched([(CLICKS, 1)], trio.current_time())
     assert copy.progress.high_watermark is None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watermarks.run)
         await until(lambda: copy.progress.high_watermark == 3)
         nursery.cancel_scope.cancel()
-    watermarks.note_fetched(CLICKS, 1, trio.current_time())  # sent before the leader knew all
+    watermarks.note_fetched([(CLICKS, 1)], trio.current_time())  # sent before the leader knew all
     assert copy.progress.high_watermark == 3
-    watermarks.note_fetched(CLICKS, 4, trio.current_time())
+    watermarks.note_fetched([(CLICKS, 4)], trio.current_time())
     assert copy.progress.high_watermark == 4
 
 
@@ -57,7 +57,7 @@ async def test_a_leader_that_lost_records_before_the_position_names_no_high_wate
         nursery.cancel_scope.cancel()
     assert copy.position is None
     assert copy.progress.high_watermark is None
-    watermarks.note_fetched(CLICKS, 4, trio.current_time())
+    watermarks.note_fetched([(CLICKS, 4)], trio.current_time())
     assert copy.progress.high_watermark is None
 
 

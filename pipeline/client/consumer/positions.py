@@ -1,0 +1,44 @@
+"""Positions of partitions in the logs of their leaders: bounds of the logs, and ends of leader epochs."""
+
+from collections.abc import Sequence
+
+from pipeline.client.admin.leader_epochs import EpochEnd, ask_ends_once
+from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.consumer.fetch_plan import FetchState
+from pipeline.errors import PipelineError, ProtocolError
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+
+
+async def log_bounds(cluster: Cluster, topic_partition: TopicPartition) -> tuple[int, int]:
+    """Return log start offset and high watermark. Raises as `list_offsets`."""
+    timeout_s = cluster.config.request_timeout_ms / 1000
+    earliest = await list_offsets(cluster, {topic_partition: EARLIEST}, timeout_s=timeout_s)
+    latest = await list_offsets(cluster, {topic_partition: LATEST}, timeout_s=timeout_s)
+    return earliest[topic_partition].offset, latest[topic_partition].offset
+
+
+async def ends_of_positions(
+    cluster: Cluster, broker: BrokerId, states: Sequence[FetchState]
+) -> tuple[dict[TopicPartition, tuple[int, EpochEnd]], PipelineError]:
+    """Ask a leader where the epochs of the last records before the positions end. Return error code and end of each.
+
+    A leader whose version is too old to tell leaves the positions as they are. The second value is the reason why the
+    others have no answer.
+    """
+    epochs = {state.topic_partition: state.last_epoch for state in states}
+    timeout_s = cluster.config.request_timeout_ms / 1000
+    try:
+        answers = await ask_ends_once(cluster, cluster.view, broker, epochs, timeout_s=timeout_s)
+    except PipelineError as error:
+        if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return {state.topic_partition: (ErrorCode.NONE, _as_it_is(state)) for state in states}, error
+        return {}, error
+    return answers, ProtocolError(f"broker {broker} left partitions out of its answer")
+
+
+def _as_it_is(state: FetchState) -> EpochEnd:
+    """Return the answer that leaves the position as it is."""
+    return EpochEnd(leader_epoch=state.last_epoch, end_offset=state.offset)

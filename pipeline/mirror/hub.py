@@ -91,7 +91,7 @@ class Hub:
 
     def note_table(self) -> None:
         """Take note that the table may have more partitions."""
-        count = len(self.journal.table.assignments())
+        count = self.journal.table.size
         if count != self._known_count:
             self._known_count = count
             self.work_changed.set()

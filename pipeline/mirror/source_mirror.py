@@ -16,15 +16,14 @@ from pipeline.mirror.failover.promotion import promotions_of
 from pipeline.mirror.groups.offset_copier import GroupOffsetCopier, group_settings
 from pipeline.mirror.hub import Hub
 from pipeline.mirror.journals.gaps import recreation_of
-from pipeline.mirror.journals.table import Assignment, SourcePartition
+from pipeline.mirror.journals.table import Assignment
 from pipeline.mirror.status import SourceContact
 from pipeline.mirror.topic_settings import CombinedSettings
+from pipeline.mirror.topics.copied_partitions import CopiedPartitions
 from pipeline.mirror.topics.flows import SourceFlows
-from pipeline.mirror.topics.known_sources import is_recreated
 from pipeline.mirror.topics.replica_topics import NotAReplicaError
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.signals import Wakeup
-from pipeline.provenance import Origin
 
 FIRST_ANSWER_TIMEOUT_S = 2.0
 """Shorter than `produce.timeout.ms`, so that a cluster that is away at the start is soon reported."""
@@ -179,7 +178,7 @@ class SourceMirror:
             await hub.journal.read_on()
             refusal, unlisted = known.refusal_of(self.name), None
             if refusal is None:
-                wanted = [*known.proposals(self.name), *known.replacements(self.name, hub.gaps.ledger)]
+                wanted = [*known.wanted(self.name).proposals, *known.replacements(self.name, hub.gaps.ledger)]
                 unlisted = await hub.journal.propose(wanted, clock=hub.clock, rng=hub.rng)
                 refusal = known.refusal_of(self.name)  # another mirror's records may have come first
                 hub.selected.take(self.name, selected)
@@ -200,27 +199,25 @@ class SourceMirror:
         hub = self._hub
         problems: dict[str, str] = self._reject_loops()
         counts = hub.sources.partition_counts()
-        copies: dict[str, list[tuple[SourcePartition, Assignment]]] = {}
-        for proposal in hub.sources.proposals(self.name):
-            assignment = hub.journal.table.assignment(self.name, proposal.source.partition)
-            if assignment is not None:
-                copies.setdefault(assignment.replica.topic, []).append((proposal.source, assignment))
+        copied = hub.sources.entries(self.name).copied
         states = self.copies.states.values()
-        await hub.replicas.look_up(copies, {copy.assignment.replica.topic for copy in states if copy.error})
-        promoted = await promotions_of(hub.cluster, copies, timeout_s=self._config.timeout_s)
-        for topic, entries in copies.items():
+        await hub.replicas.look_up(copied, {copy.assignment.replica.topic for copy in states if copy.error})
+        promoted = await promotions_of(hub.cluster, copied, timeout_s=self._config.timeout_s)
+        for topic, partitions in copied.items():
             if topic in promoted:
-                for _, assignment in entries:
+                for _, assignment in partitions.entries:
                     reason = promoted[topic].refusal_of(topic)
                     self.copies.reject(assignment, reason, advice=Advice.LEAVE_PROMOTED)
                 continue
             try:
-                refusal = hub.sources.refused_settings(self.name, {source.partition.topic for source, _ in entries})
+                refusal = hub.sources.refused_settings(
+                    self.name, {source.partition.topic for source, _ in partitions.entries}
+                )
                 if refusal is not None:
                     problems[topic] = refusal
                     if topic not in hub.replicas.topics:
                         continue
-                await self._assign(topic, counts[topic], entries)
+                await self._assign(topic, counts[topic], partitions)
             except PipelineError as error:
                 problems[topic] = f"replica {topic}: {error}"
         return "; ".join(problems.values()) or None
@@ -228,38 +225,32 @@ class SourceMirror:
     def _reject_loops(self) -> dict[str, str]:
         """Reject partitions that come in a loop and have entries in the table. Return a reason for each topic."""
         reasons: dict[str, str] = {}
-        for partition, reason in self._hub.sources.loops(self.name):
+        for partition, reason in self._hub.sources.wanted(self.name).loops:
             reasons[partition.topic] = reason
             assignment = self._hub.journal.table.assignment(self.name, partition)
             if assignment is not None:
                 self.copies.reject(assignment, reason, advice=Advice.EXCLUDE_LOOP)
         return reasons
 
-    async def _assign(self, topic: str, count: int, entries: Sequence[tuple[SourcePartition, Assignment]]) -> None:
+    async def _assign(self, topic: str, count: int, partitions: CopiedPartitions) -> None:
         """Bring a replica up to date, and copy these partitions into it. Raises as `ReplicaTopics.ensure`."""
         hub, copies = self._hub, self.copies
-        origins: dict[int, Origin] = {}
-        for source, assignment in entries:
-            if not is_recreated(source, assignment):
-                origins[assignment.replica.partition] = hub.sources.origin_of(self.name, assignment)
         try:
             refused = await hub.replicas.ensure(
-                topic, count, hub.selected.sources_of(topic), self._settings_of(topic), origins
+                topic, count, hub.selected.sources_of(topic), self._settings_of(topic), partitions.origins
             )
         except NotAReplicaError as error:
-            for _, assignment in entries:
+            for _, assignment in partitions.entries:
                 copies.reject(assignment, str(error), advice=Advice.REPLACE_HUB_TOPIC)
             raise
-        for _, assignment in entries:
+        for _, assignment in partitions.entries:
             number = assignment.replica.partition
             if number in refused:
                 copies.reject(assignment, refused[number], advice=Advice.RESTORE_TABLE)
-            elif number in origins and hub.selected.is_selected(self.name, assignment.source.partition.topic):
-                copies.assign(assignment, origins[number].token())
+            elif number in partitions.tokens and hub.selected.is_selected(self.name, assignment.source.partition.topic):
+                copies.assign(assignment, partitions.tokens[number])
         table = hub.journal.table
-        await self._end_recreated(
-            [found for source, found in entries if is_recreated(source, found) and not table.is_replaced(source)]
-        )
+        await self._end_recreated([found for source, found in partitions.recreated if not table.is_replaced(source)])
 
     async def _end_recreated(self, assignments: Sequence[Assignment]) -> None:
         """Halt partitions whose topics were created again; record where the old ones end if gaps are skipped.
@@ -339,12 +330,10 @@ class SourceMirror:
 
     def _reject_gone(self, view: ClusterMetadata) -> None:
         """Reject the entries of the table whose partition the source no longer has."""
-        for assignment in self._hub.journal.table.newest_assignments():
-            source = assignment.source
-            topic, number = source.partition.topic, source.partition.partition
+        for assignment in self._hub.sources.entries(self.name).unwanted:
+            topic, number = assignment.source.partition
             # A topic with an error exists, but this answer does not list its partitions.
-            is_selected = source.cluster == self.name and self._hub.selected.is_selected(self.name, topic)
-            if not is_selected or topic in view.errors:
+            if not self._hub.selected.is_selected(self.name, topic) or topic in view.errors:
                 continue
             if topic not in view.topics or number not in view.topics[topic].partitions:
                 reason = f"no longer exists in {self.name}; the replica keeps its records"

@@ -215,6 +215,14 @@ class SourceCopies:
         copy = self.states.get(partition)
         if copy is not None and copy.assignment != assignment:  # another mirror has replaced a recreated topic
             self.reject(copy.assignment, "the topic was created again", advice=Advice.SKIP_GAP)
+        is_taken = copy is not None and (copy.is_elsewhere or not copy.is_rejected)
+        if not is_taken or self._accepted.get(partition) != (assignment, token):
+            self._take(assignment, token)
+
+    def _take(self, assignment: Assignment, token: str) -> None:
+        """Copy a partition if it is in the present share, else leave it to others."""
+        partition = assignment.source.partition
+        copy = self.states.get(partition)
         self._accepted[partition] = assignment, token
         epoch = self.share.epoch_of(self.unit_of(partition))
         if epoch is None:
@@ -237,7 +245,7 @@ class SourceCopies:
 
     def has(self, partition: TopicPartition) -> bool:
         """Return True if this process is the one to copy the partition."""
-        return self.share.epoch_of(self.unit_of(partition)) is not None
+        return self.share is ALONE or self.share.epoch_of(self.unit_of(partition)) is not None
 
     def holder_of(self, partition: TopicPartition) -> str | None:
         """Return the member of the group that has a partition; None if none has it, or without a group."""
@@ -247,7 +255,7 @@ class SourceCopies:
         """Copy the partitions of this share from now on, and no others."""
         self.share = share
         for assignment, token in list(self._accepted.values()):
-            self.assign(assignment, token)
+            self._take(assignment, token)
 
     def leave(self, assignment: Assignment) -> None:
         """Leave a partition that must not be copied to the member that has it: that one shows the reason."""
@@ -287,6 +295,8 @@ class SourceCopies:
 
     def follow_pauses(self) -> None:
         """Stop copying partitions that are paused now, and continue those that are not paused any more."""
+        if not self._pauses and not any(copy.pause for copy in self.states.values()):
+            return
         for copy in self.states.values():
             pause = self.pause_of(copy.source)
             was_paused, copy.pause = copy.pause is not None, pause

@@ -182,6 +182,11 @@ class PartitionTable:
         """Return the newest entry of each source partition."""
         return list(self._by_source.values())
 
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return len(self._entries)
+
     def partition_count(self, replica_topic: str) -> int:
         """Return the number of entries of a replica topic."""
         return self._sizes.get(replica_topic, 0)

@@ -3,20 +3,27 @@
 Invariant: a replica has records of several sources, so whatever it needs follows from what is known of all of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.gaps import GapLedger
 from pipeline.mirror.journals.table import Assignment, PartitionTable, Proposal, SourcePartition
 from pipeline.mirror.topic_settings import CombinedSettings, SettingValue, TopicShare, combine_settings
+from pipeline.mirror.topics.copied_partitions import (
+    SourceEntries,
+    WantedPartitions,
+    entries_of,
+    is_recreated,
+    origin_of,
+)
 from pipeline.mirror.topics.loops import loop_of, path_of
 from pipeline.mirror.topics.selected_topics import SelectedTopics
 from pipeline.mirror.topics.source_identity import refusal_of
 from pipeline.mirror.topics.source_topics import SourceTopics
 from pipeline.model import TopicPartition
-from pipeline.protocol.schema import ZERO_UUID
 from pipeline.provenance import Origin
 
 
@@ -27,6 +34,10 @@ class KnownSource:
     described: SourceTopics
     is_accepted: bool = False
     """True if the source has answered and was not refused."""
+    wanted: tuple[object, WantedPartitions] | None = None
+    """The wanted partitions, and all that they follow from."""
+    entries: tuple[object, SourceEntries] | None = None
+    """The entries of the table for the source, and all that they follow from."""
 
 
 class KnownSources:
@@ -63,42 +74,57 @@ class KnownSources:
         self.by_name[name].described.forget()
         self.by_name[name].is_accepted = False
 
-    def proposals(self, name: str) -> list[Proposal]:
-        """Return a proposal for each partition of a source's selected topics, without partitions in a loop."""
-        return [
-            Proposal(
-                source=SourcePartition(
-                    cluster=name,
-                    partition=TopicPartition(topic.name, number),
-                    topic_id=topic.id,
-                    cluster_id=self.cluster_ids[name],
-                ),
-                replica_topic=replica,
-            )
+    def wanted(self, name: str) -> WantedPartitions:
+        """Return the partitions of a source's selected topics."""
+        known = self.by_name[name]
+        topics = [
+            (topic.name, topic.id, sorted(topic.partitions), self.selected.replica_of(name, topic.name))
             for _, topic in sorted(self.selected.of(name).items())
-            for replica in [self.selected.replica_of(name, topic.name)]
-            if replica is not None
-            for number in sorted(topic.partitions)
-            if self._loop_of(name, TopicPartition(topic.name, number)) is None
         ]
+        provenances = [
+            None if told is None else told.provenance
+            for told in (known.described.topics.get(topic) for topic, *_ in topics)
+        ]
+        basis = topics, provenances, dict(self.cluster_ids), self._destination.view.cluster_id
+        if known.wanted is None or known.wanted[0] != basis:
+            known.wanted = basis, self._find_wanted(name, topics)
+        return known.wanted[1]
+
+    def _find_wanted(
+        self, name: str, topics: Iterable[tuple[str, UUID, Sequence[int], str | None]]
+    ) -> WantedPartitions:
+        cluster_id = self.cluster_ids[name]
+        proposals, paths, loops = [], [], []
+        for topic, topic_id, numbers, replica in topics:
+            for number in numbers:
+                partition = TopicPartition(topic, number)
+                copied = self._origin_at(name, partition)
+                loop = loop_of(copied, partition, name, self.cluster_ids, self._destination.view.cluster_id)
+                if loop is not None:
+                    loops.append((partition, loop))
+                elif replica is not None:
+                    source = SourcePartition(
+                        cluster=name, partition=partition, topic_id=topic_id, cluster_id=cluster_id
+                    )
+                    proposals.append(Proposal(source=source, replica_topic=replica))
+                    paths.append(path_of(copied, cluster_id or name))
+        return WantedPartitions(proposals=proposals, paths=paths, loops=loops)
+
+    def entries(self, name: str) -> SourceEntries:
+        """Return the entries of the table for a source."""
+        known, wanted = self.by_name[name], self.wanted(name)
+        basis = wanted, self._table.size
+        if known.entries is None or known.entries[0] != basis:
+            known.entries = basis, entries_of(name, wanted, self._table)
+        return known.entries[1]
 
     def replacements(self, name: str, ledger: GapLedger) -> list[Proposal]:
         """Return proposals for partitions of topics that were created again, if the ledger has the old topic's end."""
-        found = []
-        for proposal in self.proposals(name):
-            newest = self._table.assignment(name, proposal.source.partition)
-            if newest is not None and is_recreated(proposal.source, newest) and ledger.is_replaceable(newest.source):
-                found.append(replace(proposal, replaces=newest.source.topic_id))
-        return found
-
-    def loops(self, name: str) -> Iterator[tuple[TopicPartition, str]]:
-        """Yield the partitions of a source's selected topics that come in a loop, with the reasons."""
-        for topic in self.selected.of(name).values():
-            for number in topic.partitions:
-                partition = TopicPartition(topic.name, number)
-                reason = self._loop_of(name, partition)
-                if reason is not None:
-                    yield partition, reason
+        return [
+            replace(proposal, replaces=newest.source.topic_id)
+            for proposal, newest in self.entries(name).recreated
+            if ledger.is_replaceable(newest.source)
+        ]
 
     def partition_counts(self) -> dict[str, int]:
         """Return the number of partitions that each replica topic needs for the partitions that its sources have.
@@ -107,19 +133,14 @@ class KnownSources:
         """
         counts: dict[str, int] = {}
         for name in self.by_name:
-            for proposal in self.proposals(name):
-                found = self._table.assignment(name, proposal.source.partition)
-                if found is not None:
-                    needed = found.replica.partition + 1
-                    counts[found.replica.topic] = max(counts.get(found.replica.topic, 0), needed)
+            for topic, copied in self.entries(name).copied.items():
+                counts[topic] = max(counts.get(topic, 0), copied.needed)
         return counts
 
     def origin_of(self, name: str, assignment: Assignment) -> Origin:
         """Return the provenance of the records of a source partition."""
-        source = assignment.source
-        topic, number = source.partition
-        path = path_of(self._origin_at(name, source.partition), self.cluster_ids[name] or name)
-        return Origin(source=name, path=path, topic=topic, topic_id=source.topic_id, partition=number)
+        path = path_of(self._origin_at(name, assignment.source.partition), self.cluster_ids[name] or name)
+        return origin_of(name, path, assignment)
 
     def refused_settings(self, name: str, topics: Iterable[str]) -> str | None:
         """Return the reason why settings of source topics cannot be read, None if they can or need not be."""
@@ -160,17 +181,7 @@ class KnownSources:
         now = SourcePartition(cluster=name, partition=partition, topic_id=found.id)
         return assignment is not None and is_recreated(now, assignment)
 
-    def _loop_of(self, name: str, partition: TopicPartition) -> str | None:
-        origin = self._origin_at(name, partition)
-        return loop_of(origin, partition, name, self.cluster_ids, self._destination.view.cluster_id)
-
     def _origin_at(self, name: str, partition: TopicPartition) -> Origin | None:
         """Return the provenance that the source itself records; None if its partition is no copy."""
         described = self.by_name[name].described.topics.get(partition.topic)
         return None if described is None else described.origin_of(partition.partition)
-
-
-def is_recreated(now: SourcePartition, assignment: Assignment) -> bool:
-    """Return True if the source's topic was deleted and created again since the table got the assignment."""
-    recorded = assignment.source.topic_id
-    return ZERO_UUID not in (recorded, now.topic_id) and recorded != now.topic_id

@@ -55,6 +55,8 @@ class ReplicaTopic:
     differences: tuple[str, ...] = ()
     refused: dict[str, tuple[str | None, str]] = field(default_factory=dict)
     """Values that the destination refused, and its reasons, by setting."""
+    entered: Mapping[int, Origin] | None = None
+    """Origins that `mirror.partitions` was found to have, as they were passed."""
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -247,9 +249,9 @@ class ReplicaTopics:
 
     async def _enter(self, topic: str, replica: ReplicaTopic, origins: Mapping[int, Origin]) -> dict[int, str]:
         """Write the entries of `mirror.partitions` that are missing. Return the reasons against other partitions."""
-        text = replica.overrides.get(MIRROR_PARTITIONS)
-        if not self._checks_sources:
+        if not self._checks_sources or replica.entered is origins:
             return {}
+        text = replica.overrides.get(MIRROR_PARTITIONS)
         present = Provenance() if text is None else Provenance.parse(text)
         provenance, refused = _with_origins(topic, present, origins)
         if provenance != present or text is None:
@@ -259,6 +261,8 @@ class ReplicaTopics:
                 self.topics.pop(topic, None)  # another mirror may have added entries: look again
                 raise
             await self._describe([topic])
+        elif not refused:
+            replica.entered = origins
         return refused
 
     def problems(self) -> list[dict[str, Any]]:

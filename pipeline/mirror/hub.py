@@ -16,6 +16,7 @@ from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.journal_topic import create_journals
 from pipeline.mirror.journals.offset_map_journal import OffsetMapJournal
 from pipeline.mirror.journals.pause_journal import PauseJournal
 from pipeline.mirror.journals.table_journal import TableJournal
@@ -71,9 +72,11 @@ class Hub:
     async def open(self, *, timeout_s: float) -> None:
         """Read all journals; `timeout_s` bounds the first contact. Raises PipelineError."""
         await self.cluster.refresh(timeout_s=timeout_s)
+        journals = (self.journal, self.gaps, self.epochs, self.pauses)
+        await create_journals(self.cluster, [journal.topic for journal in journals])
         async with trio.open_nursery() as nursery:
-            for journal in (self.journal, self.gaps, self.epochs, self.pauses, self.destination):
-                nursery.start_soon(journal.open)
+            for opened in (*journals, self.destination):
+                nursery.start_soon(opened.open)
 
     def set_sources(self, sources: Mapping[str, KnownSource], flows: Mapping[str, SourceFlows]) -> None:
         """Have these sources and flows from now on, in the order of the settings."""

@@ -33,7 +33,7 @@ class EpochJournal:
         """Entries of all records together."""
         self._last: dict[_Key, SourceEpochs] = {}
         """The last record of each source partition."""
-        self._topic = JournalTopic(destination, EPOCHS_TOPIC, LAST_OF_EACH_KEY, self._apply)
+        self.topic = JournalTopic(destination, EPOCHS_TOPIC, LAST_OF_EACH_KEY, self._apply)
         self._clock = clock
         self._rng = rng
         self._waiting: dict[_Key, SourceEpochs] = {}
@@ -42,11 +42,11 @@ class EpochJournal:
 
     async def open(self) -> None:
         """Create the topic unless it exists, and read it. Raises as `JournalTopic.open`."""
-        await self._topic.open()
+        await self.topic.open()
 
     async def read_on(self) -> None:
         """Read what other mirrors have recorded. Raises as `JournalTopic.read_on`."""
-        await self._topic.read_on()
+        await self.topic.read_on()
 
     def entries_of(self, source: SourcePartition) -> EpochEntries:
         """Return the epochs of a source partition; none if the topic was recreated at the source since."""
@@ -67,7 +67,7 @@ class EpochJournal:
                 missing = self._missing(due)
                 if not missing:
                     break
-                await self._topic.append([epochs.encode() for epochs in missing], clock=self._clock, rng=self._rng)
+                await self.topic.append([epochs.encode() for epochs in missing], clock=self._clock, rng=self._rng)
 
     def _missing(self, due: Mapping[_Key, SourceEpochs]) -> list[SourceEpochs]:
         """Return the records to append, each with all entries known: compaction keeps the last record alone."""
@@ -78,7 +78,7 @@ class EpochJournal:
         """Have these epochs alone in the journal: the source does not know those that are recorded. Raises as `add`."""
         record = replace(epochs, replaces=True).encode()
         async with self._turn:
-            await self._topic.append([record], clock=self._clock, rng=self._rng)
+            await self.topic.append([record], clock=self._clock, rng=self._rng)
 
     def _merged(self, added: SourceEpochs) -> SourceEpochs:
         """Return the record of a source partition with these entries and those that are known."""

@@ -23,7 +23,7 @@ class GapJournal:
         self.ledger = GapLedger()
         self.is_read = False
         """True once the ledger was read to the end for the first time."""
-        self._topic = JournalTopic(destination, GAPS_TOPIC, KEPT_FOR_EVER, self._apply)
+        self.topic = JournalTopic(destination, GAPS_TOPIC, KEPT_FOR_EVER, self._apply)
         self._clock = clock
         self._rng = rng
         self._waiting: dict[tuple[object, ...], Gap] = {}
@@ -33,21 +33,21 @@ class GapJournal:
     @property
     def skipped(self) -> int:
         """Number of records of the topic that are no gaps."""
-        return self._topic.skipped
+        return self.topic.skipped
 
     @property
     def begin(self) -> int:
         """Offset of the topic's first record when reading began. Beyond 0, gaps before it were deleted."""
-        return self._topic.begin
+        return self.topic.begin
 
     async def open(self) -> None:
         """Create the topic unless it exists, and read it. Raises as `JournalTopic.open`."""
-        await self._topic.open()
+        await self.topic.open()
         self.is_read = True
 
     async def read_on(self) -> None:
         """Apply all records up to the present end. Raises as `JournalTopic.read_on`."""
-        await self._topic.read_on()
+        await self.topic.read_on()
 
     async def record(self, gap: Gap) -> None:
         """Have the gap in the ledger, durably. Raises PipelineError; the gap may be in the ledger then.
@@ -63,7 +63,7 @@ class GapJournal:
             due = {**self._waiting, gap.key: gap}
             self._waiting.clear()
             records = [waiting.encode() for waiting in due.values() if waiting not in self.ledger]
-            await self._topic.append(records, clock=self._clock, rng=self._rng)
+            await self.topic.append(records, clock=self._clock, rng=self._rng)
         if gap not in self.ledger:
             raise JournalLostRecordsError(f"{GAPS_TOPIC} lacks a gap that was just recorded in it")
 

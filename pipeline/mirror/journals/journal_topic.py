@@ -79,6 +79,8 @@ class JournalTopic:
         """Number of records that were skipped."""
         self.begin = 0
         """Offset of the first record when reading began. Beyond 0, records before it were deleted."""
+        self.is_created = False
+        """True if the topic was created just now, or found to exist."""
         self._destination = destination
         self._name = name
         self._configs = configs
@@ -91,15 +93,19 @@ class JournalTopic:
         self._turn = trio.Lock()
 
     async def open(self) -> None:
-        """Create the topic unless it exists, and read it. Raises KafkaError, NetworkError and as `read_on`.
+        """Create the topic unless it exists, and read it. Raises as `create_journals` and `read_on`.
 
         A topic that exists gets the settings without which it would lose records.
         """
-        replicas = await replicas_for(self._destination)
-        topic = NewTopic(name=self._name, partitions=1, replication_factor=replicas, configs=self._configs)
-        await create_topics(self._destination, [topic], exist_ok=True)
+        if not self.is_created:
+            await create_journals(self._destination, [self])
+        self.is_created = False  # when it is opened again, it may have been deleted
         await self._mend_settings()
         await self.read_on()
+
+    def new_topic(self, replication_factor: int) -> NewTopic:
+        """Return the topic to create."""
+        return NewTopic(name=self._name, partitions=1, replication_factor=replication_factor, configs=self._configs)
 
     async def _mend_settings(self) -> None:
         """Set settings that somebody changed. If the destination refuses that, the log says so, and reading goes on."""
@@ -206,3 +212,14 @@ class JournalTopic:
         self.skipped += records
         self._count_skipped(records)
         logger.warning("journal_record_skipped", topic=self._name, offset=offset, records=records, error=reason)
+
+
+async def create_journals(destination: Cluster, journals: Sequence[JournalTopic]) -> None:
+    """Create topics unless they exist. Raises KafkaError, NetworkError.
+
+    One request has all of them: brokers create its topics at the same time, and those of several requests one by one.
+    """
+    replicas = await replicas_for(destination)
+    await create_topics(destination, [journal.new_topic(replicas) for journal in journals], exist_ok=True)
+    for journal in journals:
+        journal.is_created = True

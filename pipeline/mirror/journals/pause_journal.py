@@ -15,17 +15,17 @@ class PauseJournal:
 
     def __init__(self, destination: Cluster, *, clock: Clock, rng: Random) -> None:
         self.pauses = Pauses()
-        self._topic = JournalTopic(destination, PAUSES_TOPIC, LAST_OF_EACH_KEY, self._apply)
+        self.topic = JournalTopic(destination, PAUSES_TOPIC, LAST_OF_EACH_KEY, self._apply)
         self._clock = clock
         self._rng = rng
 
     async def open(self) -> None:
         """Create the topic unless it exists, and read it. Raises as `JournalTopic.open`."""
-        await self._topic.open()
+        await self.topic.open()
 
     async def read_on(self) -> None:
         """Read what other mirrors have recorded. Raises as `JournalTopic.read_on`."""
-        await self._topic.read_on()
+        await self.topic.read_on()
 
     async def pause(self, scopes: Iterable[PauseScope]) -> None:
         """Record pauses, durably. Raises PipelineError; some pauses may be recorded then."""
@@ -38,7 +38,7 @@ class PauseJournal:
     async def _append(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         due = list(records)
         if due:
-            await self._topic.append(due, clock=self._clock, rng=self._rng)
+            await self.topic.append(due, clock=self._clock, rng=self._rng)
 
     def _apply(self, record: Record) -> None:
         try:

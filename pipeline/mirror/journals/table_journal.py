@@ -16,20 +16,20 @@ class TableJournal:
     def __init__(self, destination: Cluster, count_skipped: Callable[[int], None]) -> None:
         """`count_skipped` is called with each number of skipped records, each record once."""
         self.table = PartitionTable()
-        self._topic = JournalTopic(destination, TABLE_TOPIC, KEPT_FOR_EVER, self._apply, count_skipped=count_skipped)
+        self.topic = JournalTopic(destination, TABLE_TOPIC, KEPT_FOR_EVER, self._apply, count_skipped=count_skipped)
 
     @property
     def begin(self) -> int:
         """Offset of the first record when reading began. Beyond 0, entries before it were deleted."""
-        return self._topic.begin
+        return self.topic.begin
 
     async def open(self) -> None:
         """Create the journal unless it exists, and read it. Raises as `JournalTopic.open`."""
-        await self._topic.open()
+        await self.topic.open()
 
     async def read_on(self) -> None:
         """Apply all records up to the present end. Raises as `JournalTopic.read_on`."""
-        await self._topic.read_on()
+        await self.topic.read_on()
 
     async def propose(self, proposals: Sequence[Proposal], *, clock: Clock, rng: Random) -> str | None:
         """Append the proposals that the table lacks, and read on. Raises as `JournalTopic.append`.
@@ -47,7 +47,7 @@ class TableJournal:
             else:
                 missing.append((key, value))
         if missing:
-            await self._topic.append(missing, clock=clock, rng=rng)
+            await self.topic.append(missing, clock=clock, rng=rng)
         if not refused:
             return None
         return (

@@ -63,7 +63,7 @@ def _writing_what_waits(read_on: Any) -> Any:
         await read_on(journal)
         waiting = [gap.encode() for gap in journal._waiting.values()]
         if waiting:
-            await journal._topic.append(waiting, clock=journal._clock, rng=journal._rng)
+            await journal.topic.append(waiting, clock=journal._clock, rng=journal._rng)
             journal._waiting.clear()
 
     return broken

@@ -21,7 +21,7 @@ from pipeline.mirror.status import SourceContact
 from pipeline.mirror.topic_settings import CombinedSettings
 from pipeline.mirror.topics.copied_partitions import CopiedPartitions
 from pipeline.mirror.topics.flows import SourceFlows
-from pipeline.mirror.topics.replica_topics import NotAReplicaError
+from pipeline.mirror.topics.replica_topics import NotAReplicaError, WantedReplica, in_groups
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.signals import Wakeup
 
@@ -203,24 +203,39 @@ class SourceMirror:
         states = self.copies.states.values()
         await hub.replicas.look_up(copied, {copy.assignment.replica.topic for copy in states if copy.error})
         promoted = await promotions_of(hub.cluster, copied, timeout_s=self._config.timeout_s)
+        ready: dict[str, int] = {}
         for topic, partitions in copied.items():
             if topic in promoted:
                 for _, assignment in partitions.entries:
                     reason = promoted[topic].refusal_of(topic)
                     self.copies.reject(assignment, reason, advice=Advice.LEAVE_PROMOTED)
                 continue
-            try:
-                refusal = hub.sources.refused_settings(
-                    self.name, {source.partition.topic for source, _ in partitions.entries}
-                )
-                if refusal is not None:
-                    problems[topic] = refusal
-                    if topic not in hub.replicas.topics:
-                        continue
-                await self._assign(topic, counts[topic], partitions)
-            except PipelineError as error:
-                problems[topic] = f"replica {topic}: {error}"
+            refusal = hub.sources.refused_settings(
+                self.name, {source.partition.topic for source, _ in partitions.entries}
+            )
+            if refusal is not None:
+                problems[topic] = refusal
+            if refusal is None or topic in hub.replicas.topics:
+                ready[topic] = counts[topic]
+        self._source.track({source.partition.topic for topic in ready for source, _ in copied[topic].entries})
+        for group in in_groups(ready):
+            missing = [topic for topic in group if topic not in hub.replicas.topics]
+            await hub.replicas.create({topic: self._wanted(topic, counts[topic], copied[topic]) for topic in missing})
+            for topic in group:
+                try:
+                    await self._assign(topic, self._wanted(topic, counts[topic], copied[topic]), copied[topic])
+                except PipelineError as error:
+                    problems[topic] = f"replica {topic}: {error}"
         return "; ".join(problems.values()) or None
+
+    def _wanted(self, topic: str, count: int, partitions: CopiedPartitions) -> WantedReplica:
+        """Return what the replica needs now: settings of sources may change at any time."""
+        return WantedReplica(
+            count=count,
+            sources=self._hub.selected.sources_of(topic),
+            settings=self._settings_of(topic),
+            origins=partitions.origins,
+        )
 
     def _reject_loops(self) -> dict[str, str]:
         """Reject partitions that come in a loop and have entries in the table. Return a reason for each topic."""
@@ -232,13 +247,11 @@ class SourceMirror:
                 self.copies.reject(assignment, reason, advice=Advice.EXCLUDE_LOOP)
         return reasons
 
-    async def _assign(self, topic: str, count: int, partitions: CopiedPartitions) -> None:
+    async def _assign(self, topic: str, wanted: WantedReplica, partitions: CopiedPartitions) -> None:
         """Bring a replica up to date, and copy these partitions into it. Raises as `ReplicaTopics.ensure`."""
         hub, copies = self._hub, self.copies
         try:
-            refused = await hub.replicas.ensure(
-                topic, count, hub.selected.sources_of(topic), self._settings_of(topic), partitions.origins
-            )
+            refused = await hub.replicas.ensure(topic, wanted)
         except NotAReplicaError as error:
             for _, assignment in partitions.entries:
                 copies.reject(assignment, str(error), advice=Advice.REPLACE_HUB_TOPIC)

@@ -7,8 +7,9 @@ Invariants:
 """
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from pipeline.model import NO_LEADER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode
@@ -136,18 +137,30 @@ def _merge_topic(
     partitions = {}
     for partition in told.partitions:
         before = known.partitions.get(partition.partition_index) if known is not None and same_topic else None
-        after = _partition_view(partition)
+        after = _partition_view(partition, before)
         stale = before is not None and 0 <= after.leader_epoch < before.leader_epoch
         stale = stale and TopicPartition(told.name or "", partition.partition_index) not in fallen
         partitions[partition.partition_index] = before if before is not None and stale else after
     return TopicMetadata(name=told.name or "", id=told.topic_id, is_internal=told.is_internal, partitions=partitions)
 
 
-def _partition_view(partition: MetadataResponsePartition) -> PartitionMetadata:
+def _partition_view(partition: MetadataResponsePartition, before: PartitionMetadata | None) -> PartitionMetadata:
+    """Return the partition as a response has it: `before` itself if nothing has changed, as for most of thousands."""
+    leader = BrokerId(partition.leader_id) if partition.leader_id >= 0 else None
+    replicas, isr, offline = (
+        tuple(cast("Sequence[BrokerId]", brokers))
+        for brokers in (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas)
+    )
+    if (
+        before is not None
+        and (before.leader, before.leader_epoch) == (leader, partition.leader_epoch)
+        and (before.replicas, before.isr, before.offline_replicas) == (replicas, isr, offline)
+    ):
+        return before
     return PartitionMetadata(
-        leader=BrokerId(partition.leader_id) if partition.leader_id >= 0 else None,
+        leader=leader,
         leader_epoch=LeaderEpoch(partition.leader_epoch),
-        replicas=tuple(BrokerId(replica) for replica in partition.replica_nodes),
-        isr=tuple(BrokerId(replica) for replica in partition.isr_nodes),
-        offline_replicas=tuple(BrokerId(replica) for replica in partition.offline_replicas),
+        replicas=replicas,
+        isr=isr,
+        offline_replicas=offline,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.gathered_offsets import GatheredOffsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import GapPolicy
@@ -73,6 +73,7 @@ class GapCrossing:
         self._journal = journal
         self._epochs = epochs
         self._source = source
+        self._offsets = GatheredOffsets(source)
         self._replicas = replicas
         self._flows = flows
         self._clock = clock
@@ -255,8 +256,7 @@ class GapCrossing:
         return gap_of(copy.assignment, first, last, reason, now_ms=now_ms, cluster_id=cluster_id, detail=detail)
 
     async def _bound(self, copy: PartitionCopy, position: int) -> int:
-        listed = await list_offsets(self._source, {copy.source: position}, timeout_s=self._config.timeout_s)
-        return listed[copy.source].offset
+        return await self._offsets.offset_of(copy.source, position, timeout_s=self._config.timeout_s)
 
 
 def _place(copy: PartitionCopy) -> tuple[str, TopicPartition]:

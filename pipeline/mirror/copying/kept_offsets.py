@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 import trio
 
-from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.gathered_offsets import GatheredOffsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import IsolationLevel
 from pipeline.client.consumer.fetch_plan import FetchedBatches
@@ -35,6 +35,7 @@ class KeptOffsets:
 
     def __init__(self, destination: Cluster, config: CurrentConfig) -> None:
         self._destination = destination
+        self._offsets = GatheredOffsets(destination)
         self._config = config
         self._headers = BatchHeaders(destination)
         self._is_warned = False
@@ -62,9 +63,7 @@ class KeptOffsets:
         return ReplicaPlace(source_offset=end, replica_end=end)
 
     async def _end_of(self, replica: TopicPartition) -> int:
-        return (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._config.timeout_s))[
-            replica
-        ].offset
+        return await self._offsets.offset_of(replica, LATEST, timeout_s=self._config.timeout_s)
 
     async def _claim(self, copy: PartitionCopy, leader: BrokerId) -> bool:
         """Have the leader refuse older copiers; return False if it is too old for that. Raises PipelineError."""

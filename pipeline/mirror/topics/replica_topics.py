@@ -8,7 +8,7 @@ C. A topic of the destination without `mirror.source` is not a replica, and is l
 D. A replica that has what it should have costs no request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ TIMES_OF_BATCHES = {TIMESTAMP_TYPE: "CreateTime"}
 """Settings of a replica whose brokers would otherwise replace the times of the batches, if that is their default."""
 MAX_MIRROR_SOURCE = 1024
 FEATURES_TIMEOUT_S = 2.0
+MAX_CREATED_PARTITIONS = 1000
+"""Partitions of new replicas in one request: a broker creates them in some 2 s, and the first ones are copied then."""
 _REFUSALS = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION})
 
 logger = structlog.get_logger()
@@ -67,6 +69,24 @@ class ReplicaTopic:
         """Return what of the sources' settings the replica does not have."""
         refused = [f"{name}={value}: {reason}" for name, (value, reason) in sorted(self.refused.items())]
         return [*self.differences, *refused]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedReplica:
+    """State that a replica needs before its partitions can be assigned."""
+
+    count: int
+    """Number of partitions."""
+    sources: Iterable[str]
+    """Sources that have a topic for the replica now."""
+    settings: CombinedSettings | None
+    origins: Mapping[int, Origin]
+    """Provenance of the replica partitions that are to be assigned."""
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """Values of `settings`."""
+        return {} if self.settings is None else self.settings.values
 
 
 class ReplicaTopics:
@@ -138,33 +158,42 @@ class ReplicaTopics:
         if answers and not self._checks_sources and before is None:
             logger.warning("sources_not_checked", reason=f"brokers of the hub do not know {MIRROR_PARTITIONS}: upgrade")
 
-    async def ensure(
-        self,
-        topic: str,
-        count: int,
-        sources: Iterable[str],
-        wanted: CombinedSettings | None,
-        origins: Mapping[int, Origin],
-    ) -> dict[int, str]:
-        """Create the replica or bring it up to date, so that these replica partitions can be assigned.
+    async def create(self, wanted: Mapping[str, WantedReplica]) -> None:
+        """Create the replicas that are missing, in one request. `look_up` comes before.
 
-        `sources` have the topic now. Return the reasons against replica partitions that are copies of something else.
-        `look_up` comes before. Raises NotAReplicaError, KafkaError, NetworkError, and ConfigurationError for too many
-        ranges of partitions.
+        A failure is logged and has no effect: `ensure` creates each by itself, and raises.
+        """
+        async with self._turn:
+            missing = {topic: replica for topic, replica in wanted.items() if topic not in self.topics}
+            if len(missing) < 2:
+                return
+            try:
+                replicas = await replicas_for(self._destination)
+                new = [self._new_topic(topic, each, replicas, each.values) for topic, each in missing.items()]
+                await create_topics(self._destination, new, exist_ok=True)
+                await self._describe(list(missing))
+            except PipelineError as error:
+                logger.info("replicas_not_created_together", replicas=len(missing), error=str(error))
+
+    async def ensure(self, topic: str, wanted: WantedReplica) -> dict[int, str]:
+        """Create the replica or bring it up to date, so that its partitions can be assigned.
+
+        Return the reasons against replica partitions that are copies of something else. `look_up` comes before. Raises
+        NotAReplicaError, KafkaError, NetworkError, and ConfigurationError for too many ranges of partitions.
         """
         async with self._turn:
             if topic not in self.topics:
-                await self._create(topic, count, {*sources, *self._table.sources_of(topic)}, wanted, origins)
+                await self._create(topic, wanted)
                 await self._describe([topic])
             if self._is_marked and MIRROR_SOURCE_CONFIG not in self._known(topic).overrides:
                 reason = f"{topic} of the hub has no mirror.source: it is a topic of its own, and no replica"
                 raise NotAReplicaError(f"{reason}; give one of the two topics another name")
-            await self._follow(topic, wanted)
-            refused = await self._enter(topic, self._known(topic), origins)
-            if len((await self._destination.topic(topic)).partitions) < count:
+            await self._follow(topic, wanted.settings)
+            refused = await self._enter(topic, self._known(topic), wanted.origins)
+            if len((await self._destination.topic(topic)).partitions) < wanted.count:
                 await self._destination.refresh(timeout_s=self._config.timeout_s)  # another mirror may have grown it
-                if len((await self._destination.topic(topic)).partitions) < count:
-                    await create_partitions(self._destination, {topic: count})
+                if len((await self._destination.topic(topic)).partitions) < wanted.count:
+                    await create_partitions(self._destination, {topic: wanted.count})
             return refused
 
     def _is_copied_to(self, replica: ReplicaTopic) -> bool:
@@ -179,38 +208,30 @@ class ReplicaTopics:
             if replica is not None and self._is_copied_to(replica):
                 await self._follow(topic, wanted)
 
-    async def _create(
-        self,
-        topic: str,
-        count: int,
-        sources: Iterable[str],
-        wanted: CombinedSettings | None,
-        origins: Mapping[int, Origin],
-    ) -> None:
+    async def _create(self, topic: str, wanted: WantedReplica) -> None:
         """Create the topic with all settings; if the destination refuses some, with those that delete records."""
-        configs = {MIRROR_SOURCE_CONFIG: _source_names(sources)} if self._is_marked else TIMES_OF_BATCHES
-        if self._checks_sources:
-            provenance, _ = _with_origins(topic, Provenance(), origins)
-            configs = {**configs, MIRROR_PARTITIONS: provenance.encode()}
-        settings = {} if wanted is None else dict(wanted.values)
-        replication_factor = await replicas_for(self._destination)
-
-        async def create(chosen: Mapping[str, str]) -> None:
-            new = NewTopic(
-                name=topic,
-                partitions=count,
-                replication_factor=replication_factor,
-                configs={**chosen, **configs},
-            )
-            await create_topics(self._destination, [new], exist_ok=True)
-
+        replicas, deleting = await replicas_for(self._destination), wanted.values.keys() & DELETING
+        new = self._new_topic(topic, wanted, replicas, wanted.values)
+        least = self._new_topic(topic, wanted, replicas, {name: wanted.values[name] for name in deleting})
         try:
-            await create(settings)
+            await create_topics(self._destination, [new], exist_ok=True)
         except KafkaError as error:
             if error.code not in _REFUSALS:
                 raise
-            await create({name: value for name, value in settings.items() if name in DELETING})
+            await create_topics(self._destination, [least], exist_ok=True)
         await self._destination.topic(topic)
+
+    def _new_topic(self, topic: str, wanted: WantedReplica, replicas: int, settings: Mapping[str, str]) -> NewTopic:
+        """Return the topic to create. Raises ConfigurationError for too many ranges of partitions."""
+        configs = dict(settings)
+        if self._is_marked:
+            configs[MIRROR_SOURCE_CONFIG] = _source_names({*wanted.sources, *self._table.sources_of(topic)})
+        else:
+            configs |= TIMES_OF_BATCHES
+        if self._checks_sources:
+            provenance, _ = _with_origins(topic, Provenance(), wanted.origins)
+            configs[MIRROR_PARTITIONS] = provenance.encode()
+        return NewTopic(name=topic, partitions=wanted.count, replication_factor=replicas, configs=configs)
 
     async def _follow(self, topic: str, wanted: CombinedSettings | None) -> None:
         if wanted is None or not self._changes(self._known(topic), wanted):
@@ -304,3 +325,17 @@ def _with_origins(
 def _source_names(names: Iterable[str]) -> str:
     joined = ",".join(sorted(names))
     return joined if len(joined) <= MAX_MIRROR_SOURCE else f"{joined[: MAX_MIRROR_SOURCE - 3]}..."
+
+
+def in_groups(counts: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield the replicas with these numbers of partitions in order, as many at a time as one request creates."""
+    group: list[str] = []
+    size = 0
+    for topic, count in counts.items():
+        if group and size + count > MAX_CREATED_PARTITIONS:
+            yield group
+            group, size = [], 0
+        group.append(topic)
+        size += count
+    if group:
+        yield group

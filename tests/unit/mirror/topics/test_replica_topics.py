@@ -1,7 +1,7 @@
 """Replica topics: settings that follow those of the sources, and provenance that brokers of the hub check."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -10,9 +10,9 @@ import pytest
 import structlog.testing
 import trio
 
-from pipeline.client.admin import resource_configs
+from pipeline.client.admin import resource_configs, topics
 from pipeline.client.admin.resource_configs import ConfigEntry, ConfigResource, alter_configs
-from pipeline.client.admin.topics import create_partitions, delete_topics
+from pipeline.client.admin.topics import NewTopic, create_partitions, delete_topics, list_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
@@ -189,8 +189,8 @@ async def test_replicas_that_have_what_they_should_have_cost_the_hub_nothing(
 
 
 @contextmanager
-def told_by_sources(monkeypatch: pytest.MonkeyPatch, **values: str) -> Iterator[None]:
-    """As if topics of the sources had these settings, dots as underscores."""
+def told_by_sources(monkeypatch: pytest.MonkeyPatch, topic: str | None = None, **values: str) -> Iterator[None]:
+    """As if topics of the sources, or this one, had these settings, dots as underscores."""
     describe = resource_configs.describe_many_topics
     named = {name.replace("_", "."): value for name, value in values.items()}
     added = {
@@ -200,11 +200,67 @@ def told_by_sources(monkeypatch: pytest.MonkeyPatch, **values: str) -> Iterator[
 
     async def add(*args: Any, **settings: Any) -> Any:
         found: dict[str, Any] = dict(await describe(*args, **settings))
-        return {topic: entries | added for topic, entries in found.items()}
+        return {name: entries | added if topic in {None, name} else entries for name, entries in found.items()}
 
     with monkeypatch.context() as patched:
         patched.setattr("pipeline.mirror.topics.source_topics.describe_many_topics", add)
         yield
+
+
+@contextmanager
+def created_together(monkeypatch: pytest.MonkeyPatch, most_partitions: int) -> Iterator[list[list[str]]]:
+    """Replicas of each request that creates some, if a request has no more partitions."""
+    found: list[list[str]] = []
+    create = topics.create_topics
+
+    async def note(cluster: Cluster, new: Sequence[NewTopic], **settings: Any) -> None:
+        found.append([topic.name for topic in new])
+        await create(cluster, new, **settings)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.mirror.topics.replica_topics.create_topics", note)
+        patched.setattr("pipeline.mirror.topics.replica_topics.MAX_CREATED_PARTITIONS", most_partitions)
+        yield found
+
+
+async def copied_partitions(service: MirrorService, count: int) -> None:
+    def is_copied() -> bool:
+        lines = service.status()["sources"][0]["partitions"]
+        return len(lines) == count and all(line["lag"] == 0 for line in lines)
+
+    await until(is_copied)
+
+
+async def test_many_replicas_are_created_in_few_requests(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        await make(site.east, topic=f"clicks{number}", partitions=3, retention_ms=f"{number + 1}000")
+        await publish(site.east, b"a", topic=f"clicks{number}", partition=2)
+    await make(site.hub, topic="clicks3", partitions=3, mirror_source="east")
+    with created_together(monkeypatch, 7) as requests:
+        async with site.mirroring() as service:
+            await copied_partitions(service, 15)
+    assert requests == [["clicks0", "clicks1"], ["clicks2"], ["clicks4"]]
+    for number in range(5):
+        assert (await followed(site.hub, f"clicks{number}"))["retention.ms"] == f"{number + 1}000"
+        provenance = Provenance.parse((await settings_of(site.hub, f"clicks{number}"))[MIRROR_PARTITIONS])
+        origins = [provenance.origin_of(partition) for partition in range(3)]
+        assert [origin and origin.topic for origin in origins] == [f"clicks{number}"] * 3
+
+
+async def test_a_replica_that_the_hub_refuses_holds_up_no_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        await make(site.east, topic=f"clicks{number}")
+        await publish(site.east, b"a", topic=f"clicks{number}")
+    with (
+        told_by_sources(monkeypatch, topic="clicks1", cleanup_policy="archive"),
+        created_together(monkeypatch, 7) as requests,
+    ):
+        async with site.mirroring() as service:
+            await until(lambda: "replica clicks1: INVALID_CONFIG" in source_error(service))
+            await until_copied(site.hub, TopicPartition("clicks0", 0), b"a")
+            await until_copied(site.hub, TopicPartition("clicks2", 0), b"a")
+    assert requests[0] == ["clicks0", "clicks1", "clicks2"]
+    assert "clicks1" not in await list_topics(site.hub)
 
 
 @pytest.mark.parametrize("exists", [False, True])

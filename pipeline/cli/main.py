@@ -12,6 +12,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
+from pipeline.cli.entry import uncollected
 from pipeline.cli.terminal import output
 from pipeline.errors import ConfigurationError, PipelineError
 
@@ -39,7 +40,8 @@ class _Nouns(Mapping[str, Any]):
 
     def __getitem__(self, noun: str) -> Any:
         module, name = NOUNS[noun]
-        found = getattr(import_module(f"pipeline.cli.{module}"), name)
+        with uncollected():
+            found = getattr(import_module(f"pipeline.cli.{module}"), name)
         alone = typer.Typer(callback=_none, pretty_exceptions_enable=False, rich_markup_mode=None)
         if isinstance(found, typer.Typer):
             alone.add_typer(found, name=noun)

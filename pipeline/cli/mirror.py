@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
+from pipeline.cli.entry import uncollected
 from pipeline.cli.failover import promote, reverse
 from pipeline.cli.foreground import Config, Mirror, read_json, run_service
 from pipeline.cli.mirror_settings import apply_settings, show_plan
@@ -399,14 +400,15 @@ async def _read_ledger(bootstrap: str | None, zookeeper: str | None) -> tuple[li
 
 
 async def _run(file: Path, settings: Settings) -> None:
-    from prometheus_client import CollectorRegistry
+    with uncollected():
+        from prometheus_client import CollectorRegistry
 
-    from pipeline.client.cluster.cluster import Cluster, open_cluster
-    from pipeline.client.cluster.config import ClientConfig
-    from pipeline.mirror.config import MirrorConfig, SourceConfig
-    from pipeline.mirror.service import run_mirror
-    from pipeline.net.garbage import expect_large_answers
-    from pipeline.net.heap import keep_one_heap
+        from pipeline.client.cluster.cluster import Cluster, open_cluster
+        from pipeline.client.cluster.config import ClientConfig
+        from pipeline.mirror.config import MirrorConfig, SourceConfig
+        from pipeline.mirror.service import run_mirror
+        from pipeline.net.garbage import expect_large_answers
+        from pipeline.net.heap import keep_one_heap
 
     expect_large_answers()
     keep_one_heap()

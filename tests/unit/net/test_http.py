@@ -16,7 +16,8 @@ from starlette.routing import Route
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.net.exposition import exposition
-from pipeline.net.http import MAX_SEND_S, http_application, operations_routes, serve_http
+from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.http_connections import MAX_SEND_S
 from pipeline.net.nurseries import unwrapped_errors
 
 DEADLINE_S = 30
@@ -74,7 +75,7 @@ def count_http_connections() -> Any:
 
 @pytest.mark.usefixtures("mock_clock")
 async def test_beyond_the_most_connections_the_oldest_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.net.http.MAX_CONNECTIONS", 3)
+    monkeypatch.setattr("pipeline.net.http_connections.MAX_CONNECTIONS", 3)
     application = http_application(operations_routes(CollectorRegistry(), lambda: None))
     async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as clients:
 

@@ -40,8 +40,6 @@ class MirrorGroupRules:
     state_of: Callable[[TopicPartition], StateInZooKeeper | None]
     """Returns the state of a replica partition as ZooKeeper has it."""
     problems: list[str] = field(default_factory=list)
-    assignments: int = 0
-    """Number of assignments that were published."""
     _number: int = -1
     _held: dict[Unit, Holder] = field(default_factory=dict)
     _highest: int = -1
@@ -76,7 +74,7 @@ class MirrorGroupRules:
             for source, topic, member, epoch, partitions in rows
             for partition in partitions
         }
-        self._number, self.assignments = number, self.assignments + 1
+        self._number = number
         self.judge(found)
 
     def judge(self, found: Mapping[Unit, Holder]) -> None:

@@ -5,7 +5,7 @@ Requests may be carried out late, so that a topic may vanish without a request. 
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -41,9 +41,7 @@ class Recreation:
     """Takes note of an acknowledged record."""
     doom: Callable[[SourceName], None]
     """Takes note of a partition whose topic is about to be deleted."""
-    times: int = 0
-    """Number of times that the topic was found gone."""
-    _written: int = field(default=0)
+    _written: int = 0
 
     @property
     def name(self) -> str:
@@ -91,7 +89,6 @@ class Recreation:
             except PipelineError as error:
                 self.context.tell(self.name, f"deletes {self.topic} again: {error}")
             await trio.sleep(LOOK_S)
-        self.times += doomed is not None and self._now() != doomed
 
     async def _write(self, cluster: Cluster, rng: random.Random) -> None:
         """Write to the topic as it is now for a while."""

@@ -23,11 +23,14 @@ from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.pause_journal import PauseJournal
 from pipeline.mirror.journals.table import PartitionTable, Proposal
+from pipeline.mirror.sharing import group_leader
 from pipeline.mirror.sharing.assignment import duties_of
 from pipeline.mirror.sharing.group import MirrorGroup
+from pipeline.mirror.sharing.group_leader import MISSING, GroupLeader, assignment_version
 from pipeline.mirror.topics import known_sources
 from pipeline.testing.simulation.broken_variant import BrokenVariant, both, giving, replacing
 from pipeline.testing.simulation.mirrors.plan import KINDS, site_plan_for
+from pipeline.testing.simulation.recovery import until
 
 
 def _remembering_its_position(locate: Any) -> Any:
@@ -123,6 +126,26 @@ def _forgetting_topic_ids(add: Any) -> Any:
     return broken
 
 
+def _publishing_over_any(publish: Any) -> Any:
+    async def broken(leader: GroupLeader, *args: Any) -> None:
+        leader._version = assignment_version(await leader._client.get_or_none(leader._paths.assignment))
+        await publish(leader, *args)
+        leader._version = MISSING
+
+    return broken
+
+
+def _leading_for_ever(lead: Any) -> Any:
+    async def broken(group: MirrorGroup) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lead, group)
+            await until(lambda: group.leader == group.member)
+            nursery.cancel_scope.cancel()
+        await group._patiently(group._leading.run)
+
+    return broken
+
+
 def _having_duties_at_once(_has_duties_of: Any) -> Any:
     def broken(group: MirrorGroup, source: str) -> bool:
         return group.is_confirmed and group.share.epoch_of(duties_of(source)) is not None
@@ -209,6 +232,17 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         "once a copier has claimed a replica, no batch of an older copier is appended",
         both(replacing(copied_batches, "check_copier", giving(None)), replacing(produce, "check_copier", giving(None))),
         first_seed=23,
+    ),
+    "overwrites the assignment": _variant(
+        "a leader of a group that lost its session does not publish over the assignment of its successor",
+        both(
+            both(
+                replacing(GroupLeader, "_publish", _publishing_over_any),
+                replacing(group_leader, "assignment_version", giving(MISSING)),
+            ),
+            replacing(MirrorGroup, "_lead", _leading_for_ever),
+        ),
+        first_seed=11,
     ),
     "does the duties of a source at once": _variant(
         "duties begin when the member that had them before cannot do them any more",

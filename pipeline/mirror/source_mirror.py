@@ -263,7 +263,12 @@ class SourceMirror:
             elif number in partitions.tokens and hub.selected.is_selected(self.name, assignment.source.partition.topic):
                 copies.assign(assignment, partitions.tokens[number])
         table = hub.journal.table
-        await self._end_recreated([found for source, found in partitions.recreated if not table.is_replaced(source)])
+        ended = [
+            assignment
+            for source, assignment in partitions.recreated
+            if assignment.replica.partition not in refused and not table.is_replaced(source)
+        ]
+        await self._end_recreated(ended)
 
     async def _end_recreated(self, assignments: Sequence[Assignment]) -> None:
         """Halt partitions whose topics were created again; record where the old ones end if gaps are skipped.

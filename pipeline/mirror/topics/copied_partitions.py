@@ -31,9 +31,9 @@ class CopiedPartitions:
 
     entries: Sequence[tuple[SourcePartition, Assignment]]
     origins: Mapping[int, Origin]
-    """Provenance by replica partition, without `recreated`."""
+    """Provenance by replica partition. Those of `recreated` may not have been copied to yet."""
     tokens: Mapping[int, str]
-    """`Origin.token` of each of these."""
+    """`Origin.token` of each of these, without `recreated`."""
     recreated: Sequence[tuple[SourcePartition, Assignment]]
     """Those of `entries` whose topics were created again since the entry."""
     needed: int
@@ -68,17 +68,13 @@ def entries_of(name: str, wanted: WantedPartitions, table: PartitionTable) -> So
 
 
 def _copied(name: str, entries: Sequence[tuple[Proposal, tuple[str, ...], Assignment]]) -> CopiedPartitions:
-    origins: dict[int, Origin] = {}
-    recreated = []
-    for proposal, path, found in entries:
-        if is_recreated(proposal.source, found):
-            recreated.append((proposal.source, found))
-        else:
-            origins[found.replica.partition] = origin_of(name, path, found)
+    origins = {found.replica.partition: origin_of(name, path, found) for _, path, found in entries}
+    recreated = [(proposal.source, found) for proposal, _, found in entries if is_recreated(proposal.source, found)]
+    ended = {found.replica.partition for _, found in recreated}
     return CopiedPartitions(
         entries=[(proposal.source, found) for proposal, _, found in entries],
         origins=origins,
-        tokens={number: origin.token() for number, origin in origins.items()},
+        tokens={number: origin.token() for number, origin in origins.items() if number not in ended},
         recreated=recreated,
         needed=1 + max(found.replica.partition for _, _, found in entries),
     )

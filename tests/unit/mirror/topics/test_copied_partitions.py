@@ -37,12 +37,12 @@ def test_wanted_partitions_are_found_by_replica_with_their_origins() -> None:
     assert (copied.recreated, found.recreated) == ([], [])
 
 
-def test_a_recreated_topic_has_no_origin_until_its_entry_is_replaced() -> None:
+def test_a_recreated_topic_is_not_copied_until_its_entry_is_replaced() -> None:
     table = PartitionTable()
     table.apply(proposal("clicks", 0))
     now = proposal("clicks", 0, NEW)
     found = entries_of("east", wanted(now), table)
     copied = found.copied["all"]
-    assert (copied.origins, copied.tokens) == ({}, {})
+    assert ({number: origin.topic_id for number, origin in copied.origins.items()}, copied.tokens) == ({0: OLD}, {})
     assert [(each, assignment.source.topic_id) for each, assignment in found.recreated] == [(now, OLD)]
     assert [(source, assignment.source.topic_id) for source, assignment in copied.recreated] == [(now.source, OLD)]

@@ -20,6 +20,7 @@ from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
 from pipeline.provenance import MIRROR_PARTITIONS, Provenance
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock
 from tests.support.group_moves import COPYING, commit, committed_offsets, until_committed
 from tests.support.mirrors import (
@@ -245,11 +246,12 @@ async def test_two_mirrors_give_the_new_topic_one_partition(site: Site) -> None:
     assert len(await ledger_of(site)) == 1
 
 
+@pytest.mark.parametrize("is_group", [False, True], ids=["alone", "group"])
 async def test_a_topic_that_is_created_again_while_another_mirror_goes_on_ends_where_its_own_replica_does(
-    site: Site,
+    site: Site, is_group: bool
 ) -> None:
     await copy_old(site)
-    async with site.mirroring() as service:
+    async with MemoryZooKeeper().open() as client, site.mirroring(client if is_group else None) as service:
         await publish(site.east, b"last")
         await until_copied(site.hub, CLICKS, *OLDS, b"last")
         ids = []

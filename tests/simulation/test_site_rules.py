@@ -1,4 +1,4 @@
-"""The rules of mirror groups and pauses, on made-up cases."""
+"""The rules of recompressed batches, mirror groups and pauses, on made-up cases."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +7,11 @@ import pytest
 
 from pipeline.mirror.journals.pauses import PauseScope
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
+from pipeline.records.batch import read_header, write_header
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.recompression import recompressed
+from pipeline.testing.simulation.mirrors.logs import BatchIdentity, batches_in
 from pipeline.testing.simulation.mirrors.mirror_group_rules import MirrorGroupRules
 from pipeline.testing.simulation.mirrors.pause_rules import covers
 from pipeline.testing.simulation.state_rules import StateInZooKeeper
@@ -24,6 +29,47 @@ class Replica:
 
     def __init__(self, leader_epoch: int) -> None:
         self.leader_epoch = LeaderEpoch(leader_epoch)
+
+
+def zstd_batch(value: bytes = b"paid" * 50, header: bytes = b"eu", **fields: int) -> bytes:
+    """A batch of one record that was compressed with zstd after it was made, with other fields in its header."""
+    builder = BatchBuilder(Codec.NONE, 1 << 20)
+    assert builder.append(b"key", value, (("region", header),), 1_700_000_000_000)
+    batch = bytearray(recompressed(memoryview(builder.build()), Codec.ZSTD).data)
+    write_header(batch, read_header(batch)._replace(**fields))
+    return bytes(batch)
+
+
+def plain_batch() -> bytes:
+    builder = BatchBuilder(Codec.NONE, 1 << 20)
+    assert builder.append(b"key", b"paid" * 50, (("region", b"eu"),), 1_700_000_000_000)
+    return bytes(builder.build())
+
+
+def contents(batch: bytes) -> list[BatchIdentity]:
+    return batches_in(batch, by_contents=True)
+
+
+def test_a_recompressed_batch_is_the_same_one() -> None:
+    batches = [plain_batch(), zstd_batch(), zstd_batch(partition_leader_epoch=7)]
+    assert len({tuple(contents(each)) for each in batches}) == 1
+    assert len({tuple(batches_in(each, by_contents=False)) for each in batches}) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        zstd_batch(b"paid" * 49),
+        zstd_batch(header=b"us"),
+        zstd_batch(base_timestamp=1_700_000_000_001),
+        zstd_batch(max_timestamp=1_700_000_000_001),
+        zstd_batch(last_offset_delta=1),
+        zstd_batch(producer_id=4),
+    ],
+    ids=["value", "header", "timestamp", "max timestamp", "last offset", "producer"],
+)
+def test_a_recompressed_batch_that_lost_something_is_another_one(other: bytes) -> None:
+    assert contents(other) != contents(plain_batch())
 
 
 def rules(leader: int = 1, leader_epoch: int = 3) -> MirrorGroupRules:

@@ -105,9 +105,9 @@ class SimulatedCluster:
         return found
 
 
-def bytes_of_log(partition: Partition, end: Offset) -> bytes:
-    """The log up to this offset."""
-    offset, found = partition.log.log_start_offset, []
+def bytes_of_log(partition: Partition, end: Offset, start: Offset | None = None) -> bytes:
+    """The log up to this offset, from the log start offset or from a batch with the base offset `start` on."""
+    offset, found = partition.log.log_start_offset if start is None else start, []
     while offset < end:
         piece = partition.log.read(offset, READ_BYTES, end)
         data = os.pread(piece.region.file.fileno(), piece.region.size, piece.region.position)

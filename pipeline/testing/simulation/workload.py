@@ -65,6 +65,8 @@ class Workload:
     context: ClientContext
     partitions: Sequence[TopicPartition]
     groups: list[_Group] = field(default_factory=list)
+    padding: bytes = b""
+    """End of each value of `produce`."""
 
     def start(self, nursery: trio.Nursery, *, producers: int = 2, readers: int = 2) -> None:
         """Start all of them."""
@@ -96,7 +98,7 @@ class Workload:
                             target = rng.choice(self.partitions)
                             for _ in range(rng.choice([1, 1, 1, 5])):
                                 number += 1
-                                await self._send(producer, target, f"{name}/{number}".encode())
+                                await self._send(producer, target, f"{name}/{number}".encode() + self.padding)
                 except PipelineError as error:
                     self.context.tell(name, f"begins anew: {error}")
 

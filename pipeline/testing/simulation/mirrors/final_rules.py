@@ -31,7 +31,7 @@ def _check_partition(site: SimulatedSite, source: SourceName, acknowledged: Sequ
         yield f"{source}: without a leader at the end"
         return
     explained = site.journals.explained(replica_name)
-    theirs, ours = content_of(leader), content_of(replica)
+    theirs, ours = (content_of(each, by_contents=site.plan.recompresses) for each in (leader, replica))
     had = site.had[source.source].batches_of(source)
     yield from compare(f"{source} in {replica_name}", theirs, ours, explained, had)
     for gap in site.journals.gaps():
@@ -63,7 +63,8 @@ def _check_replaced(site: SimulatedSite, source: SourceName, replica_name: Topic
     if replica is None:
         yield f"{source}: {replica_name} is without a leader at the end"
         return
-    ours, had = content_of(replica), site.had[source.source].batches_of(source)
+    ours = content_of(replica, by_contents=site.plan.recompresses)
+    had = site.had[source.source].batches_of(source)
     gone = LogContent(start=ours.end, end=ours.end, batches=())
     yield from compare(f"{source} in {replica_name}", gone, ours, site.journals.explained(replica_name), had)
     ends = [gap.first for gap in site.journals.gaps() if gap.replica == replica_name and gap.reason == RECREATED]

@@ -3,15 +3,23 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from zlib import crc32
 
-from pipeline.records.batch import BatchHeader
+from pipeline.records.batch import BatchHeader, iterate_headers
+from pipeline.records.record import iterate_records
+
+_CODEC_MASK = 0x07
+"""Bits of the attributes that name the codec."""
 
 Range = tuple[int, int]
 """First and last offset, both inclusive."""
 
 
 class BatchIdentity(NamedTuple):
-    """Identity of a batch: the checksum covers all but base offset and leader epoch."""
+    """Identity of a batch: the checksum covers all but base offset and leader epoch.
+
+    Where mirrors recompress, it covers the plain records, and the header but for what depends on the codec.
+    """
 
     base_offset: int
     last_offset: int
@@ -21,6 +29,26 @@ class BatchIdentity(NamedTuple):
     def of(cls, header: BatchHeader) -> "BatchIdentity":
         """Return the identity of the batch of a header."""
         return cls(header.base_offset, header.last_offset, header.crc)
+
+    @classmethod
+    def of_contents(cls, batch: memoryview, header: BatchHeader) -> "BatchIdentity":
+        """Return the identity of a batch whose codec does not count."""
+        kept = header._replace(
+            batch_length=0, crc=0, partition_leader_epoch=0, attributes=header.attributes & ~_CODEC_MASK
+        )
+        contents = repr((tuple(kept), list(iterate_records(batch))))
+        return cls(header.base_offset, header.last_offset, crc32(contents.encode()))
+
+
+def batches_in(data: bytes, *, by_contents: bool) -> list[BatchIdentity]:
+    """Return the batches of a log."""
+    view = memoryview(data)
+    return [
+        BatchIdentity.of_contents(view[start : start + header.size_bytes], header)
+        if by_contents
+        else BatchIdentity.of(header)
+        for start, header in iterate_headers(view)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.mirror.config import GapPolicy
@@ -65,6 +65,8 @@ class SitePlan:
     """True if an operator pauses and resumes topics, partitions, flows and sources."""
     is_group: bool = False
     """True if the mirrors share the partitions as a group."""
+    recompresses: bool = False
+    """True if mirrors may recompress: replicas are compared by contents, and values are long enough to shrink."""
     variant: Variant = nullcontext
 
     @property
@@ -86,7 +88,12 @@ KINDS = 12
 
 
 def site_plan_for(seed: int) -> SitePlan:
-    """Return the site of a seed, one of `KINDS` in turn; gap policy and number of mirrors change from turn to turn.
+    """Return the site of a seed, one of `KINDS` in turn. In one of five turns mirrors recompress."""
+    return replace(_plan_of_kind(seed), recompresses=seed // KINDS % 5 == 1)
+
+
+def _plan_of_kind(seed: int) -> SitePlan:
+    """Return a site of the seed's kind; gap policy and number of mirrors change from turn to turn.
 
     A source that loses records has one mirror or a group: a second mirror without a group could append what it fetched
     before the loss, when the first has continued behind the gap.

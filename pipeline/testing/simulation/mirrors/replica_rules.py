@@ -13,11 +13,12 @@ from uuid import UUID
 
 from pipeline.broker.replication.partition import Partition
 from pipeline.mirror.journals.gaps import GAPS_TOPIC
-from pipeline.model import TopicPartition
+from pipeline.model import Offset, TopicPartition
 from pipeline.observation import ObservedPartition
 from pipeline.records.batch import BatchHeader
+from pipeline.testing.simulation.cluster import bytes_of_log
 from pipeline.testing.simulation.mirrors.journals import HubJournals, SourceName
-from pipeline.testing.simulation.mirrors.logs import BatchIdentity
+from pipeline.testing.simulation.mirrors.logs import BatchIdentity, batches_in
 from pipeline.testing.simulation.mirrors.mirror_group_rules import MirrorGroupRules
 from pipeline.testing.simulation.observer import Life
 from pipeline.testing.simulation.process import PROCESS
@@ -29,6 +30,8 @@ MAX_PROBLEMS = 5
 class SourceWatch:
     """All batches that any replica of a source ever had, with their leader epochs."""
 
+    by_contents: bool
+    """True if mirrors recompress, so that batches are known by their contents."""
     had: dict[tuple[TopicPartition, UUID | None], dict[BatchIdentity, set[int]]] = field(default_factory=dict)
     """A producer sends a batch again that the source lost: the same batch then is in two epochs."""
     on_opened: Callable[[ObservedPartition], None] | None = None
@@ -42,8 +45,9 @@ class SourceWatch:
     def appended(self, _life: Life, partition: ObservedPartition, headers: Sequence[BatchHeader]) -> None:
         """Remember the batches."""
         known = self.had.setdefault((partition.topic_partition, partition.log.topic_id), {})
-        for header in headers:
-            known.setdefault(BatchIdentity.of(header), set()).add(header.partition_leader_epoch)
+        batches = _identities(partition, headers, by_contents=self.by_contents)
+        for header, batch in zip(headers, batches, strict=True):
+            known.setdefault(batch, set()).add(header.partition_leader_epoch)
 
     def truncated(self, life: Life, partition: ObservedPartition) -> None:
         """Nothing: the log had the batches."""
@@ -60,6 +64,8 @@ class ReplicaWatch:
     sources: Mapping[str, SourceWatch]
     journals: HubJournals
     group: MirrorGroupRules
+    by_contents: bool
+    """True if batches are compared by contents."""
     problems: list[str] = field(default_factory=list)
     on_appended: Callable[[TopicPartition, int], None] | None = None
     """Called with each new end of a replica's leader."""
@@ -81,20 +87,19 @@ class ReplicaWatch:
         process = PROCESS.get()
         is_replica = partition.is_leader and not name.topic.startswith("_")
         if is_replica and process is not None and process.is_alive and len(self.problems) < MAX_PROBLEMS:
-            self._judge(name, end, headers)
+            self._judge(name, end, _identities(partition, headers, by_contents=self.by_contents))
             assert isinstance(partition, Partition)
             self.group.appended(partition)
         if is_replica and self.on_appended is not None:
             self.on_appended(name, partition.log.log_end_offset)
 
-    def _judge(self, name: TopicPartition, end: int, headers: Sequence[BatchHeader]) -> None:
+    def _judge(self, name: TopicPartition, end: int, batches: Sequence[BatchIdentity]) -> None:
         source = self.journals.source_of(name)
         if source is None:
             self.problems.append(f"{name}: a batch is appended, and the table does not know the replica")
             return
         had = self.sources[source.source].batches_of(source)
-        for header in headers:
-            batch = BatchIdentity.of(header)
+        for batch in batches:
             if batch not in had:
                 self.problems.append(f"{name}: {batch} is appended, which {source} never had")
             elif not had[batch] & self.journals.epochs(source):
@@ -103,3 +108,14 @@ class ReplicaWatch:
             if batch.base_offset > end and not self.journals.explained(name).covers(end, batch.base_offset - 1):
                 self.problems.append(f"{name}: {batch} is appended at {end}, and the ledger names no such gap")
             end = batch.last_offset + 1
+
+
+def _identities(
+    partition: ObservedPartition, headers: Sequence[BatchHeader], *, by_contents: bool
+) -> list[BatchIdentity]:
+    """Return the batches that were just appended."""
+    if not by_contents:
+        return [BatchIdentity.of(header) for header in headers]
+    assert isinstance(partition, Partition)
+    start, end = Offset(headers[0].base_offset), Offset(headers[-1].next_offset)
+    return batches_in(bytes_of_log(partition, end, start), by_contents=True)

@@ -53,6 +53,7 @@ PAUSED_S = 30.0
 STAYS_PAUSED_S = 3.0
 STATUS_INTERVAL_S = 0.25
 CLOCK_TOLERANCE_S = 0.5
+PADDING = b"." * 100
 FLUSHED_AT_ONCE = {"flush.messages": "1"}
 
 
@@ -187,7 +188,7 @@ class _Run:
         async with trio.open_nursery() as clients:
             for name, context in self._contexts.items():
                 partitions = [TopicPartition(topic, number) for topic, count in plan.topics for number in range(count)]
-                workload = Workload(context, partitions)
+                workload = Workload(context, partitions, padding=PADDING if plan.recompresses else b"")
                 for number in (1, 2):
                     clients.start_soon(workload.produce, f"{name}-producer-{number}")
                 if plan.has_deletions:

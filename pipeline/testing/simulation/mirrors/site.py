@@ -12,10 +12,9 @@ from pipeline.broker.replication.partition import Partition
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.mirror.config import MirrorConfig
 from pipeline.model import Offset, TopicPartition
-from pipeline.records.batch import iterate_headers
 from pipeline.testing.simulation.cluster import SimulatedCluster, bytes_of_log
 from pipeline.testing.simulation.mirrors.journals import HubJournals, SourceName
-from pipeline.testing.simulation.mirrors.logs import BatchIdentity, LogContent
+from pipeline.testing.simulation.mirrors.logs import LogContent, batches_in
 from pipeline.testing.simulation.mirrors.mirror_group_rules import GROUP, SESSION_S, MirrorGroupRules
 from pipeline.testing.simulation.mirrors.mirror_process import SimulatedMirror
 from pipeline.testing.simulation.mirrors.pause_rules import PauseRules
@@ -33,6 +32,8 @@ from pipeline.testing.simulation.watermark_rules import watched_high_watermarks
 HUB = "hub"
 FETCH_WAIT_MS = 500
 HUB_TIMEOUTS_MS = (2_000, 10_000)
+CODECS = ("zstd", "zstd", "producer")
+"""`compression.type` of mirrors where some recompress."""
 
 
 class SimulatedSite:
@@ -58,11 +59,11 @@ class SimulatedSite:
 
         self.sources = {name: cluster(name, of) for name, of in plan.sources.items()}
         self.hub = cluster(HUB, plan.hub)
-        self.had = {name: SourceWatch() for name in self.sources}
+        self.had = {name: SourceWatch(plan.recompresses) for name in self.sources}
         self.journals = HubJournals(self.hub)
         self.group = MirrorGroupRules(self.hub.zookeeper, self.hub.zookeeper.partitions.state)
         self.pauses = PauseRules()
-        self.appends = ReplicaWatch(self.had, self.journals, self.group)
+        self.appends = ReplicaWatch(self.had, self.journals, self.group, plan.recompresses)
         for name, watch in self.had.items():
             self.sources[name].inside.watch = watch
         self.hub.inside.watch = self.appends
@@ -90,6 +91,7 @@ class SimulatedSite:
                 "produce.timeout.ms": self.hub_timeout_ms,
                 "gap.policy": self.plan.gap_policy.value,
                 **(self._group_settings(rng) if self.plan.is_group else {}),
+                **({"compression.type": rng.choice(CODECS)} if self.plan.recompresses else {}),
             }
         )
         return SimulatedMirror(
@@ -208,8 +210,8 @@ def leader_of(cluster: SimulatedCluster, name: TopicPartition) -> Partition | No
     return replica if replica is not None and replica.is_leader else None
 
 
-def content_of(replica: Partition) -> LogContent:
+def content_of(replica: Partition, *, by_contents: bool) -> LogContent:
     """Return the batches of a log."""
     end = replica.log.log_end_offset
-    batches = [BatchIdentity.of(header) for _, header in iterate_headers(bytes_of_log(replica, end))]
+    batches = batches_in(bytes_of_log(replica, end), by_contents=by_contents)
     return LogContent(start=replica.log.log_start_offset, end=end, batches=batches)

@@ -28,6 +28,7 @@ from pipeline.mirror.sharing.assignment import duties_of
 from pipeline.mirror.sharing.group import MirrorGroup
 from pipeline.mirror.sharing.group_leader import MISSING, GroupLeader, assignment_version
 from pipeline.mirror.topics import known_sources
+from pipeline.records import recompression
 from pipeline.testing.simulation.broken_variant import BrokenVariant, both, giving, replacing
 from pipeline.testing.simulation.mirrors.plan import KINDS, site_plan_for
 from pipeline.testing.simulation.recovery import until
@@ -166,6 +167,13 @@ def _forgetting_pauses(open_journal: Any) -> Any:
     return broken
 
 
+def _moving_timestamps(close_payload: Any) -> Any:
+    def broken(pieces: Any, header: Any, *args: Any, **options: Any) -> Any:
+        return close_payload(pieces, header._replace(base_timestamp=header.base_timestamp + 1), *args, **options)
+
+    return broken
+
+
 def _taking_the_last(apply: Any) -> Any:
     def broken(table: PartitionTable, proposal: Proposal) -> None:
         table._by_source.pop((proposal.source.cluster, proposal.source.partition), None)
@@ -269,6 +277,11 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         "nothing of a paused partition is appended but what is on its way",
         replacing(Piece, "is_due", _appending_paused),
         first_seed=46,
+    ),
+    "moves timestamps when it recompresses": _variant(
+        "a recompressed batch has the records and the header of the fetched one",
+        replacing(recompression, "close_payload", _moving_timestamps),
+        first_seed=14,
     ),
     "takes the last record of the table": _variant(
         "the first record that names a source partition counts",

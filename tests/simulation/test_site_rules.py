@@ -11,9 +11,11 @@ from pipeline.records.batch import read_header, write_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.recompression import recompressed
+from pipeline.testing.simulation.mirrors.journals import SourceName
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity, batches_in
 from pipeline.testing.simulation.mirrors.mirror_group_rules import MirrorGroupRules
 from pipeline.testing.simulation.mirrors.pause_rules import covers
+from pipeline.testing.simulation.mirrors.replica_rules import SourceWatch
 from pipeline.testing.simulation.state_rules import StateInZooKeeper
 
 REPLICA = TopicPartition("orders", 0)
@@ -70,6 +72,15 @@ def test_a_recompressed_batch_is_the_same_one() -> None:
 )
 def test_a_recompressed_batch_that_lost_something_is_another_one(other: bytes) -> None:
     assert contents(other) != contents(plain_batch())
+
+
+def test_a_source_had_what_its_log_has_when_it_is_opened() -> None:
+    header = read_header(plain_batch())
+    log = SimpleNamespace(topic_id=None, log_start_offset=0, headers=lambda _from_offset: iter([header]))
+    partition: Any = SimpleNamespace(topic_partition=REPLICA, log=log)
+    watch = SourceWatch(by_contents=False)
+    watch.opened((BrokerId(1), 2), partition)
+    assert watch.batches_of(SourceName("east", REPLICA, None)) == {BatchIdentity.of(header): {header.partition_leader_epoch}}
 
 
 def rules(leader: int = 1, leader_epoch: int = 3) -> MirrorGroupRules:

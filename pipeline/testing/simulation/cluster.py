@@ -106,7 +106,7 @@ class SimulatedCluster:
 
 
 def bytes_of_log(partition: Partition, end: Offset, start: Offset | None = None) -> bytes:
-    """The log up to this offset, from the log start offset or from a batch with the base offset `start` on."""
+    """The log up to this offset, from the log start offset or from the batch with the offset `start` on."""
     offset, found = partition.log.log_start_offset if start is None else start, []
     while offset < end:
         piece = partition.log.read(offset, READ_BYTES, end)

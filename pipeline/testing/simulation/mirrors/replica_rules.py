@@ -37,8 +37,11 @@ class SourceWatch:
     on_opened: Callable[[ObservedPartition], None] | None = None
     """Called with each log that is opened, as it may have lost its end."""
 
-    def opened(self, _life: Life, partition: ObservedPartition) -> None:
-        """Report the log: what it has was appended before."""
+    def opened(self, life: Life, partition: ObservedPartition) -> None:
+        """Remember the batches: a broker may have died between a write and its report. Then report the log."""
+        headers = list(partition.log.headers(partition.log.log_start_offset))
+        if headers:
+            self.appended(life, partition, headers)
         if self.on_opened is not None:
             self.on_opened(partition)
 
@@ -113,9 +116,9 @@ class ReplicaWatch:
 def _identities(
     partition: ObservedPartition, headers: Sequence[BatchHeader], *, by_contents: bool
 ) -> list[BatchIdentity]:
-    """Return the batches that were just appended."""
+    """Return the batches of a log with these headers."""
     if not by_contents:
         return [BatchIdentity.of(header) for header in headers]
     assert isinstance(partition, Partition)
-    start, end = Offset(headers[0].base_offset), Offset(headers[-1].next_offset)
-    return batches_in(bytes_of_log(partition, end, start), by_contents=True)
+    start = Offset(max(headers[0].base_offset, partition.log.log_start_offset))
+    return batches_in(bytes_of_log(partition, Offset(headers[-1].next_offset), start), by_contents=True)

@@ -6,6 +6,7 @@ consumer has a few frames in memory at a time, so the next one finds the memory 
 Invariants:
 - Memory is used again only if nobody has a view of it: then, and only then, `mmap.resize` raises no BufferError.
 - Memory follows the bytes received, as the kernel gives a page when it is first written to.
+- A system that cannot resize mappings (SystemError) uses no memory again.
 - At most `KEPT_BUFFERS` of at most `KEPT_BYTES` stay when nobody uses them. All other memory returns to the system.
 """
 
@@ -30,7 +31,7 @@ class SpareBuffers:
         if size > KEPT_BYTES:
             return memoryview(_mapped(size, with_huge_pages=True))
         for buffer in self._kept:
-            with suppress(BufferError):
+            with suppress(BufferError, SystemError):
                 buffer.resize(max(size, len(buffer)))
                 return memoryview(buffer)[:size]
         buffer = _mapped(size)

@@ -80,7 +80,9 @@ def test_a_source_had_what_its_log_has_when_it_is_opened() -> None:
     partition: Any = SimpleNamespace(topic_partition=REPLICA, log=log)
     watch = SourceWatch(by_contents=False)
     watch.opened((BrokerId(1), 2), partition)
-    assert watch.batches_of(SourceName("east", REPLICA, None)) == {BatchIdentity.of(header): {header.partition_leader_epoch}}
+    assert watch.batches_of(SourceName("east", REPLICA, None)) == {
+        BatchIdentity.of(header): {header.partition_leader_epoch}
+    }
 
 
 def rules(leader: int = 1, leader_epoch: int = 3) -> MirrorGroupRules:

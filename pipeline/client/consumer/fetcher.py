@@ -21,7 +21,6 @@ from pipeline.client.consumer.errors import (
     PartitionBatchError,
     PartitionFetchError,
     PartitionOffsetOutOfRangeError,
-    PartitionTruncatedError,
 )
 from pipeline.client.consumer.fetch_plan import (
     FetchedBatches,
@@ -51,7 +50,7 @@ from pipeline.client.consumer.fetch_queue import (
     unlimited,
 )
 from pipeline.client.consumer.fetch_session import SESSION_ERRORS, IdleFetchSession
-from pipeline.client.consumer.positions import ends_of_positions, log_bounds
+from pipeline.client.consumer.positions import ends_of_positions, follow_truncation, log_bounds
 from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
 from pipeline.net.signals import Signal
@@ -93,13 +92,17 @@ class Fetcher:
         self._unplaced: list[FetchState] = []
         self._leaderless: dict[TopicPartition, FetchState] = {}
         self._held = HeldPartitions(limit_of)
+        self._is_limited = False
+        """True if a partition that may be fetched has had a limit since the last settings."""
 
     def configure(self, config: ConsumerConfig) -> None:
         """Send all further requests with other settings."""
         self._config = config
         for queue in self._queues.values():
             queue.config = config
-        self._unplaced += self._held.take(math.inf)  # limits may have changed with the settings
+            self._unplaced += queue.take_all()  # limits may have changed with the settings
+        self._unplaced += self._held.take(math.inf)
+        self._is_limited = False
         self._changed.notify()
 
     def assign(self, states: dict[TopicPartition, FetchState]) -> None:
@@ -173,9 +176,7 @@ class Fetcher:
             for queue in self._queues.values():
                 queue.buffered_bytes.clear()
             for ready in kept:
-                self._queues.setdefault(ready.broker, FetchQueue(self._config)).buffered_bytes[ready.is_backlog] += len(
-                    ready.batches.data
-                )
+                self._queue_of(ready.broker).buffered_bytes[ready.is_backlog] += len(ready.batches.data)
 
     def close(self) -> None:
         """Have `take` raise PipelineError, now and later."""
@@ -198,7 +199,7 @@ class Fetcher:
                 now = _now_ms()
                 self._place_all(now, nursery)
                 for broker, queue in list(self._queues.items()):
-                    if self._limit_of is not unlimited:  # what others have fetched may have closed a limit
+                    if self._is_limited:  # what others have fetched may have closed a limit
                         self._held.add(queue.take_all(partial(is_held, self._limit_of, now)))
                     while (planned := queue.begin(now)) is not None:
                         for state in planned.states:
@@ -250,12 +251,18 @@ class Fetcher:
             elif is_held(self._limit_of, now, state):
                 self._held.add([state])
             elif enter_epoch(state, view.leader_epoch_of(state.topic_partition)):
-                self._queues.setdefault(leader, FetchQueue(self._config)).add(state, now)
+                self._is_limited = self._is_limited or self._limit_of(state.topic_partition) is not None
+                self._queue_of(leader).add(state, now)
             else:
                 state.is_asking = True
                 doubtful.setdefault(leader, []).append(state)
         for leader, states in doubtful.items():
             nursery.start_soon(self._validate, leader, states)
+
+    def _queue_of(self, leader: BrokerId) -> FetchQueue:
+        if leader not in self._queues:
+            self._queues[leader] = FetchQueue(self._config)
+        return self._queues[leader]
 
     def _place_again(self, *states: FetchState) -> None:
         self._unplaced += states
@@ -369,9 +376,7 @@ class Fetcher:
             state.offset = outcome.batches.next_offset
             state.last_epoch = outcome.batches.leader_epochs[-1][0]
             self._ready.append(Fetched(broker, is_backlog, state, outcome.batches))
-            self._queues.setdefault(broker, FetchQueue(self._config)).buffered_bytes[is_backlog] += len(
-                outcome.batches.data
-            )
+            self._queue_of(broker).buffered_bytes[is_backlog] += len(outcome.batches.data)
             self._arrived.notify()
             limit = self._limit_of(state.topic_partition)
             if limit is not None:
@@ -440,27 +445,13 @@ class Fetcher:
         self._place_again(*states)
 
     def _conclude_validation(self, state: FetchState, leader_epoch: int, end: EpochEnd) -> None:
-        """Fetch in this leader epoch, unless the log was truncated and the policy is to report that.
-
-        A leader that knows no epoch as high as the position's cannot tell: ZooKeeper, or the logs as well, are older
-        than the position. A caller that keeps epochs can compare records and is told; for others the reading goes on.
-        """
+        """Fetch in this leader epoch, unless the log was truncated and the policy is to report that."""
         state.failures = 0
-        # An older epoch in the answer is no truncation by itself: compaction may have removed all records of the epoch,
-        # and a replica made after that never knew it.
-        is_unknown = end.end_offset < 0
-        if is_unknown and not (state.is_epoch_kept and self._config.auto_offset_reset is OffsetReset.NONE):
-            logger.warning("position_not_validated", partition=str(state.topic_partition), epoch=state.last_epoch)
-        elif end.end_offset < state.offset:
-            if self._config.auto_offset_reset is OffsetReset.NONE:
-                error = PartitionTruncatedError(state.topic_partition, state.offset, end.leader_epoch, end.end_offset)
-                self._park(state, error)
-                return
-            logger.warning(
-                "log_truncated", partition=str(state.topic_partition), position=state.offset, offset=end.end_offset
-            )
-            move(state, end.end_offset, end.leader_epoch)
-        state.leader_epoch = leader_epoch
+        error = follow_truncation(state, end, self._config.auto_offset_reset)
+        if error is not None:
+            self._park(state, error)
+        else:
+            state.leader_epoch = leader_epoch
 
     def _park(self, state: FetchState, error: Exception) -> None:
         """Stop fetching the partition; a later poll raises the error."""

@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 
+import structlog
+
 from pipeline.client.admin.leader_epochs import EpochEnd, ask_ends_once
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.consumer.fetch_plan import FetchState
+from pipeline.client.cluster.config import OffsetReset
+from pipeline.client.consumer.errors import PartitionTruncatedError
+from pipeline.client.consumer.fetch_plan import FetchState, move
 from pipeline.errors import PipelineError, ProtocolError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+
+logger = structlog.get_logger()
 
 
 async def log_bounds(cluster: Cluster, topic_partition: TopicPartition) -> tuple[int, int]:
@@ -37,6 +43,26 @@ async def ends_of_positions(
             return {state.topic_partition: (ErrorCode.NONE, _as_it_is(state)) for state in states}, error
         return {}, error
     return answers, ProtocolError(f"broker {broker} left partitions out of its answer")
+
+
+def follow_truncation(state: FetchState, end: EpochEnd, reset: OffsetReset) -> PartitionTruncatedError | None:
+    """Move a position behind the end of the leader's log to that end; return the error if the policy is to report that.
+
+    A leader that knows no epoch as high as the position's cannot tell: ZooKeeper, or the logs as well, are older
+    than the position. A caller that keeps epochs can compare records and is told; for others the reading goes on.
+    """
+    # An older epoch in the answer is no truncation by itself: compaction may have removed all records of the epoch,
+    # and a replica made after that never knew it.
+    is_unknown = end.end_offset < 0
+    name = str(state.topic_partition)
+    if is_unknown and not (state.is_epoch_kept and reset is OffsetReset.NONE):
+        logger.warning("position_not_validated", partition=name, epoch=state.last_epoch)
+    elif end.end_offset < state.offset:
+        if reset is OffsetReset.NONE:
+            return PartitionTruncatedError(state.topic_partition, state.offset, end.leader_epoch, end.end_offset)
+        logger.warning("log_truncated", partition=name, position=state.offset, offset=end.end_offset)
+        move(state, end.end_offset, end.leader_epoch)
+    return None
 
 
 def _as_it_is(state: FetchState) -> EpochEnd:

@@ -227,7 +227,8 @@ class SourceCopier:
             if piece.is_next and piece.copy.source in results:
                 self._conclude(consumer, piece.copy, piece.batches, results[piece.copy.source])
         self._queue.end(planned)
-        self.copies.uncertain.set()
+        if any(piece.copy.position is None for piece in planned.pieces):  # located once nothing is under way
+            self.copies.uncertain.set()
         self._appended.notify()
         self._append_more(consumer, nursery)
 

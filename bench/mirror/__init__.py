@@ -15,6 +15,7 @@ from bench.broker.servers import KAFKA, OURS, Server, apache_kafka, our_broker
 from bench.lines import LOG_LINES
 from bench.mirror.delays import measure_delays, rows_of
 from bench.mirror.flows import Comparison, Copied, Data, Flow, comparisons, flows_of
+from bench.mirror.many import measure_many
 from bench.mirror.runs import CopyError, run_flow
 from bench.page import machine, write_part
 from bench.report import Options, Row, Show, markdown
@@ -42,6 +43,7 @@ def measure(options: Options, show: Show) -> list[Row]:
         for group in found:
             rows += _measure_group(group, sources, rounds, directory / "run", show)
         rows += measure_delays(options, sources, rounds, directory / "run", show)
+        rows += measure_many(options, directory / "many", show)
     return rows
 
 

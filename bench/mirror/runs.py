@@ -70,7 +70,7 @@ async def _watch(mirror: ServerProcess, destination: Server, topic: str, data: D
     deadline_s = START_S + data.payload_bytes / LEAST_BYTES_PER_S
     times = _Times()
     seen = 0
-    async with open_cluster(_client(destination)) as cluster:
+    async with open_cluster(client_of(destination)) as cluster:
         await cluster.refresh()
         started = time.monotonic()
         mirror.launch()
@@ -93,7 +93,7 @@ async def wait_for_records(mirror: ServerProcess, destination: Server, topic: st
     """Start the mirror, and wait until the replica has so many records. Raises CopyError after START_S."""
     mirror.launch()
     with trio.move_on_after(START_S):
-        async with open_cluster(_client(destination)) as cluster:
+        async with open_cluster(client_of(destination)) as cluster:
             await cluster.refresh()
             while await _records_at(cluster, topic, data) < records:
                 mirror.check()
@@ -117,7 +117,7 @@ async def _records_at(cluster: Cluster, topic: str, data: Data) -> int:
 async def _check(destination: Server, topic: str, data: Data) -> None:
     """Raise CopyError unless each partition holds as many records as at the source, by the headers of its batches."""
     counts = dict.fromkeys(range(data.partitions), 0)
-    async with open_cluster(_client(destination)) as cluster:
+    async with open_cluster(client_of(destination)) as cluster:
         await cluster.topic(topic)
         partitions = {TopicPartition(topic, number): LATEST for number in range(data.partitions)}
         left = {each: end.offset for each, end in (await list_offsets(cluster, partitions, timeout_s=ANSWER_S)).items()}
@@ -143,5 +143,6 @@ async def _check(destination: Server, topic: str, data: Data) -> None:
         )
 
 
-def _client(server: Server) -> ClientConfig:
+def client_of(server: Server) -> ClientConfig:
+    """Settings of a client of the server."""
     return ClientConfig(bootstrap=(HostPort(server.process.host, server.process.port),), client_id="bench-mirror")

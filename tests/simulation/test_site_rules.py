@@ -1,9 +1,11 @@
 """The rules of recompressed batches, mirror groups and pauses, on made-up cases."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from pipeline.mirror.journals.pauses import PauseScope
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
@@ -14,7 +16,8 @@ from pipeline.records.recompression import recompressed
 from pipeline.testing.simulation.mirrors.journals import SourceName
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity, batches_in
 from pipeline.testing.simulation.mirrors.mirror_group_rules import MirrorGroupRules
-from pipeline.testing.simulation.mirrors.pause_rules import covers
+from pipeline.testing.simulation.mirrors.operator import RETRY_S, SiteOperator
+from pipeline.testing.simulation.mirrors.pause_rules import PauseRules, covers
 from pipeline.testing.simulation.mirrors.replica_rules import SourceWatch
 from pipeline.testing.simulation.state_rules import StateInZooKeeper
 
@@ -138,3 +141,26 @@ def test_no_batch_of_an_older_copier_is_appended_by_the_leader(epoch: int, leade
 )
 def test_a_pause_holds_the_partitions_of_its_scope(scope: PauseScope, expected: bool) -> None:
     assert covers(scope, "east", REPLICA) == expected
+
+
+class PausedMirror:
+    """Shows pauses, and ends one at a request."""
+
+    def __init__(self) -> None:
+        self.pauses: list[dict[str, object]] = []
+
+    def request(self, _what: str, _act: object) -> None:
+        self.pauses.pop()
+
+
+async def test_a_pause_that_comes_after_all_were_ended_is_ended_too(autojump_clock: object) -> None:
+    mirror = PausedMirror()
+    site: Any = SimpleNamespace(pauses=PauseRules(), statuses=lambda: [(mirror, {"pauses": mirror.pauses})])
+    operator = SiteOperator(site, random.Random(1), lambda: True)
+    await operator.resume_all()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(operator.keep_resumed)
+        mirror.pauses.append({"flow": None, "source": "east", "topic": None, "partition": None})
+        await trio.sleep(3 * RETRY_S)
+        assert not mirror.pauses
+        nursery.cancel_scope.cancel()

@@ -127,6 +127,12 @@ class SiteOperator:
             mirror.request(f"UNPAUSE {scope}", partial(_unpause, _request_of(scope)))
             await trio.sleep(RETRY_S)
 
+    async def keep_resumed(self) -> None:
+        """End pauses that come later, by requests under way since then, until cancelled."""
+        while True:
+            await trio.sleep(RETRY_S)
+            await self.resume_all()
+
 
 def _scope_of(pause: Mapping[str, Any]) -> PauseScope:
     return PauseScope(**{name: pause[name] for name in ("flow", "source", "topic", "partition")})

@@ -300,6 +300,7 @@ class _Run:
                 await trio.sleep(STAYS_PAUSED_S)
                 with within(PAUSED_S, "the mirrors did not resume", self._describe):
                     await self._operator.resume_all()
+                nursery.start_soon(self._operator.keep_resumed)
             with within(CATCH_UP_S, "the mirrors did not catch up", self._describe):
                 await until(self._has_caught_up, self._problems)
             nursery.cancel_scope.cancel()

@@ -121,7 +121,7 @@ def _truncate(log: UnifiedLog, plan: TruncationPlan, log_start_offset: Offset) -
     epochs.truncate_from_end(end_offset)
     epochs.is_changed = known.is_changed
     with failing_unless_full(log):
-        log.on_moving_back()
+        log.on_moving_back(log)
         if epochs.entries != known.entries:
             replace_file(log.files, log.directory / LEADER_EPOCHS, epochs.encode())
             epochs.is_changed = False
@@ -141,7 +141,7 @@ def _truncate(log: UnifiedLog, plan: TruncationPlan, log_start_offset: Offset) -
             log.producers = rebuild_producers(
                 log.files, log.directory, log.producers, log.config, log.snapshot, log.aborted
             )
-            log.on_moving_back()  # the first call came before the log end offset moved
+            log.on_moving_back(log)  # the first call came before the log end offset moved
     finally:
         log.is_truncating = False
     try:

@@ -88,7 +88,7 @@ class UnifiedLog:
         """True if nothing was acknowledged before it was on the disk (`flush_promise`)."""
         self.failure: StorageError | None = None
         self.on_failure: Callable[[StorageError], None] = lambda _: None
-        self.on_moving_back: Callable[[], None] = lambda: None
+        self.on_moving_back: Callable[[UnifiedLog], None] = lambda _: None
         """Rewrites checkpoints with offsets beyond the log end offset."""
         self.waits_for_disk = True
         """True if an append waits for a roll, False if it raises RollDueError for the caller to `roll` in a thread."""

@@ -21,7 +21,6 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -111,7 +110,7 @@ class LogDirectory:
     def add(self, log: UnifiedLog) -> None:
         """Add a log that was opened or created."""
         log.on_failure = self._take_offline
-        log.on_moving_back = partial(self._checkpoint_move, log)
+        log.on_moving_back = self._checkpoint_move
         self._logs[log.topic_partition] = log
 
     def _take_offline(self, error: StorageError) -> None:

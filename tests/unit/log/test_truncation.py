@@ -196,7 +196,7 @@ def test_segments_do_not_expire_while_their_log_is_truncated(open_log: Opener, b
     fill(log, batches)
     found = []
 
-    def expire() -> None:
+    def expire(log: UnifiedLog) -> None:
         found.append(take_expired(log, log.log_end_offset, batches.now_ms + 10**9))
 
     log.on_moving_back = expire

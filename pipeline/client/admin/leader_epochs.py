@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.leaders import ask_leaders
+from pipeline.client.cluster.leaders import ask_broker, ask_leaders
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.offset_for_leader_epoch import (
@@ -54,12 +54,7 @@ async def ask_ends_once(
     Return an error code and an answer for each partition of the response. Raises as `Cluster.request`. Requests of
     other lanes do not wait behind this one.
     """
-    topics: dict[str, dict[int, int]] = {}
-    for topic_partition, epoch in epochs.items():
-        topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = epoch
-    request = _ask_ends(topics, view, int(timeout_s * 1000))
-    response: OffsetForLeaderEpochResponse = await cluster.request(leader, request, timeout_s=timeout_s, lane=lane)
-    return {topic_partition: (code, end) for topic_partition, code, end in _read_ends(response)}
+    return await ask_broker(cluster, view, leader, epochs, _ask_ends, _read_ends, timeout_s=timeout_s, lane=lane)
 
 
 def _ask_ends(

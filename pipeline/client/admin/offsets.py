@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.leaders import ask_leaders
+from pipeline.client.cluster.leaders import ask_broker, ask_leaders, by_leader
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
@@ -19,6 +19,9 @@ from pipeline.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from pipeline.protocol.messages.list_offsets import (
+    LATEST,
+    NO_RANGE,
+    AskedRange,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -45,7 +48,7 @@ async def list_offsets(
     Retries while leaders move; a leader in another epoch than the known one does not answer. Raises KafkaError,
     NetworkError or DeadlineExceededError if a partition stays without answer.
     """
-    return await ask_leaders(cluster, positions, _ask_offsets, _read_offsets, timeout_s=timeout_s)
+    return await ask_leaders(cluster, positions, list_offsets_request, _read_offsets, timeout_s=timeout_s)
 
 
 async def list_offsets_once(
@@ -63,9 +66,6 @@ async def list_offsets_once(
             await cluster.refresh(timeout_s=timeout_s)
         except PipelineError as error:
             return found, [error]
-    by_leader: dict[BrokerId | None, dict[TopicPartition, int]] = {}
-    for topic_partition, position in positions.items():
-        by_leader.setdefault(cluster.view.leader_of(topic_partition), {})[topic_partition] = position
 
     async def ask(leader: BrokerId, asked: Mapping[TopicPartition, int]) -> None:
         try:
@@ -79,7 +79,7 @@ async def list_offsets_once(
                 errors.append(NetworkError(f"{min(missing)}: broker {leader} did not tell its offsets"))
 
     async with trio.open_nursery() as nursery:
-        for leader, asked in by_leader.items():
+        for leader, asked in by_leader(cluster.view, positions).items():
             if leader is None:
                 errors.append(NetworkError(f"{min(asked)}: the leader is unknown or not registered"))
             else:
@@ -96,19 +96,20 @@ async def list_offsets_at(
 
     Raises as `Cluster.request`. Requests of other lanes do not wait behind this one.
     """
-    topics: dict[str, dict[int, int]] = {}
-    for topic_partition, position in positions.items():
-        topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = position
-    request = _ask_offsets(topics, cluster.view, int(timeout_s * 1000))
-    response = await cluster.request(broker, request, timeout_s=timeout_s, lane=lane)
+    answers = await ask_broker(
+        cluster, cluster.view, broker, positions, list_offsets_request, _read_offsets, timeout_s=timeout_s, lane=lane
+    )
     return {
         topic_partition: listed
-        for topic_partition, code, listed in _read_offsets(response)
+        for topic_partition, (code, listed) in answers.items()
         if code == ErrorCode.NONE and topic_partition in positions
     }
 
 
-def _ask_offsets(topics: Mapping[str, Mapping[int, int]], view: ClusterMetadata, timeout_ms: int) -> ListOffsetsRequest:
+def list_offsets_request(
+    topics: Mapping[str, Mapping[int, int | AskedRange]], view: ClusterMetadata, timeout_ms: int
+) -> ListOffsetsRequest:
+    """Return a request for the offset of each partition's position, or for sums over a range of its offsets."""
     return ListOffsetsRequest(
         replica_id=-1,
         topics=tuple(
@@ -118,12 +119,13 @@ def _ask_offsets(topics: Mapping[str, Mapping[int, int]], view: ClusterMetadata,
                     ListOffsetsPartition(
                         partition_index=number,
                         current_leader_epoch=view.leader_epoch_of(TopicPartition(name, number)),
-                        timestamp=timestamp,
+                        timestamp=LATEST if isinstance(asked, AskedRange) else asked,
+                        range_sums=asked if isinstance(asked, AskedRange) else NO_RANGE,
                     )
-                    for number, timestamp in positions.items()
+                    for number, asked in partitions.items()
                 ),
             )
-            for name, positions in topics.items()
+            for name, partitions in topics.items()
         ),
         timeout_ms=timeout_ms,
     )

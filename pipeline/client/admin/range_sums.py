@@ -1,22 +1,18 @@
 """Sums over the batches of offset ranges, computed by the brokers that lead the partitions (`range_sums`)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipeline.client.admin.offsets import list_offsets_request
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.leaders import ask_leaders
-from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import NetworkError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import (
     FIRST_VERSION_OF_KINDS,
-    LATEST,
     RANGE_SUMS_FEATURE,
     AskedRange,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     SummedRange,
 )
 from pipeline.records.batch_sums import BatchSums, SumKind
@@ -74,7 +70,7 @@ async def ask_range_sums(
     DeadlineExceededError.
     """
     asked = AskedRange(from_offset=from_offset, up_to_offset=up_to_offset, is_deep=is_deep, kind=kind)
-    found = await ask_leaders(cluster, {topic_partition: asked}, _ask_sums, _read_sums, timeout_s=timeout_s)
+    found = await ask_leaders(cluster, {topic_partition: asked}, list_offsets_request, _read_sums, timeout_s=timeout_s)
     summed = found[topic_partition]
     return PartitionSums(
         sums=BatchSums(
@@ -90,30 +86,6 @@ async def ask_range_sums(
         next_offset=summed.next_offset,
         clean_offset=summed.clean_offset,
         damage=summed.damage,
-    )
-
-
-def _ask_sums(
-    topics: Mapping[str, Mapping[int, AskedRange]], view: ClusterMetadata, timeout_ms: int
-) -> ListOffsetsRequest:
-    return ListOffsetsRequest(
-        replica_id=-1,
-        topics=tuple(
-            ListOffsetsTopic(
-                name=name,
-                partitions=tuple(
-                    ListOffsetsPartition(
-                        partition_index=number,
-                        current_leader_epoch=view.leader_epoch_of(TopicPartition(name, number)),
-                        timestamp=LATEST,
-                        range_sums=asked,
-                    )
-                    for number, asked in ranges.items()
-                ),
-            )
-            for name, ranges in topics.items()
-        ),
-        timeout_ms=timeout_ms,
     )
 
 

@@ -46,11 +46,7 @@ async def ask_leaders(
     while True:
         errors: list[Exception] = []
         view = cluster.view
-        shares: dict[BrokerId | None, dict[TopicPartition, Asked]] = {}
-        for topic_partition, asked in wanted.items():
-            if topic_partition not in found:
-                leader = view.leader_of(topic_partition)
-                shares.setdefault(leader, {})[topic_partition] = asked
+        missing = {partition: asked for partition, asked in wanted.items() if partition not in found}
 
         async def ask(
             leader: BrokerId | None,
@@ -63,13 +59,10 @@ async def ask_leaders(
                 return
             left_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
             try:
-                response = await cluster.request(
-                    leader, request(_by_topic(share), view, int(left_s * 1000)), timeout_s=left_s
-                )
+                answers = await ask_broker(cluster, view, leader, share, request, read, timeout_s=left_s)
             except PipelineError as failure:
                 errors.append(failure)
                 return
-            answers = {topic_partition: (code, told) for topic_partition, code, told in read(response)}
             for topic_partition in share:
                 if topic_partition not in answers:
                     reason = f"the response leaves {topic_partition} out"
@@ -82,7 +75,7 @@ async def ask_leaders(
                     errors.append(KafkaError(code, str(topic_partition)))
 
         async with trio.open_nursery() as nursery:
-            for leader, share in shares.items():
+            for leader, share in by_leader(view, missing).items():
                 nursery.start_soon(ask, leader, share, view, errors)
         if not errors:
             return found
@@ -95,11 +88,38 @@ async def ask_leaders(
             raise errors[0]
 
 
-def _by_topic(share: Mapping[TopicPartition, Asked]) -> dict[str, dict[int, Asked]]:
+async def ask_broker(
+    cluster: Cluster,
+    view: ClusterMetadata,
+    broker: BrokerId,
+    asked: Mapping[TopicPartition, Asked],
+    request: MakeRequest[Asked],
+    read: ReadResponse[Told],
+    *,
+    timeout_s: float,
+    lane: str = "",
+) -> dict[TopicPartition, tuple[int, Told]]:
+    """Ask one broker about these partitions, in the leader epochs of `view`, without a retry.
+
+    Return an error code and an answer for each partition of the response. Raises as `Cluster.request`. Requests of
+    other lanes do not wait behind this one.
+    """
     topics: dict[str, dict[int, Asked]] = {}
-    for topic_partition, asked in share.items():
-        topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = asked
-    return topics
+    for topic_partition, value in asked.items():
+        topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = value
+    message = request(topics, view, int(timeout_s * 1000))
+    response = await cluster.request(broker, message, timeout_s=timeout_s, lane=lane)
+    return {topic_partition: (code, told) for topic_partition, code, told in read(response)}
+
+
+def by_leader(
+    view: ClusterMetadata, asked: Mapping[TopicPartition, Asked]
+) -> dict[BrokerId | None, dict[TopicPartition, Asked]]:
+    """Return the partitions of each leader; None: the leader is unknown or not registered."""
+    shares: dict[BrokerId | None, dict[TopicPartition, Asked]] = {}
+    for topic_partition, value in asked.items():
+        shares.setdefault(view.leader_of(topic_partition), {})[topic_partition] = value
+    return shares
 
 
 def _no_leader(view: ClusterMetadata, topic_partition: TopicPartition) -> Exception:

@@ -10,6 +10,7 @@ from uuid import UUID
 import trio
 
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.client.cluster.leaders import by_leader
 from pipeline.client.producer.produce_plan import ProduceVerdict, produce_answers, produce_request, verdict_of
 from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
@@ -98,7 +99,7 @@ async def raw_produce(
             results[topic_partition] = RawProduced(error=error)
             del left[topic_partition]
         async with trio.open_nursery() as nursery:
-            for leader, share in _by_leader(cluster, left).items():
+            for leader, share in by_leader(cluster.view, left).items():
                 nursery.start_soon(
                     _append,
                     cluster,
@@ -129,15 +130,6 @@ def _is_recreated(cluster: Cluster, topic: str, topic_ids: Mapping[str, UUID] | 
         return False
     found = cluster.view.topics[topic].id
     return ZERO_UUID not in (found, topic_ids[topic]) and found != topic_ids[topic]
-
-
-def _by_leader(
-    cluster: Cluster, batches: Mapping[TopicPartition, RecordsData]
-) -> dict[BrokerId | None, dict[TopicPartition, RecordsData]]:
-    shares: dict[BrokerId | None, dict[TopicPartition, RecordsData]] = {}
-    for topic_partition, records in batches.items():
-        shares.setdefault(cluster.view.leader_of(topic_partition), {})[topic_partition] = records
-    return shares
 
 
 async def _append(

@@ -12,6 +12,7 @@ from pipeline.client.admin.brokers import describe_log_dirs
 from pipeline.client.admin.offsets import list_offsets_at
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.cluster.leaders import by_leader
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.errors import PipelineError
@@ -100,9 +101,6 @@ async def _count(
 ) -> dict[TopicPartition, MissingRecords]:
     """Count the records of source partitions behind these offsets."""
     found = dict.fromkeys(ends, MissingRecords(reason="the source does not answer"))
-    shares: dict[BrokerId | None, dict[TopicPartition, int]] = {}
-    for each, end in ends.items():
-        shares.setdefault(source.view.leader_of(each), {})[each] = end
 
     async def ask(leader: BrokerId, share: Mapping[TopicPartition, int]) -> None:
         try:
@@ -112,7 +110,7 @@ async def _count(
             found.update(dict.fromkeys(share, MissingRecords(reason=reason)))
 
     async with trio.open_nursery() as nursery:
-        for leader, share in shares.items():
+        for leader, share in by_leader(source.view, ends).items():
             if leader is None:
                 found.update(dict.fromkeys(share, MissingRecords(reason="the source partition has no leader")))
             else:
@@ -204,9 +202,9 @@ async def _add_seconds(
     """Add the seconds to partitions that miss records. They stay unknown where the source does not give the times."""
     behind = {each: end for each, end in ends.items() if found[each].offsets}
     newest: dict[TopicPartition, int] = {}
-    for leader in {source.view.leader_of(each) for each in behind} - {None}:
-        assert leader is not None
-        share = {each: MAX_TIMESTAMP for each in behind if source.view.leader_of(each) == leader}
+    for leader, share in by_leader(source.view, dict.fromkeys(behind, MAX_TIMESTAMP)).items():
+        if leader is None:
+            continue
         try:
             listed = await list_offsets_at(source, leader, share, timeout_s=timeout_s, lane="")
         except PipelineError:

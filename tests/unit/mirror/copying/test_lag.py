@@ -46,6 +46,16 @@ def is_caught_up(site: Site, service: MirrorService, partition: int = 0) -> bool
     return shown == (0, 0, "caught_up", None) and metric(site, "mirror_lag_offsets", partition) == 0
 
 
+@asynccontextmanager
+async def caught_up(site: Site, **settings: Any) -> AsyncIterator[MirrorService]:
+    """A mirror that has copied `clicks` of east, which has one record."""
+    await make(site.east)
+    await publish(site.east, b"a")
+    async with site.mirroring(**settings) as service:
+        await until(lambda: is_caught_up(site, service))
+        yield service
+
+
 def is_behind(site: Site, service: MirrorService, offsets: int) -> bool:
     return line_of(service)["lag"] == offsets and metric(site, "mirror_lag_offsets") == offsets
 
@@ -89,10 +99,7 @@ async def mortal_east(site: Site, directory: Path) -> AsyncIterator[Brokers]:
 async def test_a_source_that_hangs_has_unknown_lag_until_it_answers_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await make(site.east)
-    await publish(site.east, b"a")
-    async with site.mirroring() as service:
-        await until(lambda: is_caught_up(site, service))
+    async with caught_up(site) as service:
         with hanging(monkeypatch, site.east):
             await until(lambda: is_unknown(site, service))
             line = line_of(service)
@@ -126,10 +133,7 @@ async def test_a_source_that_was_killed_has_unknown_lag_also_after_a_restart_of_
 async def test_a_source_whose_fetches_fail_has_the_lag_that_its_leader_reports(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await make(site.east)
-    await publish(site.east, b"a")
-    async with site.mirroring() as service:
-        await until(lambda: is_caught_up(site, service))
+    async with caught_up(site) as service:
         with hanging(monkeypatch, site.east, FetchRequest):
             await publish(site.east, b"b", b"c")  # the first may still be copied by a Fetch request that was under way
             await until(lambda: line_of(service)["high_watermark"] == 3 and line_of(service)["lag"] > 0)
@@ -141,10 +145,7 @@ async def test_a_source_whose_fetches_fail_has_the_lag_that_its_leader_reports(
 async def test_a_source_whose_metadata_fail_is_down_while_its_known_partitions_are_copied(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await make(site.east)
-    await publish(site.east, b"a")
-    async with site.mirroring() as service:
-        await until(lambda: is_caught_up(site, service))
+    async with caught_up(site) as service:
 
         async def fail(**_settings: Any) -> None:
             raise NetworkError("no metadata today")
@@ -195,10 +196,7 @@ async def test_a_partition_without_leader_alone_has_unknown_lag(
 
 
 async def test_a_source_that_refuses_the_mirror_has_unknown_lag(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    await make(site.east)
-    await publish(site.east, b"a")
-    async with site.mirroring() as service:
-        await until(lambda: is_caught_up(site, service))
+    async with caught_up(site) as service:
         request = site.east.request
 
         async def refuse(broker: Any, message: Any, **settings: Any) -> Any:
@@ -215,10 +213,7 @@ async def test_a_source_that_refuses_the_mirror_has_unknown_lag(site: Site, monk
 async def test_the_lag_grows_while_the_hub_is_down(site: Site, tmp_path: Path) -> None:
     async with replicated_cluster(tmp_path / "hub-that-dies", brokers=1) as hub:
         site.hub = hub.cluster
-        await make(site.east)
-        await publish(site.east, b"a")
-        async with site.mirroring() as service:
-            await until(lambda: is_caught_up(site, service))
+        async with caught_up(site) as service:
             await hub.stop(1)
             for count in (1, 2, 3):
                 await publish(site.east, b"more")
@@ -232,10 +227,7 @@ async def test_the_lag_grows_while_the_hub_is_down(site: Site, tmp_path: Path) -
 
 
 async def test_the_lag_grows_while_the_hub_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    await make(site.east)
-    await publish(site.east, b"a")
-    async with site.mirroring(produce_timeout_ms=60_000) as service:
-        await until(lambda: is_caught_up(site, service))
+    async with caught_up(site, produce_timeout_ms=60_000) as service:
         with hanging(monkeypatch, site.hub, ProduceRequest):
             await publish(site.east, b"b")
             await until(lambda: line_of(service)["lag"] == 1)
@@ -266,10 +258,7 @@ async def test_a_replica_that_has_caught_up_has_unknown_lag_while_the_hub_is_dow
     monkeypatch.setattr(replica_ends, "ROUND_S", 0.1)
     async with replicated_cluster(tmp_path / "hub-that-dies", brokers=1) as hub:
         site.hub = hub.cluster
-        await make(site.east)
-        await publish(site.east, b"a")
-        async with site.mirroring() as service:
-            await until(lambda: is_caught_up(site, service))
+        async with caught_up(site) as service:
             await hub.stop(1)
             await until(lambda: is_unknown(site, service))
             await hub.start(1)
@@ -277,10 +266,7 @@ async def test_a_replica_that_has_caught_up_has_unknown_lag_while_the_hub_is_dow
 
 
 async def test_a_partition_that_is_gone_or_not_yet_located_has_unknown_lag(site: Site) -> None:
-    await make(site.east)
-    await publish(site.east, b"a")
-    async with site.mirroring() as service:
-        await until(lambda: is_caught_up(site, service))
+    async with caught_up(site) as service:
         await delete_topics(site.east, ["clicks"])
         await until(lambda: line_of(service)["state"] == "gone")
         assert is_unknown(site, service)

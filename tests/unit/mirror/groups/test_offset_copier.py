@@ -1,7 +1,5 @@
 """Committed offsets of groups, copied between real brokers in this process: what is written, and what is left alone."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from pipeline.mirror.groups import offset_copier
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.groups.offset_writer import GroupOffsetWriter
 from pipeline.model import TopicPartition
-from tests.support.brokers import serving_cluster
 from tests.support.group_moves import (
     COPYING,
     after_a_round,
@@ -28,16 +25,6 @@ from tests.support.group_moves import (
 from tests.support.mirrors import CLICKS, NOBODY, Site, make, publish, until, until_copied
 
 MOVED_ON = {"group": "g", "topic": "clicks", "partition": 0, "reason": "moved on at the hub"}
-
-
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    async with (
-        serving_cluster(tmp_path / "east") as east,
-        serving_cluster(tmp_path / "west") as west,
-        serving_cluster(tmp_path / "hub") as hub,
-    ):
-        yield Site(east, west, hub)
 
 
 async def fill(site: Site, *values: bytes) -> None:

@@ -1,4 +1,4 @@
-"""x10: fenced copiers. Mirror processes share partitions; one is killed or paused past its session, all are restarted.
+"""Fenced copiers: mirror processes share partitions; one is killed or paused past its session, all are restarted.
 
 The hub refuses the copier that others have replaced, and the copies stay exact under the load of a foreign producer.
 """

@@ -1,4 +1,4 @@
-"""x9: the settings of a running mirror are compared with a file, and replaced without a restart."""
+"""Settings of a running mirror: compared with a file, and replaced without a restart."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,6 @@
 """`pipeline load`: load a topic into a Hadoop file system with Spark, and query the committed data."""
 
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,7 +164,7 @@ def status(topic: Topic, root: Root, json: Json = False) -> None:
     rows: list[list[Any]] = [
         [
             m.sequence,
-            datetime.fromtimestamp(m.created_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            output.utc_time(m.created_ms),
             m.records,
             len(m.files),
             {str(r.partition): [r.start, r.end] for r in m.ranges},

@@ -25,7 +25,7 @@ NOUNS = {
     "log": ("log", "app"),
     "produce": ("produce", "produce"),
     "consume": ("consume", "consume"),
-    "mirror": ("mirror", "app"),
+    "mirror": ("mirror.mirror", "app"),
     "registry": ("registry", "app"),
     "schema": ("registry", "schema_app"),
     "audit": ("audit", "app"),

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import structlog
@@ -131,6 +132,11 @@ def enumeration(names: Sequence[object], at_most: int) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number of things in words: `1 record`, `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def utc_time(time_ms: int) -> str:
+    """Return a time in ms since 1970 as text, in UTC and whole seconds."""
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def joined(value: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from pipeline.cli.failover import read_table
+from pipeline.cli.mirror.failover import read_table
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.resource_configs import describe_topic_settings_at
 from pipeline.client.admin.topics import list_topics

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.cli.failover import ask_sources, read_table
+from pipeline.cli.mirror.failover import ask_sources, read_table
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics

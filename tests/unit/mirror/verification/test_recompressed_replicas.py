@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.mirror_verify import details_of
+from pipeline.cli.mirror.verify import details_of
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.verification import sides
 from pipeline.mirror.verification.comparison import NOT_OPENED, DifferenceKind

@@ -1,30 +1,14 @@
-"""`pipeline mirror`: copy the logs of live clusters into the offline one."""
+"""`pipeline mirror status`: sources, flows, and partitions with trouble."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import trio
 import typer
 
-from pipeline.cli.entry import uncollected
-from pipeline.cli.failover import promote, reverse
-from pipeline.cli.foreground import Config, Mirror, read_json, run_service
-from pipeline.cli.mirror_settings import apply_settings, show_plan
-from pipeline.cli.mirror_verify import verify
+from pipeline.cli.foreground import Mirror, read_json
+from pipeline.cli.mirror.pausing import scope_text
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
-from pipeline.cli.terminal.settings import Settings, read_settings
-
-if TYPE_CHECKING:
-    from pipeline.mirror.journals.gaps import Gap
-
-app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies live clusters into the offline one.")
-
-app.command()(verify)
+from pipeline.cli.terminal.connect import Json
 
 WELL = frozenset({"caught_up", "copying", "elsewhere", "paused"})
 """States of partitions without trouble."""
@@ -36,19 +20,6 @@ MAX_NAMED = 10
 UNKNOWN = "unknown"
 
 
-app.command("plan")(show_plan)
-app.command("apply")(apply_settings)
-app.command()(promote)
-app.command()(reverse)
-
-
-@app.command()
-def start(config: Config) -> None:
-    """Run the mirror service in the foreground; see docs/mirror/settings.md for its settings."""
-    run_service(partial(_run, config.absolute()), config)
-
-
-@app.command()
 def status(
     url: Mirror,
     topic: Annotated[
@@ -143,7 +114,7 @@ def _print_status(document: Mapping[str, Any], *, show_all: bool, show_flows: bo
         for problem in topic["problems"]:
             output.say(f"settings of {topic['topic']}: {output.printable(problem)}")
     for pause in document.get("pauses", ()):
-        output.say(f"paused since {_time(pause['time_ms'])}: {_scope(pause)}")
+        output.say(f"paused since {output.utc_time(pause['time_ms'])}: {scope_text(pause)}")
     _say_settings(document.get("settings") or {})  # older mirrors have none
     if document["error"]:
         output.say(f"destination: {output.printable(document['error'])}")
@@ -254,186 +225,3 @@ def _say_groups(source: str, groups: Mapping[str, Any]) -> None:
         output.say(f"{source}: group {output.printable(one['group'])}{partition} {one['reason']}")
     if groups["error"]:
         output.say(f"{source}: offsets of groups: {groups['error']}")
-
-
-@app.command()
-def gaps(
-    bootstrap: Bootstrap = None,
-    zookeeper: ZooKeeper = None,
-    source: Annotated[str | None, typer.Option("--source", metavar="NAME", help="Only gaps of this source.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only gaps of this topic.")] = None,
-    json: Json = False,
-) -> None:
-    """List the offsets that replicas lack, from the hub's gap ledger; the options name the hub."""
-    ledger, unreadable, begin = trio.run(_read_ledger, bootstrap, zookeeper)
-    found = [gap for gap in ledger if source in (None, gap.source) and topic in (None, gap.partition.topic)]
-    if json:
-        listed = [{**gap.to_json(), "missing_at_most": gap.missing_at_most} for gap in found]
-        output.print_json({"gaps": listed, "unreadable_records": unreadable, "ledger_begins_at": begin})
-        return
-    output.say(_table_of_gaps([gap.to_json() for gap in found]))
-    if unreadable:
-        output.say(f"{output.counted(unreadable, 'record')} of the ledger could not be read and left out.")
-    if begin is None:
-        output.say("The hub has no ledger: no mirror that keeps one has run, or its topic was deleted.")
-    elif begin > 0:
-        output.say(f"The ledger is not complete: its records before offset {begin} were deleted.")
-
-
-Flow = Annotated[str | None, typer.Option("--flow", metavar="NAME", help="All topics of this flow.")]
-OfSource = Annotated[
-    str | None,
-    typer.Option("--source", metavar="NAME", help="All of this source; with names, only its partitions."),
-]
-
-
-@app.command()
-def pause(
-    url: Mirror,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC[-PARTITION]...]", help="Topics or partitions of sources.")
-    ] = None,
-    flow: Flow = None,
-    source: OfSource = None,
-    json: Json = False,
-) -> None:
-    """Stop copying topics, partitions, a flow or a source until `pipeline mirror resume`, also after restarts.
-
-    All mirrors of the hub follow. The status goes on showing the lag.
-    """
-    document = read_json(f"{url}/v1/pause", {"names": names or [], "flow": flow, "source": source})
-    if json:
-        output.print_json(document)
-    else:
-        for scope in document["scopes"]:
-            output.say(f"paused: {_scope(scope)}")
-
-
-@app.command()
-def resume(
-    url: Mirror,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TOPIC[-PARTITION]...]", help="Paused or halted partitions, or topics with some."),
-    ] = None,
-    flow: Flow = None,
-    source: OfSource = None,
-    skip: Annotated[bool, typer.Option("--skip", help="Record the gaps, and continue behind them.")] = False,
-    json: Json = False,
-) -> None:
-    """Continue copying what is paused, or halted at records that the source no longer has.
-
-    A pause ends. For halted partitions, show the missing records; with --skip continue behind them.
-    """
-    if skip and (flow is not None or not names):
-        output.exit_with(
-            "--skip needs the names of halted topics or partitions, and takes no --flow", output.EXIT_USAGE
-        )
-    if not skip:
-        ended = read_json(f"{url}/v1/unpause", {"names": names or [], "flow": flow, "source": source})
-        if ended["scopes"] or not names:
-            _say_resumed(ended, json=json)
-            return
-    document = read_json(f"{url}/v1/resume", {"names": names or [], "source": source, "skip": skip})
-    if json:
-        output.print_json(document)
-    else:
-        output.say(_table_of_gaps(document["gaps"]))
-    if not skip:
-        output.exit_with("nothing was skipped; to record these gaps and continue behind them, add --skip")
-
-
-def _say_resumed(document: Mapping[str, Any], *, json: bool) -> None:
-    if json:
-        output.print_json(document)
-    for scope in () if json else document["scopes"]:
-        output.say(f"resumed: {_scope(scope)}")
-    if not document["scopes"]:
-        output.exit_with("nothing of that name is paused; `pipeline mirror status` lists the pauses")
-
-
-def _time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _scope(scope: Mapping[str, Any]) -> str:
-    """Return what a pause holds, in words."""
-    if scope["flow"] is not None:
-        return f"flow {scope['flow']}"
-    if scope["topic"] is None:
-        return f"source {scope['source']}"
-    number = "" if scope["partition"] is None else f"-{scope['partition']}"
-    return f"{scope['topic']}{number} of {scope['source']}"
-
-
-def _table_of_gaps(found: list[dict[str, Any]]) -> str:
-    rows = [
-        [
-            gap["source"],
-            f"{gap['topic']}-{gap['partition']}",
-            f"{gap['replica_topic']}-{gap['replica_partition']}",
-            gap["first"],
-            UNKNOWN if gap["last"] is None else gap["last"],
-            UNKNOWN if gap["last"] is None else gap["last"] - gap["first"] + 1,
-            gap["reason"],
-            _time(gap["time_ms"]),
-            gap["detail"],
-        ]
-        for gap in found
-    ]
-    headings = ["SOURCE", "PARTITION", "REPLICA", "FIRST", "LAST", "MISSING-AT-MOST", "REASON", "TIME", "DETAIL"]
-    return output.table(headings, rows)
-
-
-async def _read_ledger(bootstrap: str | None, zookeeper: str | None) -> tuple[list["Gap"], int, int | None]:
-    """Return all gaps, the number of records that are no gaps, and the first offset; None if there is no ledger."""
-    from pipeline.client.admin.topics import list_topics
-    from pipeline.mirror.journals.gap_journal import GapJournal
-    from pipeline.mirror.journals.gaps import GAPS_TOPIC
-
-    async with connected(bootstrap, zookeeper, "pipeline-mirror") as hub:
-        journal = GapJournal(hub, clock=wall_clock, rng=randomness())
-        if GAPS_TOPIC not in await list_topics(hub):
-            return [], 0, None
-        await journal.read_on()
-        return list(journal.ledger), journal.skipped, journal.begin
-
-
-async def _run(file: Path, settings: Settings) -> None:
-    with uncollected():
-        from prometheus_client import CollectorRegistry
-
-        from pipeline.client.cluster.cluster import Cluster, open_cluster
-        from pipeline.client.cluster.config import ClientConfig
-        from pipeline.mirror.config import MirrorConfig, SourceConfig
-        from pipeline.mirror.service import run_mirror
-        from pipeline.net.garbage import expect_large_answers
-        from pipeline.net.heap import keep_one_heap
-
-    expect_large_answers()
-    keep_one_heap()
-
-    def connect(source: SourceConfig) -> AbstractAsyncContextManager[Cluster]:
-        return open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))
-
-    config = MirrorConfig.from_settings(settings)
-    async with AsyncExitStack() as stack:
-        hub = open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror"))
-        destination = await stack.enter_async_context(hub)
-        coordination = None
-        if config.zookeeper_connect is not None:
-            from pipeline.coordination.zookeeper import open_zookeeper
-
-            coordination = await stack.enter_async_context(
-                open_zookeeper(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
-            )
-        await run_mirror(
-            config,
-            connect,
-            destination,
-            clock=wall_clock,
-            rng=randomness(),
-            metrics=CollectorRegistry(),
-            read_file=partial(read_settings, file),
-            coordination=coordination,
-        )

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from pipeline.cli import mirror
 from pipeline.cli.main import app
+from pipeline.cli.mirror import status as status_command
 
 GROUPS = {
     "copied": 12,
@@ -50,7 +50,7 @@ def source_of(partitions: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 def run(
     monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], *options: str, error: str | None = None, **more: Any
 ) -> Result:
-    monkeypatch.setattr(mirror, "read_json", lambda _url: {"error": error, "sources": [source], **more})
+    monkeypatch.setattr(status_command, "read_json", lambda _url: {"error": error, "sources": [source], **more})
     return CliRunner().invoke(app, ["mirror", "status", "--mirror", "http://127.0.0.1:8090", *options])
 
 

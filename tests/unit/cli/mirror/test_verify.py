@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.cli.mirror_verify import details_of
+from pipeline.cli.mirror.verify import details_of
 from pipeline.cli.terminal.output import EXIT_FAILED, EXIT_NOT_COMPARED, EXIT_USAGE
 from pipeline.client.admin.offsets import delete_records
 from tests.support.brokers import serving_cluster

@@ -1,0 +1,1 @@
+"""`pipeline mirror`: the service, and the commands of its operators."""

@@ -1,0 +1,77 @@
+"""`pipeline mirror`: copy the logs of live clusters into the offline one."""
+
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from pipeline.cli.entry import uncollected
+from pipeline.cli.foreground import Config, run_service
+from pipeline.cli.mirror.failover import promote, reverse
+from pipeline.cli.mirror.gaps import gaps
+from pipeline.cli.mirror.pausing import pause_copying, resume_copying
+from pipeline.cli.mirror.settings import apply_settings, show_plan
+from pipeline.cli.mirror.status import status
+from pipeline.cli.mirror.verify import verify
+from pipeline.cli.terminal.connect import randomness, wall_clock
+from pipeline.cli.terminal.settings import Settings, read_settings
+
+app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies live clusters into the offline one.")
+
+
+@app.command()
+def start(config: Config) -> None:
+    """Run the mirror service in the foreground; see docs/mirror/settings.md for its settings."""
+    run_service(partial(_run, config.absolute()), config)
+
+
+app.command()(status)
+app.command()(gaps)
+app.command("pause")(pause_copying)
+app.command("resume")(resume_copying)
+app.command("plan")(show_plan)
+app.command("apply")(apply_settings)
+app.command()(verify)
+app.command()(promote)
+app.command()(reverse)
+
+
+async def _run(file: Path, settings: Settings) -> None:
+    with uncollected():
+        from prometheus_client import CollectorRegistry
+
+        from pipeline.client.cluster.cluster import Cluster, open_cluster
+        from pipeline.client.cluster.config import ClientConfig
+        from pipeline.mirror.config import MirrorConfig, SourceConfig
+        from pipeline.mirror.service import run_mirror
+        from pipeline.net.garbage import expect_large_answers
+        from pipeline.net.heap import keep_one_heap
+
+    expect_large_answers()
+    keep_one_heap()
+
+    def connect(source: SourceConfig) -> AbstractAsyncContextManager[Cluster]:
+        return open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))
+
+    config = MirrorConfig.from_settings(settings)
+    async with AsyncExitStack() as stack:
+        hub = open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror"))
+        destination = await stack.enter_async_context(hub)
+        coordination = None
+        if config.zookeeper_connect is not None:
+            from pipeline.coordination.zookeeper import open_zookeeper
+
+            coordination = await stack.enter_async_context(
+                open_zookeeper(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
+            )
+        await run_mirror(
+            config,
+            connect,
+            destination,
+            clock=wall_clock,
+            rng=randomness(),
+            metrics=CollectorRegistry(),
+            read_file=partial(read_settings, file),
+            coordination=coordination,
+        )

@@ -4,7 +4,8 @@ import json
 from typing import Any
 from uuid import UUID
 
-from pipeline.mirror.journals.table import MAX_RECORD_BYTES, TABLE_TOPIC, Proposal, SourcePartition
+from pipeline.mirror.journals.record_document import MAX_RECORD_BYTES
+from pipeline.mirror.journals.table import TABLE_TOPIC, Proposal, SourcePartition
 from pipeline.model import TopicPartition
 
 JOURNAL = TopicPartition(TABLE_TOPIC, 0)

@@ -18,12 +18,12 @@ from typing import Any
 from uuid import UUID
 
 from pipeline.errors import PipelineError
+from pipeline.mirror.journals.record_document import RecordDocument
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.model import MAX_INT64, TopicPartition
 
 GAPS_TOPIC = "_mirror_gaps"
 RECORD_VERSION = 1
-MAX_RECORD_BYTES = 16 * 1024
 MAX_TEXT = 1024
 MAX_PARTITION = 2**31 - 1
 UNKNOWN_LAST = MAX_INT64 - 1
@@ -131,37 +131,31 @@ def gap_of(
 
 def decode_gap(value: bytes | None) -> Gap:
     """Return the gap in a journal record's value. Unknown fields are ignored. Raises GapRecordError."""
-    if value is None or len(value) > MAX_RECORD_BYTES:
-        raise GapRecordError("the value is missing" if value is None else f"the value has {len(value)} bytes")
+    document = RecordDocument(value, GapRecordError)
+    document.version(newest=RECORD_VERSION)
     try:
-        document = json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise GapRecordError("the value is not JSON") from error
-    if not isinstance(document, dict):
-        raise GapRecordError("the value is not a JSON object")
-    if document.get("version") != RECORD_VERSION:
-        raise GapRecordError(f"version {document.get('version')!r} is not {RECORD_VERSION}")
-    try:
-        reason = GapReason(_text(document, "reason"))
+        reason = GapReason(document.text("reason", MAX_TEXT))
     except ValueError as error:
         raise GapRecordError(f"`reason` is not one of {', '.join(GapReason)}") from error
-    first, last, topic_id = _number(document, "first", UNKNOWN_LAST), UNKNOWN_LAST, None
+    first, last, topic_id = document.number("first", UNKNOWN_LAST), UNKNOWN_LAST, None
     if reason is GapReason.RECREATED:
-        topic_id = _id(document, "topic_id")
+        topic_id = document.id("topic_id")
     else:
-        last = _number(document, "last", UNKNOWN_LAST - 1)
+        last = document.number("last", UNKNOWN_LAST - 1)
     if last < first:
         raise GapRecordError(f"`last`, {last}, is less than `first`, {first}")
     return Gap(
-        source=_text(document, "source"),
-        partition=TopicPartition(_text(document, "topic"), _number(document, "partition", MAX_PARTITION)),
-        replica=TopicPartition(_text(document, "replica_topic"), _number(document, "replica_partition", MAX_PARTITION)),
+        source=document.text("source", MAX_TEXT),
+        partition=TopicPartition(document.text("topic", MAX_TEXT), document.number("partition", MAX_PARTITION)),
+        replica=TopicPartition(
+            document.text("replica_topic", MAX_TEXT), document.number("replica_partition", MAX_PARTITION)
+        ),
         first=first,
         last=last,
         reason=reason,
-        time_ms=_number(document, "time_ms", MAX_TIME_MS),
-        cluster_id=None if document.get("cluster_id") is None else _text(document, "cluster_id"),
-        detail="" if document.get("detail") in (None, "") else _text(document, "detail"),
+        time_ms=document.number("time_ms", MAX_TIME_MS),
+        cluster_id=document.optional_text("cluster_id", MAX_TEXT),
+        detail=document.optional_text("detail", MAX_TEXT, min_length=0) or "",
         topic_id=topic_id,
     )
 
@@ -172,27 +166,6 @@ def recreation_of(assignment: Assignment, replica_end: int, *, now_ms: int, clus
         assignment, replica_end, UNKNOWN_LAST, GapReason.RECREATED, now_ms=now_ms, cluster_id=cluster_id, detail=detail
     )
     return replace(gap, topic_id=assignment.source.topic_id)
-
-
-def _text(document: dict[str, Any], field: str) -> str:
-    value = document.get(field)
-    if not (isinstance(value, str) and 0 < len(value) <= MAX_TEXT and value.isprintable()):
-        raise GapRecordError(f"`{field}` is not printable text of 1 to {MAX_TEXT} characters")
-    return value
-
-
-def _id(document: dict[str, Any], field: str) -> UUID:
-    try:
-        return UUID(_text(document, field))
-    except ValueError as error:
-        raise GapRecordError(f"`{field}` is not a UUID") from error
-
-
-def _number(document: dict[str, Any], field: str, bound: int) -> int:
-    value = document.get(field)
-    if type(value) is not int or not 0 <= value <= bound:
-        raise GapRecordError(f"`{field}` is not an integer from 0 to {bound}")
-    return value
 
 
 @dataclass(slots=True)

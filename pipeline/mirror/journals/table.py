@@ -19,10 +19,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from pipeline.errors import PipelineError
+from pipeline.mirror.journals.record_document import RecordDocument
 from pipeline.mirror.selection import is_of_its_cluster
 from pipeline.model import TopicPartition
 from pipeline.provenance import MAX_NAME_LENGTH, MAX_PARTITIONS
@@ -31,8 +31,6 @@ TABLE_TOPIC = "_mirror_partitions"
 RECORD_VERSION = 1
 REPLACING_VERSION = 2
 """Version of records that replace a topic id, so that programs that do not know them count them as skipped."""
-MAX_RECORD_BYTES = 16 * 1024
-"""Bound of a record's value: names at their longest take less than 2 KiB, the rest is for fields of later versions."""
 MAX_ENTRIES = 1_000_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -93,28 +91,17 @@ class Proposal:
 
 def decode_proposal(value: bytes | None) -> Proposal:
     """Return the proposal in a journal record's value. Unknown fields are ignored. Raises PartitionTableError."""
-    if value is None:
-        raise PartitionTableError("has no value")
-    if len(value) > MAX_RECORD_BYTES:
-        raise PartitionTableError(f"has {len(value)} bytes, at most {MAX_RECORD_BYTES} are allowed")
-    try:
-        document = json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise PartitionTableError("is not JSON") from error
-    if not isinstance(document, dict):
-        raise PartitionTableError("is not a JSON object")
-    version = _integer(document, "version", 2**31)
-    if version not in (RECORD_VERSION, REPLACING_VERSION):
-        raise PartitionTableError(f"has version {version}; this program reads up to version {REPLACING_VERSION}")
+    document = RecordDocument(value, PartitionTableError)
+    version = document.version(newest=REPLACING_VERSION)
     return Proposal(
         source=SourcePartition(
             cluster=_name(document, "cluster"),
-            partition=TopicPartition(_topic(document, "topic"), _integer(document, "partition", MAX_PARTITIONS)),
-            topic_id=_id(document, "topic_id"),
-            cluster_id=_text(document, "cluster_id") if document.get("cluster_id") is not None else None,
+            partition=TopicPartition(_topic(document, "topic"), document.number("partition", MAX_PARTITIONS - 1)),
+            topic_id=document.id("topic_id"),
+            cluster_id=document.optional_text("cluster_id", MAX_NAME_LENGTH),
         ),
         replica_topic=_topic(document, "replica_topic"),
-        replaces=_id(document, "replaces") if version == REPLACING_VERSION else None,
+        replaces=document.id("replaces") if version == REPLACING_VERSION else None,
     )
 
 
@@ -244,37 +231,16 @@ def refusal_of_topic(name: str) -> str | None:
     return "is a name of topics that are never mirrored" if is_of_its_cluster(name) else None
 
 
-def _text(document: dict[str, Any], field: str) -> str:
-    value = document.get(field)
-    if not (isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH and value.isprintable()):
-        raise PartitionTableError(f"`{field}` is not printable text of 1 to {MAX_NAME_LENGTH} characters")
-    return value
-
-
-def _id(document: dict[str, Any], field: str) -> UUID:
-    try:
-        return UUID(_text(document, field))
-    except ValueError as error:
-        raise PartitionTableError(f"`{field}` is not a UUID") from error
-
-
-def _name(document: dict[str, Any], field: str) -> str:
-    value = _text(document, field)
+def _name(document: RecordDocument, field: str) -> str:
+    value = document.text(field, MAX_NAME_LENGTH)
     if not _LEGAL_NAME.fullmatch(value):
         raise PartitionTableError(f"`{field}` has characters other than letters, digits, dots, underscores and hyphens")
     return value
 
 
-def _topic(document: dict[str, Any], field: str) -> str:
-    value = _text(document, field)
+def _topic(document: RecordDocument, field: str) -> str:
+    value = document.text(field, MAX_NAME_LENGTH)
     refusal = refusal_of_topic(value)
     if refusal is not None:
         raise PartitionTableError(f"`{field}` {refusal}")
-    return value
-
-
-def _integer(document: dict[str, Any], field: str, bound: int) -> int:
-    value = document.get(field)
-    if type(value) is not int or not 0 <= value < bound:  # not True, which is an int to isinstance
-        raise PartitionTableError(f"`{field}` is not a whole number from 0 to {bound - 1}")
     return value

@@ -17,7 +17,7 @@ from pipeline.mirror.groups.offset_copier import GroupOffsetCopier, group_settin
 from pipeline.mirror.hub import Hub
 from pipeline.mirror.journals.gaps import recreation_of
 from pipeline.mirror.journals.table import Assignment
-from pipeline.mirror.status import SourceContact
+from pipeline.mirror.source_contact import SourceContact
 from pipeline.mirror.topic_settings import CombinedSettings
 from pipeline.mirror.topics.copied_partitions import CopiedPartitions
 from pipeline.mirror.topics.flows import SourceFlows

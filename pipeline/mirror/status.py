@@ -6,7 +6,6 @@ Invariant: nothing unknown is shown as a number. An unknown lag is null in the d
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import trio
@@ -16,101 +15,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from pipeline.mirror.copying.copies import SILENCE_S, Advice, CopyState, PartitionCopy, SourceCopies
+from pipeline.mirror.copy_view import SEVERITIES, CopyView, view_of
+from pipeline.mirror.copying.copies import SILENCE_S, CopyState, PartitionCopy, SourceCopies
 from pipeline.mirror.copying.progress import Lag
 from pipeline.mirror.copying.throttles import Throttles
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.metrics import LABELS, MirrorMetrics, by_partition, labels_of
+from pipeline.mirror.source_contact import NOT_REACHED_YET, SourceContact
 from pipeline.mirror.totals import FlowTotals
 from pipeline.model import Clock
 from pipeline.net.http import operations_routes
 
-NOT_REACHED_YET = "not reached yet"
 NOT_A_NUMBER = float("nan")
-SEVERITIES = (
-    CopyState.HALTED,
-    CopyState.REJECTED,
-    CopyState.UNOWNED,
-    CopyState.WAITING,
-    CopyState.SILENT,
-    CopyState.GONE,
-    CopyState.PAUSED,
-    CopyState.LOCATING,
-    CopyState.COPYING,
-    CopyState.CAUGHT_UP,
-    CopyState.ELSEWHERE,
-)
-"""States, the worst first."""
-WELL = frozenset({CopyState.COPYING, CopyState.CAUGHT_UP, CopyState.PAUSED, CopyState.ELSEWHERE})
 MAX_TROUBLED = 200
 """Partitions of the document of partitions with trouble."""
 TROUBLED_AGE_S = 1.0
 """Age of such a document that further requests get: views of 10,000 partitions take some 50 ms."""
-
-
-@dataclass(slots=True)
-class SourceContact:
-    """Answers of one source to requests for its topics. Times are of trio's clock."""
-
-    error: str | None = NOT_REACHED_YET
-    """Problem of the last attempt, also if the hub caused it."""
-    is_answering: bool = False
-    """True if the source answered the last request that has ended."""
-    changed_at: float = field(default_factory=trio.current_time)
-    """Time since which `error` has been as it is."""
-    asked_at: float | None = None
-    """Time of a request that waits for its answer."""
-    answered_at: float | None = None
-
-    def begin(self) -> None:
-        """Take note of a request for the topics."""
-        self.asked_at = trio.current_time()
-
-    def end(self, *, is_answered: bool) -> None:
-        """Take note of the end of the request."""
-        self.asked_at, self.is_answering = None, is_answered
-        if is_answered:
-            self.answered_at = trio.current_time()
-
-    def set_error(self, error: str | None) -> None:
-        """Take note of the problem of an attempt, None if there is none."""
-        if error != self.error:
-            self.error, self.changed_at = error, trio.current_time()
-
-    def present(self, now: float) -> tuple[bool, str | None, float]:
-        """Return True if the source is up, the present problem, and the time since which it lasts.
-
-        A request without answer is a problem before it times out.
-        """
-        if self.asked_at is not None and now - self.asked_at > SILENCE_S:
-            silence_s = now - self.asked_at
-            return (
-                False,
-                self.error or f"has not answered a request for its topics for {silence_s:.0f} s",
-                self.asked_at,
-            )
-        return self.is_answering, self.error, self.changed_at
-
-
-@dataclass(frozen=True, slots=True)
-class CopyView:
-    """Present state of one partition."""
-
-    copy: PartitionCopy
-    state: CopyState
-    lag: Lag
-    error: str | None
-    advice: Advice | None
-
-    @property
-    def is_troubled(self) -> bool:
-        """True if the partition is not copied, or its lag is unknown."""
-        return self.state not in WELL or self.has_unknown_lag
-
-    @property
-    def has_unknown_lag(self) -> bool:
-        """True if this process should know the lag, and does not."""
-        return self.lag.offsets is None and self.state is not CopyState.ELSEWHERE
 
 
 class SourceState(Protocol):
@@ -192,6 +112,9 @@ class MirrorStatus(Collector):
             name: [self._view(source.copies, copy, now, now_ms) for _, copy in sorted(source.copies.states.items())]
             for name, source in self._sources.items()
         }
+
+    def _view(self, copies: SourceCopies, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
+        return view_of(copies, copy, now=now, now_ms=now_ms, bound_s=self._bound_s)
 
     def _document(self, views: Mapping[str, Sequence[CopyView]], shown: set[int] | None) -> dict[str, Any]:
         now, totals = trio.current_time(), self._totals(views, trio.current_time())
@@ -312,35 +235,6 @@ class MirrorStatus(Collector):
     @property
     def _bound_s(self) -> float:
         return self._config.fetch_wait_s + SILENCE_S
-
-    def _view(self, copies: SourceCopies, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
-        view = self._view_unless_paused(copies, copy, now, now_ms)
-        if copy.pause is None or copy.is_rejected:
-            return view
-        return replace(view, state=CopyState.PAUSED, advice=Advice.RESUME)
-
-    def _view_unless_paused(self, copies: SourceCopies, copy: PartitionCopy, now: float, now_ms: int) -> CopyView:
-        progress = copy.progress
-        is_certain = copy.position is not None
-        lag = progress.lag(now=now, now_ms=now_ms, bound_s=self._bound_s, is_certain=is_certain)
-        if copy.is_rejected:
-            lag = Lag()
-        if copy.trouble is not None:
-            return CopyView(copy, copy.trouble.state, lag, copy.trouble.reason, copy.trouble.advice)
-        if not copies.has(copy.source):
-            if copies.holder_of(copy.source) is not None:
-                return CopyView(copy, CopyState.ELSEWHERE, Lag(), None, None)
-            reason = "no live member of the group that has the same sources and flows copies it"
-            return CopyView(copy, CopyState.UNOWNED, Lag(), reason, Advice.LOOK_AT_GROUP)
-        if copy.is_rejected or copy.position is None or progress.answered_at is None:
-            return CopyView(copy, CopyState.LOCATING, lag, None, None)
-        if not progress.is_fresh(now, self._bound_s):
-            error = f"the source has not answered for {now - progress.answered_at:.0f} s"
-            return CopyView(copy, CopyState.SILENT, lag, error, Advice.LOOK_AT_SOURCE)
-        if lag.offsets is None:
-            error = f"the source's high watermark, {progress.high_watermark}, is before the end of the replica"
-            return CopyView(copy, CopyState.WAITING, lag, error, Advice.LOOK_FOR_LOSS)
-        return CopyView(copy, CopyState.COPYING if lag.offsets else CopyState.CAUGHT_UP, lag, None, None)
 
     def _answer_age_s(self, name: str, now: float) -> float | None:
         times = [self._sources[name].contact.answered_at, self._sources[name].copies.answered_at]

@@ -19,7 +19,8 @@ from pipeline.mirror.journals.pauses import Pauses
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.page.status_page import StatusPage
-from pipeline.mirror.status import MirrorStatus, SourceContact
+from pipeline.mirror.source_contact import SourceContact
+from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.topics.flows import flows_of
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.http import http_application, serve_http

@@ -17,7 +17,7 @@ LEAST_SHARE = 0.8
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_flow_keeps_four_fifths_of_a_link_with_delay_and_loss(tmp_path: Path) -> None:
-    found = measure(Asked(way=LONG_WAY, partitions=64, megabytes=200, fetch_max_in_flight=32), tmp_path)
+    found = measure(Asked(way=LONG_WAY, partitions=64, megabytes=200), tmp_path)
     print(f"{found.mirror / 1e6:.1f} MB/s of {found.link / 1e6:.1f} MB/s: {found.mirror / found.link:.2f}; {found}")
     assert all(counts.lost for counts in found.counts), "no packet was lost"
     assert found.is_equal

@@ -3,15 +3,17 @@
 A partition has at most one request under way, since its next offset is known only from the answer. Requests of three
 paces leave side by side, each on a connection of its own, so that none waits behind another:
 
-- BEHIND: the last answer left records at the broker. Up to `max_in_flight` requests share these partitions and
-  `max_bytes`. Several connections also carry more over a long way, where a lost packet slows down a connection.
+- BEHIND: the last answer left records at the broker. Several requests share these partitions and `max_bytes`:
+  `NEAR_REQUESTS` at a near broker, where more would only make answers smaller, and `max_in_flight` at a far one, where
+  a lost packet slows down its connection for many round trips.
 - LIVE: partitions at the end of their logs that had records lately. A second request takes partitions that come
   while the first one waits at the broker.
 - IDLE: partitions without records for a while. They wait in one request, so that the requests of a few busy partitions
   among thousands stay short. The broker remembers them from one request to the next (`fetch_session.py`).
 
 Invariants:
-A. All answers of BEHIND on their way together hold no more than `max_bytes`, or one batch each. When a request of them
+A. All answers of BEHIND on their way together hold no more than `max_bytes`, or one batch each; while the number of
+   requests grows, up to twice that. When a request of them
    leaves, these and the bytes that were fetched and not taken are less than `max_bytes`, unless none are left to take.
    For the others, which have a share of their own so that a backlog does not hold them up, only the bytes that were
    fetched and not taken count: their answers are small.
@@ -22,7 +24,7 @@ B. Partitions of one pace take turns: the one whose records came least recently 
 import heapq
 import itertools
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -35,6 +37,11 @@ from pipeline.client.consumer.fetch_session import IdleFetchSession
 from pipeline.model import BrokerId, TopicPartition
 
 LIVE_REQUESTS = 2
+NEAR_REQUESTS = 4
+FAR_MS = 20
+"""Least time of an answer with a backlog that makes a broker a far one. On one machine most take some 10 ms."""
+LATEST_ANSWERS = 16
+"""Answers of which all must have taken so long."""
 IDLE_AFTER_MS = 2_000
 """Time without records after which a partition is idle."""
 IDLE_JOINS_MS = 100
@@ -84,8 +91,12 @@ class PlannedFetch:
     pace: Pace
     states: Sequence[FetchState]
     bounds: FetchBounds
-    ends_ms: int
-    """Time at which the broker answers at the latest."""
+    begun_ms: int
+
+    @property
+    def ends_ms(self) -> int:
+        """Time at which the broker answers at the latest."""
+        return self.begun_ms + self.bounds.max_wait_ms
 
     @property
     def is_backlog(self) -> bool:
@@ -107,6 +118,13 @@ class FetchQueue:
     _waiting: dict[Pace, dict[TopicPartition, FetchState]] = field(default_factory=lambda: {pace: {} for pace in Pace})
     _under_way: dict[int, PlannedFetch] = field(default_factory=dict)
     _idle_from_ms: int = 0
+    _answer_times_ms: deque[int] = field(default_factory=lambda: deque(maxlen=LATEST_ANSWERS))
+    """Times of the latest answers with a backlog."""
+
+    @property
+    def is_far(self) -> bool:
+        """True if the broker takes long for each answer, whatever its size."""
+        return len(self._answer_times_ms) == LATEST_ANSWERS and min(self._answer_times_ms) >= FAR_MS
 
     @property
     def is_empty(self) -> bool:
@@ -148,6 +166,8 @@ class FetchQueue:
         """Take note that a request has ended. Its `unchanged` partitions wait again; the caller adds the others."""
         del self._under_way[planned.lane]
         self._waiting[planned.pace].update((state.topic_partition, state) for state in unchanged)
+        if planned.pace is Pace.BEHIND:
+            self._answer_times_ms.append(now_ms - planned.begun_ms)
         if planned.pace is Pace.IDLE:
             self._idle_from_ms = now_ms + math.ceil(len(planned.states) / IDLE_RESTING_PER_MS)
 
@@ -160,6 +180,10 @@ class FetchQueue:
         is_resting = self._waiting[Pace.IDLE] and self._idle_from_ms > now_ms
         return self._idle_from_ms if is_resting else math.inf
 
+    def _max_requests(self) -> int:
+        """Return the number of requests that share a backlog."""
+        return self.config.max_in_flight if self.is_far else min(NEAR_REQUESTS, self.config.max_in_flight)
+
     def _count(self, pace: Pace) -> int:
         """Return the number of requests under way."""
         return sum(planned.pace is pace for planned in self._under_way.values())
@@ -170,7 +194,7 @@ class FetchQueue:
             buffered = self.buffered_bytes[True]
             promised = sum(each.bounds.max_bytes for each in self._under_way.values() if each.pace is Pace.BEHIND)
             has_bytes = not buffered or buffered + promised < self.config.max_bytes
-            return has_bytes and under_way < self.config.max_in_flight
+            return has_bytes and under_way < self._max_requests()
         if self.buffered_bytes[False] >= self.config.max_bytes:
             return False
         return under_way < LIVE_REQUESTS if pace is Pace.LIVE else not under_way and self._idle_from_ms <= now_ms
@@ -178,10 +202,10 @@ class FetchQueue:
     def _plan(self, pace: Pace, now_ms: int) -> PlannedFetch:
         waiting = list(self._waiting[pace].values())
         most_bytes, max_wait_ms = self.config.max_bytes, self.config.max_wait_ms
-        max_bytes = max(most_bytes // self.config.max_in_flight, min(most_bytes, LEAST_SHARE_BYTES))
+        max_bytes = max(most_bytes // self._max_requests(), min(most_bytes, LEAST_SHARE_BYTES))
         if pace is Pace.BEHIND:
             others = [len(planned.states) for planned in self._under_way.values() if planned.pace is Pace.BEHIND]
-            requests = min(self.config.max_in_flight, sum(others) + len(waiting))
+            requests = min(self._max_requests(), sum(others) + len(waiting))
             waiting = waiting[: math.ceil(len(waiting) / (requests - len(others)))]
             max_bytes = max(1, most_bytes // requests)
         elif pace is Pace.IDLE:
@@ -198,7 +222,7 @@ class FetchQueue:
                 max_partition_bytes=min(self.config.max_partition_bytes, max_bytes, share),
                 max_wait_ms=max_wait_ms,
             ),
-            ends_ms=now_ms + max_wait_ms,
+            begun_ms=now_ms,
         )
 
 

@@ -58,7 +58,6 @@ class Asked:
     way: Way
     partitions: int
     megabytes: int
-    fetch_max_in_flight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +231,6 @@ def _copy(asked: Asked, offsets: int, directory: Path, near: Host, bootstraps: t
         "destination.bootstrap.servers": hub,
         "topics": [TOPIC],
         "http.listen": f"{near.address}:{MIRROR_PORT}",
-        "fetch.max.in.flight": asked.fetch_max_in_flight,
         "sources": [{"name": "east", "bootstrap.servers": source}],
     }
     write_settings(config, settings)

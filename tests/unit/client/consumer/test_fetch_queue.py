@@ -1,6 +1,7 @@
 """Requests to one broker: which partitions they hold, how many are under way, and what bounds them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,11 @@ from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.byte_rate import ByteRate, FetchLimit
 from pipeline.client.consumer.fetch_plan import FetchState, begin_at
 from pipeline.client.consumer.fetch_queue import (
+    FAR_MS,
     IDLE_AFTER_MS,
     IDLE_JOINS_MS,
+    LATEST_ANSWERS,
+    NEAR_REQUESTS,
     FetchQueue,
     HeldPartitions,
     Pace,
@@ -78,6 +82,20 @@ def test_requests_of_a_backlog_share_the_bytes() -> None:
     assert (both.bounds.max_bytes, both.bounds.max_partition_bytes) == (16 * MIB, 4 * MIB)
     many = begun(queue_of(*[Pace.BEHIND] * 4000))
     assert [(len(each.states), each.bounds.max_partition_bytes) for each in many] == [(1000, MIB)] * 4
+
+
+def test_more_requests_share_the_backlog_of_a_broker_that_is_far_away() -> None:
+    queue = queue_of(*[Pace.BEHIND] * 64, settings=replace(SETTINGS, max_in_flight=32))
+    for _ in range(LATEST_ANSWERS // NEAR_REQUESTS):
+        near = begun(queue)
+        assert len(near) == NEAR_REQUESTS
+        for planned in near:
+            finish(queue, planned, NOW_MS + FAR_MS)
+    far = begun(queue)
+    assert [(len(each.states), each.bounds.max_bytes) for each in far] == [(2, MIB // 2)] * 32
+    for planned in far:
+        finish(queue, planned, NOW_MS + (FAR_MS - 1 if planned is far[-1] else FAR_MS))
+    assert len(begun(queue)) == NEAR_REQUESTS
 
 
 def test_a_full_buffer_of_a_backlog_holds_up_no_others() -> None:

@@ -11,7 +11,6 @@ from pipeline.broker.requests.handlers import produce
 from pipeline.client.consumer import fetcher
 from pipeline.client.consumer.consumer import Consumer
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.mirror import source_mirror
 from pipeline.mirror.copying import kept_offsets
 from pipeline.mirror.copying.append_queue import Piece
 from pipeline.mirror.copying.copies import SourceCopies
@@ -27,7 +26,7 @@ from pipeline.mirror.sharing import group_leader
 from pipeline.mirror.sharing.assignment import duties_of
 from pipeline.mirror.sharing.group import MirrorGroup
 from pipeline.mirror.sharing.group_leader import MISSING, GroupLeader, assignment_version
-from pipeline.mirror.topics import known_sources
+from pipeline.mirror.topics import copied_partitions, known_sources
 from pipeline.records import recompression
 from pipeline.testing.simulation.broken_variant import BrokenVariant, both, giving, replacing
 from pipeline.testing.simulation.mirrors.plan import KINDS, site_plan_for
@@ -261,7 +260,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         "a topic that was created again is copied into partitions of its own",
         both(
             both(
-                replacing(source_mirror, "is_recreated", giving(False)),
+                replacing(copied_partitions, "is_recreated", giving(False)),
                 replacing(known_sources, "is_recreated", giving(False)),
             ),
             replacing(Consumer, "add", _forgetting_topic_ids),

@@ -19,7 +19,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.client.producer.accumulator import Accumulator, record_charge
-from pipeline.client.producer.batches import DeliveredBatch, DeliveryCallback, ProducerBatch
+from pipeline.client.producer.batches import DeliveredBatch, DeliveryCallback, ProducerBatch, ProducerIdentity
 from pipeline.client.producer.delivery import Delivery
 from pipeline.client.producer.partitioner import next_sticky_partition, partition_for_key
 from pipeline.client.producer.sender import Sender, now_ms
@@ -77,6 +77,11 @@ class Producer:
         self._max_charge = min(config.buffer_memory, config.max_request_size) - HEADER_SIZE
         self._unshared_records = 0
         self._closed = False
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """Producer id and epoch; None if it has none yet, or none that it may use again."""
+        return self._accumulator.identity
 
     async def send(
         self,
@@ -219,8 +224,11 @@ async def open_producer(
     clock: Clock,
     rng: Random,
     on_delivered: Callable[[DeliveredBatch], None] | None = None,
+    identity: ProducerIdentity | None = None,
 ) -> AsyncIterator[Producer]:
     """Open a producer until the block ends. `on_delivered` is called once for each acknowledged batch.
+
+    With `identity`, a producer id whose epoch was never used, brokers remember no further producer (KIP-360).
 
     A block that ends normally flushes, and may raise DeliveryError; an exception gives up all undelivered records.
     """
@@ -233,6 +241,7 @@ async def open_producer(
         window_ms=config.window_ms,
         idempotent=config.idempotence,
     )
+    accumulator.identity = identity
     sender = Sender(cluster, accumulator, config, rng, on_delivered)
     producer = Producer(cluster, config, accumulator, sender, clock, rng)
     try:

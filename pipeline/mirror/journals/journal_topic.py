@@ -6,6 +6,8 @@ A. The state behind a topic changes by records read from the topic alone, never 
 B. What mirrors never write is skipped alike by all readers: records that `apply` refuses, and batches that cannot be
    opened although their checksum is right.
 C. Bytes that may differ from those that were sent (a wrong checksum) stop the reading.
+D. Brokers remember one producer for all appends: each append has the next epoch of the same producer id. They remember
+   a producer for a day, and refuse new ones beyond a bound (`known.producers.max`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +24,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.producer.batches import ProducerIdentity
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import (
     CorruptBatchError,
@@ -37,6 +40,7 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import BatchHeader, iterate_headers
 from pipeline.records.record import Record, records_of_batch
+from pipeline.settings import MAX_INT16
 
 TIMEOUT_S = 30.0
 MISSING_AFTER_S = 2.0
@@ -91,6 +95,9 @@ class JournalTopic:
         self._topic_id: UUID | None = None
         """Topic of the position; None before the first reading."""
         self._turn = trio.Lock()
+        self._identity: ProducerIdentity | None = None
+        """Producer id and epoch of the last append, if the id may be used again."""
+        self._appending = trio.Lock()
 
     async def open(self) -> None:
         """Create the topic unless it exists, and read it. Raises as `create_journals` and `read_on`.
@@ -146,10 +153,15 @@ class JournalTopic:
         After an error some or all records may be in the topic.
         """
         config = ProducerConfig(linger_ms=0, delivery_timeout_ms=int(TIMEOUT_S * 1000))
-        async with open_producer(self._destination, config, clock=clock, rng=rng) as producer:
-            for key, value in records:
-                await producer.send(self._name, value, key=key, partition=0)
-            await producer.flush()
+        async with self._appending:  # invariant D
+            identity, self._identity = _next_epoch(self._identity), None
+            async with open_producer(self._destination, config, clock=clock, rng=rng, identity=identity) as producer:
+                for key, value in records:
+                    await producer.send(self._name, value, key=key, partition=0)
+                try:
+                    await producer.flush()
+                finally:
+                    self._identity = producer.identity
         await self.read_on()
 
     async def _end(self) -> int:
@@ -223,3 +235,9 @@ async def create_journals(destination: Cluster, journals: Sequence[JournalTopic]
     await create_topics(destination, [journal.new_topic(replicas) for journal in journals], exist_ok=True)
     for journal in journals:
         journal.is_created = True
+
+
+def _next_epoch(identity: ProducerIdentity | None) -> ProducerIdentity | None:
+    if identity is None or identity.epoch >= MAX_INT16:
+        return None
+    return ProducerIdentity(identity.id, identity.epoch + 1)

@@ -19,6 +19,7 @@ from pipeline.client.consumer.errors import PartitionFetchError
 from pipeline.client.producer.producer import open_producer
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import CorruptBatchError, NetworkError, PipelineError
+from pipeline.log.known_producers import KNOWN_PRODUCERS
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.groups.offset_plan import GROUP_OFFSETS_TOPIC, MarksKey, encode_marks
 from pipeline.mirror.journals.journal_topic import JournalLostRecordsError
@@ -165,6 +166,16 @@ async def test_stray_marks_of_group_offsets_are_skipped(site: Site) -> None:
     await journal.append([(key, encode_marks({0: ["7"]}))])
     assert journal.groups_of("east") == ["g"]
     assert journal.marks_of("east", "g") == {"clicks": {0: ["7"]}}
+
+
+async def test_brokers_remember_one_producer_for_all_records_of_a_journal(site: Site) -> None:
+    journal = GroupOffsetJournal(site.hub, clock=clock, rng=Random(1))
+    await journal.read_on()
+    key, before = MarksKey(source="east", group="g", topic="clicks"), KNOWN_PRODUCERS.count
+    for number in range(4):
+        await journal.append([(key, encode_marks({0: [str(number)]}))])
+    assert journal.marks_of("east", "g") == {"clicks": {0: ["0", "1", "2", "3"]}}
+    assert KNOWN_PRODUCERS.count == before + 1
 
 
 @pytest.mark.parametrize("function", ["fetch_all_topics", "refresh"])

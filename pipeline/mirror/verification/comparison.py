@@ -6,12 +6,16 @@ Invariants:
 - Offsets below a clean offset count as compared only if their sums are equal: compaction rewrites batches in each
   cluster at its own time, and a broker raises the clean offset before it sums over rewritten batches.
 - A range that a side lost by retention meanwhile is not compared, and is no difference.
-- A partition costs at most MAX_QUESTIONS questions for its differences, of which MAX_LISTED are listed and all counted.
+- A partition costs at most MAX_QUESTIONS questions for its differences. MAX_LISTED differences and as many recorded
+  gaps are listed, and all are counted.
+- No compared range reaches over a bound of a recorded gap. So recorded gaps, however many, are told from differences
+  without questions.
 - Batches with other bytes are equal only if their frames and their contents are: as many batches and records at equal
   offsets, with the same times and producers, and the same plain records. Without brokers that can tell, such batches
   are not compared.
 """
 
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -79,6 +83,7 @@ class Comparison:
     """Differences that the gap ledger explains, listed or not."""
     by_contents: int = 0
     """Batches that were compared by their contents, since their bytes differ, and are equal."""
+    _last_noted: Difference | None = None
     _is_last_listed: bool = False
 
     @property
@@ -88,24 +93,32 @@ class Comparison:
             found.kind is not DifferenceKind.RECORDED_GAP for found in self.differences
         )
 
+    @property
+    def is_list_full(self) -> bool:
+        """True if MAX_LISTED differences are listed, beside recorded gaps."""
+        return sum(found.kind is not DifferenceKind.RECORDED_GAP for found in self.differences) >= MAX_LISTED
+
     def note_difference(self, found: Difference, *, follows: bool = False) -> None:
         """Note a difference. `follows`: no equal batch lies between the difference and the last one."""
-        last = self.differences[-1] if self.differences else None
-        is_alike = last is not None and last.kind is found.kind and last.detail is None is found.detail
-        if last is not None and is_alike and follows and self._is_last_listed:
-            self.differences[-1] = replace(
-                last,
-                last_offset=max(last.last_offset, found.last_offset),
-                source=last.source + found.source,
-                replica=last.replica + found.replica,
-            )
+        last, self._last_noted = self._last_noted, found
+        if last is not None and follows and last.kind is found.kind and last.detail is None is found.detail:
+            if self._is_last_listed:
+                listed = self.differences[-1]
+                self.differences[-1] = replace(
+                    listed,
+                    last_offset=max(listed.last_offset, found.last_offset),
+                    source=listed.source + found.source,
+                    replica=listed.replica + found.replica,
+                )
             return
-        self.recorded_gaps += found.kind is DifferenceKind.RECORDED_GAP
-        self._is_last_listed = len(self.differences) < MAX_LISTED
+        if found.kind is DifferenceKind.RECORDED_GAP:
+            self.recorded_gaps += 1
+            self._is_last_listed = self.recorded_gaps <= MAX_LISTED
+        else:
+            self._is_last_listed = not self.is_list_full
+            self.more_differences += self.is_list_full
         if self._is_last_listed:
             self.differences.append(found)
-        elif found.kind is not DifferenceKind.RECORDED_GAP:
-            self.more_differences += 1
 
     def note_uncompared(self, from_offset: int, up_to_offset: int, reason: str) -> None:
         """Note a range that was not compared; it is joined with the last one if that is next to it."""
@@ -156,6 +169,7 @@ class Comparer:
         self._sums_contents = source.sums_contents and replica.sums_contents
         self._gaps = gaps
         self._replaced = replaced
+        self._bounds = sorted({bound for first, last in (*gaps, *replaced) for bound in (first, last + 1)})
         self._advance = advance
         self._clean_offset = 0
         self._is_compaction_unknown = False
@@ -173,7 +187,7 @@ class Comparer:
         at = start
         while at < end:
             try:
-                reached = await self._compare_next(at, end)
+                reached = await self._compare_next(at, self._next_bound(at, end))
             except RangeGoneError:
                 reached = min(await start_now(), end)
                 if reached <= at:
@@ -181,6 +195,11 @@ class Comparer:
                 self.result.note_uncompared(at, reached, DELETED)
             self._advance(reached - at)
             at = reached
+
+    def _next_bound(self, at: int, end: int) -> int:
+        """Return the first bound of a recorded gap behind `at`; `end` if there is none before."""
+        index = bisect_right(self._bounds, at)
+        return min(end, self._bounds[index]) if index < len(self._bounds) else end
 
     async def _compare_next(self, at: int, end: int) -> int:
         """Compare the next part of the range, as long as the source sums at a time. Return the end of the part."""
@@ -307,7 +326,7 @@ class Comparer:
                     narrowed.read.append(contents)
                     ranges.append((start, end, *contents, SumKind.CONTENTS))
                     continue
-            may_ask = self._questions_left > 0 and len(self.result.differences) < MAX_LISTED
+            may_ask = self._questions_left > 0 and not self.result.is_list_full
             is_alone = max(left.batches, right.batches) == 1
             if is_alone or self._is_compaction_unknown or not (left.batches and right.batches and may_ask):
                 if may_be_recompressed and not self._sums_contents:

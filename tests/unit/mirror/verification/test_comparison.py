@@ -79,10 +79,15 @@ class MemorySide:
 
 
 async def compared(
-    source: MemorySide, replica: MemorySide, end: int, *, gaps: Sequence[tuple[int, int]] = ()
+    source: MemorySide,
+    replica: MemorySide,
+    end: int,
+    *,
+    gaps: Sequence[tuple[int, int]] = (),
+    replaced: Sequence[tuple[int, int]] = (),
 ) -> comparison.Comparison:
     passed: list[int] = []
-    comparer = Comparer(source, replica, gaps, passed.append)
+    comparer = Comparer(source, replica, gaps, passed.append, replaced)
 
     async def start_now() -> int:
         return max(source.start, replica.start)
@@ -280,3 +285,22 @@ async def test_gaps_explain_only_what_lies_within_them() -> None:
         each.kind for each in found.differences
     ] == [DifferenceKind.RECORDED_GAP] * found.recorded_gaps + [DifferenceKind.MISSING]
     assert found.is_different
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_very_many_recorded_gaps_make_no_difference(width: int, is_replaced: bool) -> None:
+    log = [(number, number, 1) for number in range(6000)]
+    gaps = [(first, first + width - 1) for first in range(5, 6000, 50)]
+    lost = {number for first, last in gaps for number in range(first, last + 1)}
+    held = [(number, number, 2) if number in lost else batch for number, batch in enumerate(log)]
+    if not is_replaced:
+        held = [batch for batch in log if batch[0] not in lost]
+    source, replica = MemorySide(log, 1000), MemorySide(held, 1000)
+    found = await compared(source, replica, 6000, **{"replaced" if is_replaced else "gaps": gaps})
+    assert (found.is_different, found.more_differences, found.recorded_gaps) == (False, 0, len(gaps))
+    assert len(found.differences) == comparison.MAX_LISTED
+    replica.batches.remove(log[4000])
+    found = await compared(source, replica, 6000, **{"replaced" if is_replaced else "gaps": gaps})
+    (missing,) = [each for each in found.differences if each.kind is not DifferenceKind.RECORDED_GAP]
+    assert (missing.kind, missing.first_offset, missing.last_offset) == (DifferenceKind.MISSING, 4000, 4000)

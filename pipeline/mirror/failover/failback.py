@@ -11,8 +11,10 @@ copies the promoted topic into it from the start. Steps:
 Invariants:
 A. The old topic is deleted only if a manifest of this promotion names all its records that may differ, and its logs
    still end where they ended when they were saved. Files and manifest have been synced before.
-B. In doubt, records are saved: all of a partition whose copies cannot be compared, or whose sums differ.
+B. In doubt, records are saved: all of a partition whose copies cannot be compared, whose sums differ, or whose copies
+   are damaged. So brokers of the hub read all copies and compute their checksums.
 C. Each step is found again in the cluster or in the directory, so an interrupted command goes on when it is repeated.
+D. One command at a time writes to a directory: a lock file excludes others.
 """
 
 import json
@@ -48,6 +50,7 @@ from pipeline.records.batch import iterate_headers
 from pipeline.records.batch_sums import BatchSums, SumKind
 
 POLL_TIMEOUT_S = 30.0
+LOCK = ".lock"
 
 logger = structlog.get_logger()
 
@@ -157,6 +160,21 @@ class Reverser:
         StorageError, KafkaError, NetworkError, DeadlineExceededError. Nothing is deleted unless it was saved.
         """
         promotion, topic_id = await self._check(topic, entries)
+        if dry_run:
+            return await self._reverse(topic, topic_id, promotion, gaps, dry_run=True)
+        self._files.make_directory(self._directory)
+        self._files.sync_directory(self._directory.parent)
+        lock = self._files.lock(self._directory / LOCK)
+        if lock is None:  # invariant D
+            raise ReversalError(f"another command writes to {self._directory}: wait until it has ended")
+        try:
+            return await self._reverse(topic, topic_id, promotion, gaps, dry_run=False)
+        finally:
+            lock.release()
+
+    async def _reverse(
+        self, topic: str, topic_id: UUID, promotion: Promotion, gaps: Sequence[Gap], *, dry_run: bool
+    ) -> ReversedTopic:
         manifest = self._read_manifest(topic, topic_id, promotion)
         present = (await list_topics(self._old, timeout_s=self._timeout_s)).get(topic)
         if present is not None and present.id != topic_id:
@@ -177,8 +195,6 @@ class Reverser:
             await self._fence(topic)
             ends = await self._promoter.final_ends(topic, trio.current_time() + self._timeout_s)
             if manifest is None:
-                self._files.make_directory(self._directory)
-                self._files.sync_directory(self._directory.parent)
                 ranges = [await self._save(topic, each) for each in await self._plan(topic, promotion, ends, gaps)]
                 manifest = SavedRecords(
                     topic=topic,
@@ -300,7 +316,10 @@ class Reverser:
                 return False
             total, position = BatchSums(), first
             while position < end:
-                found = await ask_range_sums(cluster, partition, position, end, kind=kind, timeout_s=self._timeout_s)
+                is_deep = cluster is self._hub  # the old records may be deleted only if their copies can be read
+                found = await ask_range_sums(
+                    cluster, partition, position, end, is_deep=is_deep, kind=kind, timeout_s=self._timeout_s
+                )
                 if found.damage is not None or found.next_offset <= position:
                     return False
                 total, position = total + found.sums, found.next_offset

@@ -4,6 +4,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -169,6 +170,49 @@ async def test_copies_that_cannot_be_compared_are_saved_whole(
         monkeypatch.setattr(f"pipeline.mirror.failover.failback.{name}", cannot)
     done = await reverse(site, tmp_path / "saved")
     assert [value for _, _, value in saved_values(tmp_path / "saved", done)] == [b"a", b"b", b"lost", b"tail"]
+
+
+async def test_records_whose_copies_are_damaged_are_saved(site: Site, tmp_path: Path) -> None:
+    await fail_over(site, "clicks")
+    path = tmp_path / "hub" / "clicks-0" / f"{0:020}.log"
+    content = bytearray(path.read_bytes())
+    content[HEADER_SIZE + 3] ^= 1
+    path.write_bytes(content)
+    done = await reverse(site, tmp_path / "saved")
+    assert [value for _, _, value in saved_values(tmp_path / "saved", done)] == [b"a", b"b", b"lost", b"tail"]
+
+
+class SlowReverser(Reverser):
+    """Reverser that waits before it saves anything."""
+
+    begun = trio.Event()
+    may_go_on = trio.Event()
+
+    async def _plan(self, *args: Any) -> Any:
+        self.begun.set()
+        await self.may_go_on.wait()
+        return await super()._plan(*args)
+
+
+async def test_two_commands_at_once_do_not_write_to_one_directory(site: Site, tmp_path: Path) -> None:
+    await fail_over(site, "clicks")
+    entries = await read_table(site.hub, ["clicks"])
+    slow = SlowReverser(
+        site.hub, site.east, "east", "hub", tmp_path / "saved", DiskFiles(), clock=clock, timeout_s=DEADLINE_S
+    )
+    done: list[ReversedTopic] = []
+
+    async def run_slowly() -> None:
+        done.append(await slow.reverse("clicks", entries, []))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_slowly)
+        await slow.begun.wait()
+        with pytest.raises(ReversalError, match="another command writes to"):
+            await reverse(site, tmp_path / "saved")
+        slow.may_go_on.set()
+    assert saved_values(tmp_path / "saved", done[0]) == [(0, 2, b"lost"), (0, 3, b"tail")]
+    assert await reverse(site, tmp_path / "saved") == done[0]
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

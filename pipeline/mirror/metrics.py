@@ -44,7 +44,7 @@ class MirrorMetrics(Collector):
         )
         self._group_age = Gauge(
             "mirror_group_offsets_age_seconds",
-            "Time since the last round over all groups without errors.",
+            "Time since the beginning of the last round over all groups without errors.",
             LABELS[:1],
             registry=registry,
         )

@@ -115,7 +115,6 @@ class SourceMirror:
             hub.cluster,
             self.copies.states,
             hub.group_offsets,
-            clock=hub.clock,
             metrics=hub.metrics,
         )
         copier.is_due = lambda: hub.has_duties_of(self.name)

@@ -30,7 +30,7 @@ from pipeline.mirror.journals.table import Assignment
 from pipeline.mirror.matching import match_within_bound
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.selection import NameSelection, compile_patterns
-from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -84,7 +84,6 @@ class GroupOffsetCopier:
         copies: Mapping[TopicPartition, PartitionCopy],
         journal: GroupOffsetJournal,
         *,
-        clock: Clock,
         metrics: MirrorMetrics,
     ) -> None:
         self.name = source_config.name
@@ -92,7 +91,6 @@ class GroupOffsetCopier:
         self._destination = destination
         self._copies = copies
         self._journal = journal
-        self._clock = clock
         self._interval_s = config.group_offsets_interval_ms / 1000
         self._timeout_s = config.produce_timeout_ms / 1000
         self._selection = NameSelection(
@@ -112,10 +110,11 @@ class GroupOffsetCopier:
         """Returns False while another member of the mirror's group copies these offsets."""
         self._rounds = 0
         self._errors: Sequence[str] = ("not reached yet",)
-        self._started_ms = clock()
-        self._completed_ms: int | None = None
+        self._started_at = trio.current_time()
+        self._copied_at: float | None = None
+        """Beginning of the last round without errors: later commits are perhaps not copied."""
         metrics.show_group_offsets_age(
-            self.name, lambda: self._age_s(self._started_ms) if self.is_due() else float("nan")
+            self.name, lambda: self._age_s(self._started_at) if self.is_due() else float("nan")
         )
 
     async def run(self) -> None:
@@ -133,7 +132,7 @@ class GroupOffsetCopier:
     def _forget(self) -> None:
         """Begin anew when these offsets are due again: another member may have copied meanwhile."""
         self._states.clear()
-        self._rounds, self._errors, self._completed_ms, self._started_ms = 0, (), None, self._clock()
+        self._rounds, self._errors, self._copied_at, self._started_at = 0, (), None, trio.current_time()
 
     def status(self) -> dict[str, Any] | None:
         """Return the part of `/v1/status` about this source's groups; None if another member copies them."""
@@ -154,24 +153,25 @@ class GroupOffsetCopier:
             "left_alone": left_alone[:MAX_LEFT_ALONE_SHOWN],
             "left_alone_count": len(left_alone),
             "error": "; ".join(self._errors) or None,
-            "age_seconds": None if self._completed_ms is None else self._age_s(self._completed_ms),
+            "age_seconds": None if self._copied_at is None else self._age_s(self._copied_at),
         }
 
-    def _age_s(self, otherwise_ms: int) -> float:
-        """Return the time since the last round without errors, or since another moment if there was none."""
-        since_ms = otherwise_ms if self._completed_ms is None else self._completed_ms
-        return max(0, self._clock() - since_ms) / 1000
+    def _age_s(self, otherwise: float) -> float:
+        """Return the time since the beginning of the last round without errors, or since another moment."""
+        since = otherwise if self._copied_at is None else self._copied_at
+        return round(trio.current_time() - since, 3)
 
     async def _copy_all(self) -> None:
         """Make one round. All errors go to the status."""
         current = GroupRound(is_full=self._rounds % FULL_CHECK_ROUNDS == 0)
         self._rounds += 1
+        began_at = trio.current_time()
         try:
             await self._go_round(current)
         except PipelineError as error:
             current.note(error)
         if not current.errors:
-            self._completed_ms = self._clock()
+            self._copied_at = began_at
         elif list(self._errors) != current.errors:
             logger.warning("group_offsets_failed", source=self.name, errors=current.errors)
         self._errors = current.errors

@@ -6,13 +6,16 @@ import pytest
 import trio
 
 from pipeline.client.admin.groups import CommittedOffset, commit_offsets, delete_group, fetch_offsets
+from pipeline.client.admin.many_groups import find_live_brokers
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import ConfigurationError, NetworkError
 from pipeline.mirror.groups import offset_copier
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.groups.offset_writer import GroupOffsetWriter
-from pipeline.model import TopicPartition
+from pipeline.model import BrokerId, TopicPartition
+from tests.support import mirrors
+from tests.support.brokers import clock
 from tests.support.group_moves import (
     COPYING,
     after_a_round,
@@ -40,6 +43,36 @@ async def test_groups_are_not_copied_unless_the_settings_say_so(site: Site) -> N
         assert [source["groups"] for source in service.status()["sources"]] == [None, None]
     assert await committed_offsets(site.hub, "g") == {}
     assert "_mirror_group_offsets" not in (await site.hub.fetch_all_topics()).topics
+
+
+@pytest.mark.parametrize("jump_ms", [-5 * 3_600_000, 10 * 365 * 24 * 3_600_000])
+async def test_the_age_of_a_round_does_not_follow_the_wall_clock(
+    site: Site, monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    jumps = [0]
+    monkeypatch.setattr(mirrors, "clock", lambda: clock() + jumps[-1])
+    await fill(site, b"a")
+    async with site.mirroring(group_offsets_enabled=True, group_offsets_interval_ms=3_600_000) as service:
+        await until(lambda: groups_status(service)["age_seconds"] is not None)
+        jumps.append(jump_ms)
+        await until(lambda: groups_status(service)["age_seconds"] > 0.1)
+        assert groups_status(service)["age_seconds"] < 3600
+
+
+async def test_the_age_of_a_round_counts_from_its_beginning(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[float] = []
+
+    async def find_slowly(source: Cluster, *, timeout_s: float) -> list[BrokerId]:
+        found = await find_live_brokers(source, timeout_s=timeout_s)
+        began.append(trio.current_time())
+        await until(lambda: trio.current_time() > began[0] + 0.2)
+        return found
+
+    monkeypatch.setattr(offset_copier, "find_live_brokers", find_slowly)
+    await fill(site, b"a")
+    async with site.mirroring(group_offsets_enabled=True, group_offsets_interval_ms=3_600_000) as service:
+        await until(lambda: groups_status(service)["age_seconds"] is not None)
+        assert groups_status(service)["age_seconds"] > 0.2
 
 
 async def test_an_offset_comes_with_its_metadata_byte_for_byte(site: Site) -> None:

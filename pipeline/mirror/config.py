@@ -141,7 +141,7 @@ class MirrorConfig(SettingsModel):
     """Bytes of a backlog that are on their way from one broker of a source, in all its Fetch responses."""
     fetch_max_in_flight: int = Field(default=32, alias="fetch.max.in.flight", ge=1, le=100)
     """Maximum number of Fetch requests to one broker of a source that share the partitions with a backlog, each on a
-    connection of its own. More than four are sent only to a broker whose answers all take 20 ms or more."""
+    connection of its own. More than four are sent only to a broker that is far away: 10 ms or more there and back."""
     fetch_max_wait_ms: int = Field(default=500, alias="fetch.max.wait.ms", ge=0, le=60_000)
     """Time in ms that a source waits for new records before it answers a Fetch request."""
     produce_timeout_ms: int = Field(default=10_000, alias="produce.timeout.ms", ge=100, le=600_000)

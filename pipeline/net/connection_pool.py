@@ -175,6 +175,7 @@ class ConnectionPool:
         self._nursery = nursery
         self._connections: dict[tuple[HostPort, str], _Connection] = {}
         self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
+        self._round_trips_s: dict[HostPort, float] = {}
         self._is_closed = False
         self.on_lost: Callable[[HostPort, str], None] = lambda _address, _lane: None
         """Called with address and lane when an open connection has ended."""
@@ -199,6 +200,10 @@ class ConnectionPool:
         with trio.move_on_after(timeout_s):
             return (await self._connection(address, "")).features
         raise DeadlineExceededError(f"{address} could not be reached within {timeout_s:.3g} s")
+
+    def round_trip_s(self, address: HostPort) -> float | None:
+        """Return the least time in which the server answered on a new connection; None before the first one."""
+        return self._round_trips_s.get(address)
 
     def close_lane(self, lane: str) -> None:
         """Close the connections of a lane: its requests under way fail, and their servers need not finish them."""
@@ -229,12 +234,15 @@ class ConnectionPool:
                 transport.close()
                 raise
             self._nursery.start_soon(opened.read, lambda: self.on_lost(address, lane))
+            begun_at = trio.current_time()
             try:
                 await opened.negotiate()
             except BaseException as error:
                 opened.fail(error if isinstance(error, PipelineError) else NetworkError(f"{address}: not negotiated"))
                 raise
             self._connections[key] = opened
+            took_s = trio.current_time() - begun_at
+            self._round_trips_s[address] = min(took_s, self._round_trips_s.get(address, took_s))
             return opened
 
     def _require_open(self) -> None:

@@ -186,6 +186,11 @@ class Cluster:
         """Close the connections of a lane, whose requests under way fail."""
         self._pool.close_lane(lane)
 
+    def round_trip_s(self, broker: BrokerId) -> float | None:
+        """Return the least time in which a broker answered on a new connection; None if there was none."""
+        endpoint = self.view.brokers.get(broker)
+        return None if endpoint is None else self._pool.round_trip_s(endpoint.address)
+
     async def request_any(
         self, message: Message, *, timeout_s: float | None = None, is_answered_at_once: bool = True
     ) -> Any:

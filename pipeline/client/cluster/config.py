@@ -192,7 +192,7 @@ class ConsumerConfig:
     """Maximum bytes of one partition in a Fetch response."""
     max_in_flight: Annotated[int, Between(1, 100)] = 1
     """Maximum number of Fetch requests to one broker that share its partitions with a backlog, each on a connection of
-    its own. More than four are sent only to a broker whose answers all take 20 ms or more: it is far away."""
+    its own. More than four are sent only to a broker that is far away: 10 ms or more there and back."""
     max_opened_bytes: Annotated[int, Between(1, MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
     """Maximum size in bytes of one decompressed batch in `records()`. A larger batch raises PartitionBatchError."""
     auto_offset_reset: OffsetReset = OffsetReset.NONE

@@ -1,16 +1,25 @@
 """Bounds of the bytes per second that a consumer fetches. Pure: times are passed in, in seconds of one clock.
 
-Bytes are charged when they have arrived, and nothing more is requested before they are paid for. So a bound holds on
-average, whatever the size of batches; a partition gets whole batches, also ones larger than its bound.
+Invariants:
+
+- Bytes are charged when they have arrived, and nothing more is requested before they are paid for. So a bound holds on
+  average, whatever the size of batches; a partition gets whole batches, also ones larger than its bound.
+- Requests for a backlog that are under way ask for the bytes of UNDER_WAY_S together, or there is only one of them.
+  Each counts with the size of the latest answer, if that is larger: with batches larger than the bound there is only
+  one. So the number of connections makes no burst.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 BURST_S = 0.5
 """Time of silence that may be made up for at once."""
 CHUNK_S = 0.25
 """Part of a second whose bytes one request asks for at most."""
+UNDER_WAY_S = 1.0
+"""Time whose bytes all requests under way ask for at most."""
+LATE_AFTER_S = 3.0
+"""Time after which a request counts no longer as under way, so that a source that hangs does not hold up others."""
 
 
 @dataclass(slots=True)
@@ -19,9 +28,30 @@ class ByteRate:
 
     bytes_per_s: int | None = None
     opens_at: float = 0.0
+    _answer_bytes: int = 0
+    """Size of the latest answer."""
+    _under_way: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Bytes that requests for a backlog ask for, and the times at which they left."""
+
+    def has_room(self, now: float) -> bool:
+        """True if another request for a backlog may leave."""
+        if self.bytes_per_s is None or not self._under_way:
+            return True
+        asked = [size for size, begun_at in self._under_way.values() if now < begun_at + LATE_AFTER_S]
+        return not asked or sum(asked) < self.bytes_per_s * UNDER_WAY_S
+
+    def begin(self, request: int, size: int, now: float) -> None:
+        """Take note of a request, or of more bytes of it."""
+        before, begun_at = self._under_way.get(request, (0, now))
+        self._under_way[request] = before + max(size, self._answer_bytes), begun_at
+
+    def end(self, request: int) -> None:
+        """Take note that a request has ended."""
+        self._under_way.pop(request, None)
 
     def charge(self, size: int, now: float) -> None:
         """Take note of bytes that have arrived."""
+        self._answer_bytes = size
         if self.bytes_per_s is not None:
             self.opens_at = max(self.opens_at, now - BURST_S) + size / self.bytes_per_s
 
@@ -43,6 +73,20 @@ class FetchLimit:
     def opens_at(self) -> float:
         """Time from which on the partitions may be requested."""
         return max((rate.opens_at for rate in self.rates if rate.bytes_per_s is not None), default=0.0)
+
+    def has_room(self, now: float) -> bool:
+        """True if another request for a backlog may leave."""
+        return all(rate.has_room(now) for rate in self.rates)
+
+    def begin(self, request: int, now: float) -> None:
+        """Take note of a request for a backlog; `request` is any number of its own."""
+        for rate in self.rates:
+            rate.begin(request, self.max_bytes() or 0, now)
+
+    def end(self, request: int) -> None:
+        """Take note that a request has ended."""
+        for rate in self.rates:
+            rate.end(request)
 
     def charge(self, size: int, now: float) -> None:
         """Take note of bytes that have arrived."""

@@ -24,10 +24,11 @@ B. Partitions of one pace take turns: the one whose records came least recently 
 import heapq
 import itertools
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple
 
 from pipeline.client.cluster.config import ConsumerConfig
@@ -38,10 +39,8 @@ from pipeline.model import BrokerId, TopicPartition
 
 LIVE_REQUESTS = 2
 NEAR_REQUESTS = 4
-FAR_MS = 20
-"""Least time of an answer with a backlog that makes a broker a far one. On one machine most take some 10 ms."""
-LATEST_ANSWERS = 16
-"""Answers of which all must have taken so long."""
+FAR_S = 0.01
+"""Time there and back from which on a broker is far away."""
 IDLE_AFTER_MS = 2_000
 """Time without records after which a partition is idle."""
 IDLE_JOINS_MS = 100
@@ -54,6 +53,8 @@ IDLE_WAITING_PER_MS = 10
 IDLE_RESTING_PER_MS = 50
 """Idle partitions for which their next request leaves 1 ms later: one of 10,000 takes some 20 ms of CPU, and 100 ms if
 the broker does not remember them."""
+ROOM_POLL_MS = 50
+"""Interval at which a partition with a backlog looks whether other requests of its limit have ended."""
 LEAST_SHARE_BYTES = 1024 * 1024
 """Least bytes of a partition in an answer that has room for them: batches are seldom larger."""
 
@@ -91,12 +92,10 @@ class PlannedFetch:
     pace: Pace
     states: Sequence[FetchState]
     bounds: FetchBounds
-    begun_ms: int
-
-    @property
-    def ends_ms(self) -> int:
-        """Time at which the broker answers at the latest."""
-        return self.begun_ms + self.bounds.max_wait_ms
+    ends_ms: int
+    """Time at which the broker answers at the latest."""
+    limits: list[FetchLimit] = field(default_factory=list)
+    """Limits in which the request counts as under way."""
 
     @property
     def is_backlog(self) -> bool:
@@ -111,6 +110,8 @@ class FetchQueue:
     config: ConsumerConfig
     failures: int = 0
     """Failed requests in a row."""
+    is_far: bool = False
+    """True if the broker is far away (`FAR_S`)."""
     session: IdleFetchSession = field(default_factory=IdleFetchSession)
     """Session of the requests for idle partitions."""
     buffered_bytes: Counter[bool] = field(default_factory=Counter)
@@ -118,13 +119,6 @@ class FetchQueue:
     _waiting: dict[Pace, dict[TopicPartition, FetchState]] = field(default_factory=lambda: {pace: {} for pace in Pace})
     _under_way: dict[int, PlannedFetch] = field(default_factory=dict)
     _idle_from_ms: int = 0
-    _answer_times_ms: deque[int] = field(default_factory=lambda: deque(maxlen=LATEST_ANSWERS))
-    """Times of the latest answers with a backlog."""
-
-    @property
-    def is_far(self) -> bool:
-        """True if the broker takes long for each answer, whatever its size."""
-        return len(self._answer_times_ms) == LATEST_ANSWERS and min(self._answer_times_ms) >= FAR_MS
 
     @property
     def is_empty(self) -> bool:
@@ -166,8 +160,6 @@ class FetchQueue:
         """Take note that a request has ended. Its `unchanged` partitions wait again; the caller adds the others."""
         del self._under_way[planned.lane]
         self._waiting[planned.pace].update((state.topic_partition, state) for state in unchanged)
-        if planned.pace is Pace.BEHIND:
-            self._answer_times_ms.append(now_ms - planned.begun_ms)
         if planned.pace is Pace.IDLE:
             self._idle_from_ms = now_ms + math.ceil(len(planned.states) / IDLE_RESTING_PER_MS)
 
@@ -222,14 +214,17 @@ class FetchQueue:
                 max_partition_bytes=min(self.config.max_partition_bytes, max_bytes, share),
                 max_wait_ms=max_wait_ms,
             ),
-            begun_ms=now_ms,
+            ends_ms=now_ms + max_wait_ms,
         )
 
 
-def opens_at_ms(limit_of: LimitOf, state: FetchState) -> float:
-    """Return the time from which on a partition may be requested."""
+def opens_at_ms(limit_of: LimitOf, state: FetchState, now_ms: int) -> float:
+    """Return the time from which on a partition may be requested, or at which to look again."""
     limit = limit_of(state.topic_partition)
-    return state.not_before_ms if limit is None else max(state.not_before_ms, _whole_ms(limit.opens_at))
+    if limit is None:
+        return state.not_before_ms
+    is_full = state.is_behind and not limit.has_room(now_ms / 1000)
+    return max(state.not_before_ms, _whole_ms(limit.opens_at), now_ms + ROOM_POLL_MS if is_full else 0)
 
 
 def _whole_ms(time_s: float) -> float:
@@ -239,7 +234,7 @@ def _whole_ms(time_s: float) -> float:
 
 def is_held(limit_of: LimitOf, now_ms: int, state: FetchState) -> bool:
     """Return True if a partition may not be requested yet."""
-    return opens_at_ms(limit_of, state) > now_ms
+    return opens_at_ms(limit_of, state, now_ms) > now_ms
 
 
 class HeldPartitions:
@@ -255,10 +250,10 @@ class HeldPartitions:
         """Time of the first of them; infinite if there are none."""
         return self._heap[0][0] if self._heap else math.inf
 
-    def add(self, states: Iterable[FetchState]) -> None:
+    def add(self, states: Iterable[FetchState], now_ms: int) -> None:
         """Hold partitions until their back-off and their limit have passed."""
         for state in states:
-            heapq.heappush(self._heap, (opens_at_ms(self._limit_of, state), next(self._numbers), state))
+            heapq.heappush(self._heap, (opens_at_ms(self._limit_of, state, now_ms), next(self._numbers), state))
 
     def take(self, now_ms: float) -> list[FetchState]:
         """Return the partitions whose time has come, which are held no longer."""
@@ -275,6 +270,40 @@ def share_limits(states: Sequence[FetchState], limit_of: LimitOf) -> None:
     for state, limit in zip(states, limits, strict=True):
         bound = None if limit is None else limit.max_bytes()
         state.max_bytes = MAX_INT32 if bound is None else max(1, min(MAX_INT32, bound // counts[id(limit)]))
+
+
+def begin_next(queue: FetchQueue, held: HeldPartitions | None, limit_of: LimitOf, now_ms: int) -> PlannedFetch | None:
+    """Return the next request to send, None if none may leave now. It is the request of its partitions then.
+
+    Partitions whose limit other requests have closed meanwhile go to `held`, which is None if there are no limits. The
+    caller ends the request in `FetchQueue.end` and `end_limits`.
+    """
+    if held is not None:
+        held.add(queue.take_all(partial(is_held, limit_of, now_ms)), now_ms)
+    planned = queue.begin(now_ms)
+    if planned is not None:
+        for state in planned.states:
+            state.request = planned
+        _begin_limits(planned, limit_of, now_ms)
+    return planned
+
+
+def _begin_limits(planned: PlannedFetch, limit_of: LimitOf, now_ms: int) -> None:
+    """Have a request count as under way in the limits of its partitions, until `end_limits`.
+
+    Requests of partitions without a backlog do not count: they wait at the broker for long, and bring little.
+    """
+    if planned.is_backlog:
+        found = {id(limit): limit for state in planned.states if (limit := limit_of(state.topic_partition)) is not None}
+        for limit in found.values():
+            limit.begin(id(planned), now_ms / 1000)
+        planned.limits.extend(found.values())
+
+
+def end_limits(planned: PlannedFetch) -> None:
+    """Have a request count as under way no longer."""
+    for limit in planned.limits:
+        limit.end(id(planned))
 
 
 def in_turn(states: Iterable[FetchState]) -> list[FetchState]:

@@ -8,7 +8,6 @@ under way or among those to place; whatever changes that places it again.
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import structlog
 import trio
@@ -38,12 +37,15 @@ from pipeline.client.consumer.fetch_plan import (
     move,
 )
 from pipeline.client.consumer.fetch_queue import (
+    FAR_S,
     Fetched,
     FetchQueue,
     HeldPartitions,
     LimitOf,
     Pace,
     PlannedFetch,
+    begin_next,
+    end_limits,
     in_turn,
     is_held,
     share_limits,
@@ -199,11 +201,9 @@ class Fetcher:
                 now = _now_ms()
                 self._place_all(now, nursery)
                 for broker, queue in list(self._queues.items()):
-                    if self._is_limited:  # what others have fetched may have closed a limit
-                        self._held.add(queue.take_all(partial(is_held, self._limit_of, now)))
-                    while (planned := queue.begin(now)) is not None:
-                        for state in planned.states:
-                            state.request = planned
+                    queue.is_far = (self._cluster.round_trip_s(broker) or 0) >= FAR_S
+                    held = self._held if self._is_limited else None
+                    while (planned := begin_next(queue, held, self._limit_of, now)) is not None:
                         nursery.start_soon(self._exchange, broker, queue, planned, nursery)
                     if queue.is_empty and not queue.buffered_bytes.total():
                         del self._queues[broker]
@@ -249,7 +249,7 @@ class Fetcher:
                 self._park(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, reason))
                 self._cluster.refresh_soon()  # or the metadata are older than the offsets
             elif is_held(self._limit_of, now, state):
-                self._held.add([state])
+                self._held.add([state], now)
             elif enter_epoch(state, view.leader_epoch_of(state.topic_partition)):
                 self._is_limited = self._is_limited or self._limit_of(state.topic_partition) is not None
                 self._queue_of(leader).add(state, now)
@@ -283,6 +283,8 @@ class Fetcher:
                 session.end()
             waiting = [state for state in planned.states if state.request is planned]
             self._fail_request(broker, waiting, error, queue.failures)
+        finally:
+            end_limits(planned)
         for state in unchanged:
             state.request = None
         ended = [state for state in planned.states if state.request is planned]
@@ -342,6 +344,9 @@ class Fetcher:
         has_records = any(data.records for data in answers.values())
         now_ms = _now_ms()
         for topic_partition, data in answers.items():
+            limit = self._limit_of(topic_partition)
+            if limit is not None and data.records:  # also of batches that are dropped
+                limit.charge(len(data.records), trio.current_time())
             state = self.states.get(topic_partition)
             if state is None or not self._is_asked_for(state, planned):
                 continue
@@ -378,9 +383,6 @@ class Fetcher:
             self._ready.append(Fetched(broker, is_backlog, state, outcome.batches))
             self._queue_of(broker).buffered_bytes[is_backlog] += len(outcome.batches.data)
             self._arrived.notify()
-            limit = self._limit_of(state.topic_partition)
-            if limit is not None:
-                limit.charge(len(outcome.batches.data), trio.current_time())
         if outcome.error is None:
             state.failures = 0
         elif isinstance(outcome.error, CorruptBatchError) and outcome.skip_to is not None:

@@ -104,6 +104,18 @@ async def test_a_total_holds_for_topics_without_flows(site: Site) -> None:
         await until(lambda: flow_status(service, "east")["lag"] == 0)
 
 
+async def test_very_many_requests_at_once_make_no_burst(site: Site) -> None:
+    rate, partitions = 40_000, 60
+    await make(site.east, "bulk", partitions=partitions)
+    await fill(site.east, "bulk", partitions * 5 * BATCH, partitions=partitions)
+    begun = trio.current_time()
+    async with site.mirroring(flows=[flow("bulk", "bulk", rate=rate)], fetch_max_in_flight=100):
+        await until(lambda: copied(site, "bulk", partitions) > 0)
+        while (at := trio.current_time() - begun) < 6:
+            assert copied(site, "bulk", partitions) < rate * (at + 2) + 4 * BATCH
+            await trio.sleep(0.02)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("rate", [200_000, 2_000_000])
 async def test_measured_rates_are_within_a_tenth(site: Site, rate: int) -> None:

@@ -64,6 +64,7 @@ async def test_a_name_that_no_host_can_have_is_a_network_error(host: str) -> Non
 async def test_requests_share_a_connection_and_get_their_own_answers(serve: Any) -> None:
     async with serve(handle) as (address, server), open_connection_pool("test") as pool:
         answers: dict[str, str] = {}
+        assert pool.round_trip_s(address) is None
 
         async def ask(name: str) -> None:
             answers[name] = (await pool.request(address, metadata_of(name), timeout_s=TIMEOUT_S)).cluster_id
@@ -73,8 +74,11 @@ async def test_requests_share_a_connection_and_get_their_own_answers(serve: Any)
                 nursery.start_soon(ask, f"t{number}")
         assert answers == {f"t{number}": f"t{number}" for number in range(50)}
         assert server.statistics.accepted == 1
+        first_s = pool.round_trip_s(address)
         await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S, lane="fetch")
         assert server.statistics.accepted == 2
+        assert first_s is not None
+        assert 0 < (pool.round_trip_s(address) or 0) <= first_s < TIMEOUT_S
         assert await pool.features(address, timeout_s=TIMEOUT_S) == {"feature": (1, 2)}
 
 

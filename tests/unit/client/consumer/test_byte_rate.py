@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.client.consumer.byte_rate import BURST_S, CHUNK_S, ByteRate, FetchLimit
+from pipeline.client.consumer.byte_rate import BURST_S, CHUNK_S, LATE_AFTER_S, ByteRate, FetchLimit
 
 
 def run(limit: FetchLimit, size: int, begin: float, seconds: float) -> int:
@@ -60,3 +60,22 @@ def test_a_changed_rate_counts_at_once_also_for_what_is_not_paid_for() -> None:
     assert limit.opens_at == 0.0
     rate.change(1_000, 1000.5)
     assert limit.opens_at == 0.0
+
+
+@pytest.mark.parametrize(("answer", "expected"), [(10, 4), (1_000, 1), (600, 2)])
+def test_requests_under_way_ask_for_no_more_than_a_second_together(answer: int, expected: int) -> None:
+    total = ByteRate(1_000)
+    one, other = FetchLimit((ByteRate(None), total)), FetchLimit((ByteRate(1_000), total))
+    one.charge(answer, 0.0)
+    under_way = 0
+    while one.has_room(1000.0):
+        under_way += 1
+        (one, other)[under_way % 2].begin(under_way, 1000.0)
+    assert under_way == expected
+    assert not other.has_room(1000.0)
+    one.end(1)
+    other.end(1)
+    assert one.has_room(1000.0)
+    one.begin(1, 1000.0)
+    assert not one.has_room(999.9 + LATE_AFTER_S)
+    assert one.has_room(1000.0 + LATE_AFTER_S)

@@ -126,7 +126,12 @@ async def _promote(
         except PipelineError as error:  # what was promoted must be shown nevertheless
             failures[""] = f"the sources of the partitions are unknown: {error}"
         missing = await ask_sources(hub, sources, rows.values(), origins)
-    done = [_row_of(rows[topic], origins, missing) for topic in topics if topic in rows]
+        uncopied = await ask_uncopied(sources, origins)
+    done = [
+        _row_of(rows[topic], origins, missing) | {"uncopied": uncopied.get(topic, [])}
+        for topic in topics
+        if topic in rows
+    ]
     return done, list(failures.values())
 
 
@@ -176,6 +181,36 @@ async def ask_sources(
     return found
 
 
+async def ask_uncopied(
+    sources: Mapping[str, Sequence[HostPort]],
+    origins: Mapping[TopicPartition, "Assignment"],
+    *,
+    timeout_s: float = SOURCE_TIMEOUT_S,
+) -> dict[str, list[Row]]:
+    """Return by replica topic the partitions of its source topics that have no replica, and their records."""
+    from pipeline.mirror.failover.missing_records import find_uncopied
+
+    replicas = {(entry.source.cluster, entry.source.partition): each.topic for each, entry in origins.items()}
+    topics = {(name, partition.topic): topic for (name, partition), topic in replicas.items()}
+    known = {entry.source.cluster: entry.source.cluster_id for entry in origins.values()}
+    found: dict[str, list[Row]] = {}
+
+    async def ask(name: str) -> None:
+        copied = {partition for source, partition in replicas if source == name}
+        async with _opened(sources[name]) as source:
+            answers = await find_uncopied(source, copied, timeout_s=timeout_s)
+            if None not in (known[name], source.view.cluster_id) and known[name] != source.view.cluster_id:
+                return  # the rows of its replicas say so
+        for each, missing in answers.items():
+            row = {"source": name, "source_topic": each.topic, "source_partition": each.partition}
+            found.setdefault(topics[name, each.topic], []).append(row | {"missing": asdict(missing)})
+
+    async with trio.open_nursery() as nursery:
+        for name in {source for source, _ in replicas if source in sources}:
+            nursery.start_soon(ask, name)
+    return found
+
+
 @asynccontextmanager
 async def _opened(bootstrap: Sequence[HostPort]) -> AsyncIterator["Cluster"]:
     from pipeline.client.cluster.cluster import open_cluster
@@ -220,16 +255,15 @@ def _print_rows(rows: Sequence[Row], *, dry_run: bool) -> None:
     lines = [
         [
             f"{row['topic']}-{each['partition']}",
-            None if each["source"] is None else f"{each['source']}/{each['source_topic']}-{each['source_partition']}",
+            None if each["source"] is None else _source_partition(each),
             each["end"],
-            *(
-                UNKNOWN if each["missing"][name] is None else each["missing"][name]
-                for name in ("high_watermark", "offsets", "bytes", "seconds")
-            ),
+            *_numbers(each["missing"]),
         ]
         for row in rows
         for each in row["partitions"]
     ]
+    uncopied = [each for row in rows for each in row["uncopied"]]
+    lines += [["none", _source_partition(each), 0, *_numbers(each["missing"])] for each in uncopied]
     if lines:
         output.say(output.table(headings, lines))
     for row in rows:
@@ -241,9 +275,20 @@ def _print_rows(rows: Sequence[Row], *, dry_run: bool) -> None:
             output.say(f"{topic} is a replica; a promotion makes all its partitions writable{of_sources}")
         else:
             output.say(f"{topic} is promoted: producers may write to all its partitions{of_sources}")
-    reasons = [each["missing"]["reason"] for row in rows for each in row["partitions"]]
+    if uncopied:
+        output.say("none: the partition has no replica, and nothing of it was copied")
+    reasons = [each["missing"]["reason"] for row in rows for each in (*row["partitions"], *row["uncopied"])]
     for reason in dict.fromkeys(reason for reason in reasons if reason is not None):
         output.say(f"{UNKNOWN}: {output.printable(reason)}")
+
+
+def _source_partition(row: Row) -> str:
+    return f"{row['source']}/{row['source_topic']}-{row['source_partition']}"
+
+
+def _numbers(missing: Row) -> list[Any]:
+    names = ("high_watermark", "offsets", "bytes", "seconds")
+    return [UNKNOWN if missing[name] is None else missing[name] for name in names]
 
 
 def reverse(

@@ -3,7 +3,7 @@
 A number that the source does not give is unknown (None), and never 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import trio
@@ -83,6 +83,24 @@ async def find_missing(
             counted[each] = MissingRecords(high_watermark=counted[each].high_watermark, reason=reason)
         found[copy.entry.replica] = counted[each]
     return found
+
+
+async def find_uncopied(
+    source: Cluster, copied: Collection[TopicPartition], *, timeout_s: float
+) -> dict[TopicPartition, MissingRecords]:
+    """Return the records of partitions without a replica, of the same topics as the partitions that have one.
+
+    Nothing for a source that does not answer.
+    """
+    topics = {each.topic for each in copied}
+    try:
+        source.track(topics)
+        await source.refresh(timeout_s=timeout_s)
+    except PipelineError:
+        return {}
+    present = {topic.name: topic.partitions for topic in source.view.topics.values() if topic.name in topics}
+    every = [TopicPartition(topic, number) for topic, numbers in present.items() for number in sorted(numbers)]
+    return await _count(source, {each: 0 for each in every if each not in copied}, timeout_s)
 
 
 def _refusal_of(source: Cluster, entry: Assignment) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.cli.mirror.failover import ask_sources, read_table
+from pipeline.cli.mirror.failover import ask_sources, ask_uncopied, read_table
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
@@ -251,6 +251,24 @@ async def test_the_copy_of_a_topic_that_was_created_again_misses_an_unknown_numb
     assert missing[OTHER] == MissingRecords(high_watermark=1, offsets=0, bytes=0, seconds=0)
     assert missing[CLICKS].offsets is None
     assert "was deleted and created again in east" in (missing[CLICKS].reason or "")
+
+
+async def test_partitions_of_a_source_that_were_never_copied_are_shown(site: Site) -> None:
+    await make(site.east)
+    await publish(site.east, b"a")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"a")
+    await create_partitions(site.east, {"clicks": 3})
+    await site.east.refresh()
+    await publish(site.east, b"b", b"c", partition=2)
+    origins = await read_table(site.hub, ["clicks"])
+    found = (await ask_uncopied({"east": site.east.config.bootstrap}, origins))["clicks"]
+    assert [(each["source"], each["source_partition"], each["missing"]["offsets"]) for each in found] == [
+        ("east", 1, 0),
+        ("east", 2, 2),
+    ]
+    for addresses in (NOBODY.bootstrap, site.west.config.bootstrap):
+        assert await ask_uncopied({"east": addresses}, origins, timeout_s=0.5) == {}
 
 
 async def test_a_leader_that_has_not_seen_the_promotion_holds_it_up(

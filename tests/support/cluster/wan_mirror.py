@@ -224,7 +224,7 @@ class _Sample:
 
 
 def _copy(asked: Asked, offsets: int, directory: Path, near: Host, bootstraps: tuple[str, str]) -> list[_Sample]:
-    """Copy all, and return what the mirror said of itself meanwhile, from the first copied record on."""
+    """Copy all, and return what the mirror said of itself meanwhile, once it copies and all partitions are located."""
     config = directory / "mirror.toml"
     source, hub = bootstraps
     settings: dict[str, Any] = {
@@ -245,7 +245,7 @@ def _copy(asked: Asked, offsets: int, directory: Path, near: Host, bootstraps: t
             assert time.monotonic() < deadline, f"{samples[-1:]} of {offsets} records after {DEADLINE_S} s"
             mirror.check()
             sample = _sample(f"http://{near.address}:{MIRROR_PORT}", asked.partitions)
-            if sample.copied:
+            if samples or (sample.copied and sample.lag is not None):
                 samples.append(sample)
             time.sleep(POLL_S)
     return samples

@@ -15,6 +15,7 @@ from pipeline.mirror.copying import kept_offsets
 from pipeline.mirror.copying.append_queue import Piece
 from pipeline.mirror.copying.copies import SourceCopies
 from pipeline.mirror.copying.destination import ReplicaPlace
+from pipeline.mirror.copying.gap_policy import GapCrossing
 from pipeline.mirror.copying.high_watermarks import HighWatermarks
 from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.mirror.copying.progress import CopyProgress
@@ -84,6 +85,14 @@ def _remembering_epochs_alone(_add: Any) -> Any:
 def _entering_any_epoch(_enter: Any) -> Any:
     def broken(state: Any, leader_epoch: int) -> bool:
         state.leader_epoch = leader_epoch
+        return True
+
+    return broken
+
+
+def _confirming_unasked(_confirm: Any) -> Any:
+    async def broken(_crossing: GapCrossing, _copy: Any, _end: int) -> bool:
+        await trio.lowlevel.checkpoint()
         return True
 
     return broken
@@ -193,7 +202,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "remembers its position": _variant(
         "the position of a partition is the replica's log end offset, which is asked for after each failure",
         both(_NO_END, replacing(KeptOffsets, "locate", _remembering_its_position)),
-        first_seed=27,
+        first_seed=63,
     ),
     "appends without an expected end": _variant(
         "a batch is appended only to a log that ends where the mirror last saw it end",
@@ -210,9 +219,12 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         replacing(EpochJournal, "add", _remembering_epochs_alone),
         first_seed=1,
     ),
-    "does not ask where epochs end": _variant(
-        "a position is fetched in another leader epoch after the leader has confirmed it (KIP-320)",
-        replacing(fetcher, "enter_epoch", _entering_any_epoch),
+    "does not compare the replica's end": _variant(
+        "a position is fetched after its leader was found to have the replica's last records (KIP-320, decision 67)",
+        both(
+            replacing(fetcher, "enter_epoch", _entering_any_epoch),
+            replacing(GapCrossing, "confirm", _confirming_unasked),
+        ),
         first_seed=25,
     ),
     "appends retried batches again": _variant(
@@ -238,7 +250,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "checks no copier epochs": _variant(
         "once a copier has claimed a replica, no batch of an older copier is appended",
         both(replacing(copied_batches, "check_copier", giving(None)), replacing(produce, "check_copier", giving(None))),
-        first_seed=23,
+        first_seed=81,
     ),
     "overwrites the assignment": _variant(
         "a leader of a group that lost its session does not publish over the assignment of its successor",
@@ -254,7 +266,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "does the duties of a source at once": _variant(
         "duties begin when the member that had them before cannot do them any more",
         replacing(MirrorGroup, "has_duties_of", _having_duties_at_once),
-        first_seed=8,
+        first_seed=20,
     ),
     "takes a recreated topic for the old one": _variant(
         "a topic that was created again is copied into partitions of its own",

@@ -18,14 +18,16 @@ A. All answers of BEHIND on their way together hold no more than `max_bytes`, or
    For the others, which have a share of their own so that a backlog does not hold them up, only the bytes that were
    fetched and not taken count: their answers are small.
 B. Partitions of one pace take turns: the one whose records came least recently is the first of its next request, and
-   gets a whole batch (KIP-74).
+   gets a whole batch (KIP-74). Partitions of a backlog whose limit has no room keep their places, and brokers whose
+   requests share a limit take turns (`byte_rate.py`). So a partition with a limit below a few batches is not held up
+   by others for ever.
 """
 
 import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
@@ -54,7 +56,7 @@ IDLE_RESTING_PER_MS = 50
 """Idle partitions for which their next request leaves 1 ms later: one of 10,000 takes some 20 ms of CPU, and 100 ms if
 the broker does not remember them."""
 ROOM_POLL_MS = 50
-"""Interval at which a partition with a backlog looks whether other requests of its limit have ended."""
+"""Interval at which a backlog looks whether other requests of its limit have ended."""
 LEAST_SHARE_BYTES = 1024 * 1024
 """Least bytes of a partition in an answer that has room for them: batches are seldom larger."""
 
@@ -108,6 +110,8 @@ class FetchQueue:
     """Partitions of one broker that may be fetched, and its requests under way."""
 
     config: ConsumerConfig
+    asker: Hashable = None
+    """Name of the requests at limits that they share with those of other queues."""
     failures: int = 0
     """Failed requests in a row."""
     is_far: bool = False
@@ -145,11 +149,16 @@ class FetchQueue:
             found += taken
         return found
 
-    def begin(self, now_ms: int) -> PlannedFetch | None:
+    def begin(self, now_ms: int, limit_of: LimitOf = unlimited) -> PlannedFetch | None:
         """Return the next request to send, None if none may leave now. Its partitions wait no longer."""
         for pace in Pace:
-            if self._waiting[pace] and self._has_room(pace, now_ms):
-                planned = self._plan(pace, now_ms)
+            if not self._waiting[pace] or not self._has_room(pace, now_ms):
+                continue
+            waiting = list(self._waiting[pace].values())
+            if pace is Pace.BEHIND:
+                waiting = self._with_room(waiting, limit_of, now_ms)
+            if waiting:
+                planned = self._plan(pace, waiting, now_ms)
                 for state in planned.states:
                     del self._waiting[pace][state.topic_partition]
                 self._under_way[planned.lane] = planned
@@ -170,7 +179,11 @@ class FetchQueue:
     def wakes_at_ms(self, now_ms: int) -> float:
         """Return the time at which a request may leave that may not now; infinite if none does by time alone."""
         is_resting = self._waiting[Pace.IDLE] and self._idle_from_ms > now_ms
-        return self._idle_from_ms if is_resting else math.inf
+        has_no_room = self._waiting[Pace.BEHIND] and self._has_room(Pace.BEHIND, now_ms)  # in its limits, then
+        return min(
+            self._idle_from_ms if is_resting else math.inf,
+            now_ms + ROOM_POLL_MS if has_no_room else math.inf,
+        )
 
     def _max_requests(self) -> int:
         """Return the number of requests that share a backlog."""
@@ -191,8 +204,19 @@ class FetchQueue:
             return False
         return under_way < LIVE_REQUESTS if pace is Pace.LIVE else not under_way and self._idle_from_ms <= now_ms
 
-    def _plan(self, pace: Pace, now_ms: int) -> PlannedFetch:
-        waiting = list(self._waiting[pace].values())
+    def _with_room(self, states: Sequence[FetchState], limit_of: LimitOf, now_ms: int) -> list[FetchState]:
+        """Return the partitions of a backlog whose limits let another request leave."""
+        rooms: dict[int, bool] = {}
+        found = []
+        for state in states:
+            limit = limit_of(state.topic_partition)
+            if limit is not None and id(limit) not in rooms:
+                rooms[id(limit)] = limit.has_room(self.asker, now_ms / 1000)
+            if limit is None or rooms[id(limit)]:
+                found.append(state)
+        return found
+
+    def _plan(self, pace: Pace, waiting: list[FetchState], now_ms: int) -> PlannedFetch:
         most_bytes, max_wait_ms = self.config.max_bytes, self.config.max_wait_ms
         max_bytes = max(most_bytes // self._max_requests(), min(most_bytes, LEAST_SHARE_BYTES))
         if pace is Pace.BEHIND:
@@ -218,13 +242,10 @@ class FetchQueue:
         )
 
 
-def opens_at_ms(limit_of: LimitOf, state: FetchState, now_ms: int) -> float:
-    """Return the time from which on a partition may be requested, or at which to look again."""
+def opens_at_ms(limit_of: LimitOf, state: FetchState) -> float:
+    """Return the time from which on a partition may be requested."""
     limit = limit_of(state.topic_partition)
-    if limit is None:
-        return state.not_before_ms
-    is_full = state.is_behind and not limit.has_room(now_ms / 1000)
-    return max(state.not_before_ms, _whole_ms(limit.opens_at), now_ms + ROOM_POLL_MS if is_full else 0)
+    return state.not_before_ms if limit is None else max(state.not_before_ms, _whole_ms(limit.opens_at))
 
 
 def _whole_ms(time_s: float) -> float:
@@ -234,15 +255,15 @@ def _whole_ms(time_s: float) -> float:
 
 def is_held(limit_of: LimitOf, now_ms: int, state: FetchState) -> bool:
     """Return True if a partition may not be requested yet."""
-    return opens_at_ms(limit_of, state, now_ms) > now_ms
+    return opens_at_ms(limit_of, state) > now_ms
 
 
 class HeldPartitions:
-    """Partitions that may not be requested before a time."""
+    """Partitions that may not be requested before a time, in the order of their turns (invariant B)."""
 
     def __init__(self, limit_of: LimitOf) -> None:
         self._limit_of = limit_of
-        self._heap: list[tuple[float, int, FetchState]] = []
+        self._heap: list[tuple[float, int, int, FetchState]] = []
         self._numbers = itertools.count()
 
     @property
@@ -250,16 +271,17 @@ class HeldPartitions:
         """Time of the first of them; infinite if there are none."""
         return self._heap[0][0] if self._heap else math.inf
 
-    def add(self, states: Iterable[FetchState], now_ms: int) -> None:
+    def add(self, states: Iterable[FetchState]) -> None:
         """Hold partitions until their back-off and their limit have passed."""
         for state in states:
-            heapq.heappush(self._heap, (opens_at_ms(self._limit_of, state, now_ms), next(self._numbers), state))
+            opens_at = opens_at_ms(self._limit_of, state)
+            heapq.heappush(self._heap, (opens_at, state.moved_at_ms, next(self._numbers), state))
 
     def take(self, now_ms: float) -> list[FetchState]:
         """Return the partitions whose time has come, which are held no longer."""
         found = []
         while self._heap and self._heap[0][0] <= now_ms:
-            found.append(heapq.heappop(self._heap)[2])
+            found.append(heapq.heappop(self._heap)[-1])
         return found
 
 
@@ -279,16 +301,16 @@ def begin_next(queue: FetchQueue, held: HeldPartitions | None, limit_of: LimitOf
     caller ends the request in `FetchQueue.end` and `end_limits`.
     """
     if held is not None:
-        held.add(queue.take_all(partial(is_held, limit_of, now_ms)), now_ms)
-    planned = queue.begin(now_ms)
+        held.add(queue.take_all(partial(is_held, limit_of, now_ms)))
+    planned = queue.begin(now_ms, unlimited if held is None else limit_of)
     if planned is not None:
         for state in planned.states:
             state.request = planned
-        _begin_limits(planned, limit_of, now_ms)
+        _begin_limits(planned, limit_of, queue.asker, now_ms)
     return planned
 
 
-def _begin_limits(planned: PlannedFetch, limit_of: LimitOf, now_ms: int) -> None:
+def _begin_limits(planned: PlannedFetch, limit_of: LimitOf, asker: Hashable, now_ms: int) -> None:
     """Have a request count as under way in the limits of its partitions, until `end_limits`.
 
     Requests of partitions without a backlog do not count: they wait at the broker for long, and bring little.
@@ -296,7 +318,7 @@ def _begin_limits(planned: PlannedFetch, limit_of: LimitOf, now_ms: int) -> None
     if planned.is_backlog:
         found = {id(limit): limit for state in planned.states if (limit := limit_of(state.topic_partition)) is not None}
         for limit in found.values():
-            limit.begin(id(planned), now_ms / 1000)
+            limit.begin(id(planned), asker, now_ms / 1000)
         planned.limits.extend(found.values())
 
 

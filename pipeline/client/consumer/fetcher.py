@@ -249,7 +249,7 @@ class Fetcher:
                 self._park(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, reason))
                 self._cluster.refresh_soon()  # or the metadata are older than the offsets
             elif is_held(self._limit_of, now, state):
-                self._held.add([state], now)
+                self._held.add([state])
             elif enter_epoch(state, view.leader_epoch_of(state.topic_partition)):
                 self._is_limited = self._is_limited or self._limit_of(state.topic_partition) is not None
                 self._queue_of(leader).add(state, now)
@@ -261,7 +261,7 @@ class Fetcher:
 
     def _queue_of(self, leader: BrokerId) -> FetchQueue:
         if leader not in self._queues:
-            self._queues[leader] = FetchQueue(self._config)
+            self._queues[leader] = FetchQueue(self._config, (id(self), leader))
         return self._queues[leader]
 
     def _place_again(self, *states: FetchState) -> None:

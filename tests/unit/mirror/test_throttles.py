@@ -104,6 +104,16 @@ async def test_a_total_holds_for_topics_without_flows(site: Site) -> None:
         await until(lambda: flow_status(service, "east")["lag"] == 0)
 
 
+async def test_partitions_take_turns_at_a_total_of_a_few_batches(site: Site) -> None:
+    topics = ["a", "b", "c"]
+    for topic in topics:
+        await make(site.east, topic)
+        await fill(site.east, topic, 200 * BATCH)
+    bound: dict[str, Any] = {"throttle.bytes.per.second": 2 * BATCH}
+    async with site.mirroring(flows=[flow(topic, topic) for topic in topics], **bound):
+        await until(lambda: all(copied(site, topic) > 4 * BATCH for topic in topics))
+
+
 async def test_very_many_requests_at_once_make_no_burst(site: Site) -> None:
     rate, partitions = 40_000, 60
     await make(site.east, "bulk", partitions=partitions)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.client.consumer.byte_rate import BURST_S, CHUNK_S, LATE_AFTER_S, ByteRate, FetchLimit
+from pipeline.client.consumer.byte_rate import BURST_S, CHUNK_S, LATE_AFTER_S, WAITED_FOR_S, ByteRate, FetchLimit
 
 
 def run(limit: FetchLimit, size: int, begin: float, seconds: float) -> int:
@@ -68,14 +68,39 @@ def test_requests_under_way_ask_for_no_more_than_a_second_together(answer: int, 
     one, other = FetchLimit((ByteRate(None), total)), FetchLimit((ByteRate(1_000), total))
     one.charge(answer, 0.0)
     under_way = 0
-    while one.has_room(1000.0):
+    while one.has_room("a", 1000.0):
         under_way += 1
-        (one, other)[under_way % 2].begin(under_way, 1000.0)
+        (one, other)[under_way % 2].begin(under_way, "a", 1000.0)
     assert under_way == expected
-    assert not other.has_room(1000.0)
+    assert not other.has_room("a", 1000.0)
     one.end(1)
     other.end(1)
-    assert one.has_room(1000.0)
-    one.begin(1, 1000.0)
-    assert not one.has_room(999.9 + LATE_AFTER_S)
-    assert one.has_room(1000.0 + LATE_AFTER_S)
+    assert one.has_room("a", 1000.0)
+    one.begin(1, "a", 1000.0)
+    assert not one.has_room("a", 999.9 + LATE_AFTER_S)
+    assert one.has_room("a", 1000.0 + LATE_AFTER_S)
+
+
+def test_askers_without_room_take_turns() -> None:
+    rate = ByteRate(1_000)
+    rate.begin(1, 1_000, "a", 1000.0)
+    assert not rate.has_room("b", 1000.0)
+    assert not rate.has_room("c", 1000.01)
+    rate.end(1)
+    assert not rate.has_room("a", 1000.02)
+    assert not rate.has_room("c", 1000.03)
+    assert rate.has_room("b", 1000.04)
+    rate.begin(2, 1_000, "b", 1000.04)
+    rate.end(2)
+    assert not rate.has_room("a", 1000.05)
+    assert rate.has_room("c", 1000.06)
+
+
+def test_an_asker_that_asks_no_more_is_not_waited_for_long() -> None:
+    rate = ByteRate(1_000)
+    rate.begin(1, 1_000, "a", 1000.0)
+    assert not rate.has_room("gone", 1000.0)
+    rate.charge(3_500, 1000.0)
+    rate.end(1)
+    assert not rate.has_room("a", 1003.0)  # all wait until then for the bytes that are not paid for
+    assert rate.has_room("a", 1003.01 + WAITED_FOR_S)

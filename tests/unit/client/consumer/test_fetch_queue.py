@@ -16,6 +16,8 @@ from pipeline.client.consumer.fetch_queue import (
     HeldPartitions,
     Pace,
     PlannedFetch,
+    begin_next,
+    end_limits,
     in_turn,
     is_held,
 )
@@ -194,7 +196,42 @@ def test_whoever_waits_for_a_limit_wakes_once() -> None:
     limit.charge(12_345, 0.0)
     state = state_of(0, Pace.LIVE)
     held = HeldPartitions(lambda _: limit)
-    held.add([state], 0)
+    held.add([state])
     wakes_at_ms = round(held.first_at_ms)
     assert held.take(wakes_at_ms) == [state]
     assert not is_held(lambda _: limit, wakes_at_ms, state)
+
+
+@pytest.mark.parametrize("takes_ms", [5, 60, 2_000])
+@pytest.mark.parametrize("batch", [50, 400, 5_000])
+def test_partitions_that_share_a_limit_below_a_few_batches_take_turns(takes_ms: int, batch: int) -> None:
+    """Partitions 0 to 5 of a broker, and 6 of another one."""
+    limit = FetchLimit([ByteRate(1_000)])
+    limit_of, held = lambda _: limit, HeldPartitions(lambda _: limit)
+    queues = {broker: FetchQueue(SETTINGS, broker) for broker in (1, 2)}
+    taken = dict.fromkeys(range(7), 0)
+    unplaced = [state_of(number, Pace.BEHIND) for number in taken]
+    under_way: list[tuple[int, FetchQueue, PlannedFetch]] = []
+    for now_ms in range(0, 150_000, 5):
+        unplaced += held.take(now_ms)
+        for ends_ms, queue, planned in list(under_way):
+            if ends_ms <= now_ms:
+                under_way.remove((ends_ms, queue, planned))
+                for state in planned.states:
+                    limit.charge(batch, now_ms / 1000)
+                    taken[state.topic_partition.partition] += 1
+                    state.moved_at_ms = now_ms
+                end_limits(planned)
+                queue.end(planned, now_ms)
+                unplaced += in_turn(planned.states)
+        for state in unplaced:
+            if is_held(limit_of, now_ms, state):
+                held.add([state])
+            else:
+                queues[1 if state.topic_partition.partition < 6 else 2].add(state, now_ms)
+        unplaced = []
+        for queue in queues.values():
+            while (begun := begin_next(queue, held, limit_of, now_ms)) is not None:
+                under_way.append((now_ms + takes_ms, queue, begun))
+    assert min(taken.values()) >= max(taken.values()) // 2 > 0
+    assert sum(taken.values()) * batch >= 140_000 or takes_ms == 2_000

@@ -48,7 +48,8 @@ class BatchHeaders:
     async def header_at(self, partition: TopicPartition, offset: int, *, timeout_s: float) -> BatchHeader | None:
         """Return the header of the batch that covers an offset; None if there is none, or it cannot be read.
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE outside of the log), NetworkError and DeadlineExceededError.
+        Raises KafkaError (OFFSET_OUT_OF_RANGE outside of the log, OFFSET_NOT_AVAILABLE beyond its high watermark),
+        NetworkError and DeadlineExceededError.
         """
         await self._cluster.topic(partition.topic, timeout_s=timeout_s)
         leader = self._cluster.view.leader_of(partition)
@@ -103,12 +104,20 @@ class BatchHeaders:
                 if code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                     self._cluster.refresh_soon()
                 question.error = KafkaError(code, str(question.partition))
+            elif answer is not None and not records and 0 <= answer.high_watermark <= question.offset:
+                question.error = not_available(question.partition, question.offset, answer.high_watermark)
             elif not records and not question.is_alone:
                 question.is_alone = True
                 continue
             elif isinstance(records, memoryview):
                 question.header = _header_covering(records, question.offset)
             question.is_answered = True
+
+
+def not_available(partition: TopicPartition, offset: int, high_watermark: int) -> KafkaError:
+    """Return the error of a leader that may have a batch at an offset, and shows it once it is committed."""
+    reason = f"{partition}: the batch at offset {offset} is beyond the high watermark, {high_watermark}"
+    return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, reason)
 
 
 def _header_covering(records: memoryview, offset: int) -> BatchHeader | None:

@@ -11,6 +11,7 @@ from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, PipelineError
+from pipeline.mirror.copying.batch_headers import not_available
 from pipeline.mirror.journals.epochs import EpochEntries, end_of_entry, newest_up_to
 from pipeline.model import TopicPartition
 from pipeline.records.batch import DELETE_HORIZON, BatchHeader, read_header
@@ -150,6 +151,9 @@ async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int, ti
                     header = read_header(polled[0].data)
                     batch = _Batch(header, polled[0].data[: header.size_bytes])
                     return batch if header.base_offset <= offset else None
-                if consumer.high_watermark(partition) is not None:  # answered, and there is nothing
+                high_watermark = consumer.high_watermark(partition)
+                if high_watermark is not None and high_watermark <= offset:
+                    raise not_available(partition, offset, high_watermark)
+                if high_watermark is not None:  # answered, and there is nothing
                     return None
     raise DeadlineExceededError(f"{partition}: the batch at offset {offset} was not fetched within {timeout_s:.0f} s")

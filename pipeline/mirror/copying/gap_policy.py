@@ -141,7 +141,8 @@ class GapCrossing:
         """Return False if the source has another batch than the replica's last one, by the headers alone.
 
         None if the source ends before it. True also if the source has no batch there any more, or if other batches are
-        known. Raises KafkaError, NetworkError and DeadlineExceededError.
+        known. Raises KafkaError (also while the leader does not show the batch yet), NetworkError and
+        DeadlineExceededError.
         """
         if end == 0 or self._continues_at(copy, end) != end or self.is_accepted(copy, end):
             return True

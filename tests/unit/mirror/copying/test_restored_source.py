@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.client.admin.resource_configs import ConfigResource, alter_configs
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.copying.resume import ResumeRequest
 from pipeline.mirror.service import MirrorService
+from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.protocol.messages.fetch import FetchRequest
 from pipeline.protocol.messages.list_offsets import ListOffsetsRequest
 from tests.support.brokers import serving_cluster
-from tests.support.mirrors import CLICKS, make, mirroring_of, publish, read, until, until_copied, until_said
+from tests.support.mirrors import CLICKS, DEADLINE_S, make, mirroring_of, publish, read, until, until_copied, until_said
 from tests.support.restorable import Restorable, restorable
 
 SHARED = [b"a0", b"a1", b"a2"]
@@ -50,6 +52,11 @@ async def copy_lost(east: Restorable, hub: Cluster) -> None:
         await publish(live, *LOST)
         async with mirroring(east, hub):
             await until_copied(hub, CLICKS, *SHARED, *LOST)
+
+
+async def configure(live: Cluster, **settings: str) -> None:
+    changes = {name.replace("_", "."): value for name, value in settings.items()}
+    await alter_configs(live, {ConfigResource(ResourceType.TOPIC, "clicks"): changes}, timeout_s=DEADLINE_S)
 
 
 async def test_records_of_a_source_that_was_restored_while_no_mirror_ran_are_a_gap(
@@ -108,3 +115,20 @@ async def test_a_source_that_is_restarted_is_compared_and_copied_on(east: Restor
                 assert (copy.is_confirmed, copy.losses) == (True, number)
             await until(lambda: copy.losses == number + 1)  # noqa: B023
         assert not list(service.gaps.ledger)
+
+
+async def test_a_source_that_does_not_show_its_end_yet_is_not_taken_for_the_same(
+    east: Restorable, hub: Cluster
+) -> None:
+    """Its records are there, and beyond its high watermark."""
+    await copy_lost(east, hub)
+    east.restore()
+    async with east.running() as live:
+        await configure(live, visibility="flushed", flush_ms=str(2**62))
+        await publish(live, *NEW)
+        async with mirroring(east, hub) as service:
+            states = service.sources["east"].copies.states
+            await until(lambda: any(copy.position is not None or copy.error for copy in states.values()))
+            await configure(live, visibility="appended", flush_ms="1")
+            await until_said(service, DIFFERENT)
+            assert await read(hub, CLICKS) == list(enumerate(SHARED + LOST))

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from pipeline.errors import PipelineError
-from pipeline.mirror.journals.record_document import RecordDocument
+from pipeline.mirror.journals.record_document import MAX_TIME_MS, RecordDocument
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.model import MAX_INT64, TopicPartition
 
@@ -28,8 +28,6 @@ MAX_TEXT = 1024
 MAX_PARTITION = 2**31 - 1
 UNKNOWN_LAST = MAX_INT64 - 1
 """Last offset of a gap whose end is not known; null in records and documents."""
-MAX_TIME_MS = 253_402_300_799_999
-"""The end of the year 9999."""
 
 
 class GapRecordError(PipelineError):

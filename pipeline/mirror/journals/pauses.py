@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import PipelineError
+from pipeline.mirror.journals.record_document import MAX_TIME_MS, RecordDocument
 from pipeline.model import TopicPartition
 from pipeline.provenance import MAX_NAME_LENGTH, MAX_PARTITIONS
 
 PAUSES_TOPIC = "_mirror_pauses"
 RECORD_VERSION = 1
-MAX_RECORD_BYTES = 16 * 1024
 MAX_PAUSES = 100_000
 """Bound of the pauses of a hub."""
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
@@ -114,13 +114,9 @@ class Pauses:
         if value is None:
             self._by_scope.pop(scope, None)
             return
-        try:
-            document = json.loads(value) if len(value) <= MAX_RECORD_BYTES else None
-        except (ValueError, RecursionError):
-            document = None
-        time_ms = document.get("time_ms") if isinstance(document, dict) else None
-        if not isinstance(document, dict) or type(time_ms) is not int or document.get("version") != RECORD_VERSION:
-            raise PauseRecordError(f"the value is no pause of version {RECORD_VERSION}")
+        document = RecordDocument(value, PauseRecordError)
+        document.version(newest=RECORD_VERSION)
+        time_ms = document.number("time_ms", MAX_TIME_MS)
         if scope not in self._by_scope and len(self._by_scope) >= MAX_PAUSES:
             raise PauseRecordError(f"there are {MAX_PAUSES} pauses already")
         self._by_scope[scope] = Pause(scope=scope, time_ms=time_ms)

@@ -8,6 +8,9 @@ from pipeline.errors import PipelineError
 MAX_RECORD_BYTES = 16 * 1024
 """Bound of a record's value: names at their longest take less than 2 KiB, the rest is for fields of later versions."""
 
+MAX_TIME_MS = 253_402_300_799_999
+"""End of the year 9999: commands show no later times."""
+
 
 class RecordDocument:
     """The JSON object in a record's value. Each method raises `error` for a field that is not what it returns."""

@@ -243,6 +243,8 @@ def test_records_of_pauses() -> None:
         (b"flow/f", b"no JSON"),
         (b"flow/f", b'{"version":2,"time_ms":1}'),
         (b"flow/f", b'{"version":1,"time_ms":true}'),
+        (b"flow/f", b'{"version":1,"time_ms":253402300800000}'),  # commands could show no such time
+        (b"flow/f", b'{"version":1,"time_ms":-1}'),
     ):
         with pytest.raises(PauseRecordError):
             pauses.apply(key, value)

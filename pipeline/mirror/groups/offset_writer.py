@@ -4,7 +4,8 @@
 D. A commit is sent only after this order: the group had no members at the hub, its offsets there were fetched, and the
    journal was read and holds the mark of the commit. So a mirror killed at any moment recognises its own commits, and
    only a group that joins, commits and leaves within these few requests can be overwritten. The hub's coordinator
-   refuses the commit while the group has members.
+   refuses the commit while the group has members. No commit is sent more than OUTDATED_AFTER_S after the first of the
+   requests: a process that was stopped in between finds groups and promoted topics in another state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,8 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 MAX_COMMITS_AT_ONCE = 16
 MAX_ERRORS = 5
+OUTDATED_AFTER_S = 10.0
+"""Age of a comparison with the hub after which it decides nothing any more. It takes less than a second."""
 MEMBERLESS = frozenset({EMPTY, DEAD, ""})
 _HAS_MEMBERS = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
 
@@ -122,6 +125,7 @@ class GroupOffsetWriter:
 
         Raises PipelineError if no broker of the hub answers. Other errors are noted.
         """
+        begun_at = trio.current_time()
         topics = {each.topic for offsets in wanted.values() for each in offsets}
         promoted = await promotions_of(self._destination, topics, timeout_s=self._timeout_s)
         copied = {
@@ -135,7 +139,7 @@ class GroupOffsetWriter:
 
         async def write_share(coordinator: BrokerId, share: Mapping[str, SourceOffsets]) -> None:
             try:
-                await self._write_share(coordinator, share, states, current)
+                await self._write_share(coordinator, share, states, current, begun_at)
             except PipelineError as error:
                 self._fail(coordinator, share, error, current)
 
@@ -185,6 +189,7 @@ class GroupOffsetWriter:
         share: Mapping[str, SourceOffsets],
         states: Mapping[str, CopiedGroup],
         current: GroupRound,
+        begun_at: float,
     ) -> None:
         """Write groups of one coordinator, in the order of invariant D. Raises PipelineError."""
         described = await describe_states(self._destination, coordinator, list(share), timeout_s=self._timeout_s)
@@ -204,7 +209,7 @@ class GroupOffsetWriter:
         await self._journal.append([record for _, records in plans.values() for record in records])
         async with trio.open_nursery() as nursery:
             for group, (plan, _) in plans.items():
-                nursery.start_soon(self._commit, coordinator, group, plan, states[group], current)
+                nursery.start_soon(self._commit, coordinator, group, plan, states[group], current, begun_at)
 
     async def _fetch(
         self, coordinator: BrokerId, wanted: Mapping[str, Sequence[TopicPartition]], current: GroupRound
@@ -259,13 +264,23 @@ class GroupOffsetWriter:
         return plans
 
     async def _commit(
-        self, coordinator: BrokerId, group: str, plan: GroupPlan, state: CopiedGroup, current: GroupRound
+        self,
+        coordinator: BrokerId,
+        group: str,
+        plan: GroupPlan,
+        state: CopiedGroup,
+        current: GroupRound,
+        begun_at: float,
     ) -> None:
-        """Commit what the plan says, and conclude the group's round."""
+        """Commit what the plan, which began at `begun_at`, says, and conclude the group's round."""
         is_done = not plan.waiting
         for part in commits_of(plan.writes):
             try:
                 async with self._committing:
+                    if trio.current_time() - begun_at > OUTDATED_AFTER_S:  # invariant D
+                        current.note(f"groups were compared with the hub more than {OUTDATED_AFTER_S:g} s ago")
+                        is_done = False
+                        break
                     codes = await commit_without_member(
                         self._destination, coordinator, group, part, timeout_s=self._timeout_s
                     )

@@ -10,7 +10,7 @@ from pipeline.client.admin.many_groups import find_live_brokers
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import ConfigurationError, NetworkError
-from pipeline.mirror.groups import offset_copier
+from pipeline.mirror.groups import offset_copier, offset_writer
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
 from pipeline.mirror.groups.offset_writer import GroupOffsetWriter
 from pipeline.model import BrokerId, TopicPartition
@@ -310,3 +310,25 @@ async def test_marks_of_a_group_that_is_gone_from_both_clusters_are_removed(
         await until(lambda: set(journals[-1].groups_of("east")) == {"g", "stays"})
         await delete_group(site.hub, "g")
         await until(lambda: journals[-1].groups_of("east") == ["stays"])
+
+
+async def test_a_mirror_that_was_stopped_before_its_commit_overwrites_no_group_that_moved_meanwhile(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, moved_at = GroupOffsetJournal.append, 0.0
+
+    async def append_and_stop(journal: GroupOffsetJournal, records: Any) -> None:
+        nonlocal moved_at
+        await append(journal, records)
+        if records and not moved_at:
+            await commit(site.hub, "g", 3)
+            moved_at = trio.current_time()
+            await until(lambda: trio.current_time() > moved_at + 0.2)
+
+    monkeypatch.setattr(GroupOffsetJournal, "append", append_and_stop)
+    monkeypatch.setattr(offset_writer, "OUTDATED_AFTER_S", 0.2)
+    await fill(site)
+    await commit(site.east, "g", 1)
+    async with site.mirroring(**COPYING) as service:
+        await until_left_alone(service, MOVED_ON)
+        assert await committed_offsets(site.hub, "g") == {0: 3}

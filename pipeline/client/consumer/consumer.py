@@ -118,6 +118,11 @@ class Consumer:
         """Return the high watermark of the last response, None before it. Raises as `position`."""
         return self._fetcher.states[topic_partition].high_watermark
 
+    def is_answered(self, topic_partition: TopicPartition) -> bool:
+        """True if a leader has answered for the partition since it was assigned or sought; False if it is neither."""
+        state = self._fetcher.states.get(topic_partition)
+        return state is not None and state.high_watermark is not None
+
     async def poll_batches(self, timeout_s: float = POLL_TIMEOUT_S) -> list[FetchedBatches]:
         """Return all fetched batches, as soon as there are any; an empty list after `timeout_s`.
 

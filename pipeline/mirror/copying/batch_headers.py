@@ -20,6 +20,11 @@ from pipeline.protocol.messages.fetch import FetchResponse
 from pipeline.records.batch import BatchHeader, read_header
 
 MAX_PARTITIONS = 200
+MAX_ALONE = 16
+"""Requests of one partition that are under way at a leader."""
+MAX_EMPTY_ANSWERS = 5
+"""Answers without records, below the high watermark, after which there is none. A broker whose disk is slow may send
+some: it waits for its disk a second each."""
 MAX_PARTITION_BYTES = 1024
 """Bytes of a partition in a request of many. A broker that sends no parts of batches answers larger ones alone."""
 LANE = "batch headers"
@@ -27,14 +32,19 @@ LANE = "batch headers"
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A batch to find. `is_alone` if its request must have no other partition."""
+    """A batch to find."""
 
     partition: TopicPartition
     offset: int
-    is_alone: bool = False
+    empty_answers: int = 0
     is_answered: bool = False
     header: BatchHeader | None = None
     error: PipelineError | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """True if its request must have no other partition."""
+        return self.empty_answers > 0
 
 
 class BatchHeaders:
@@ -71,17 +81,27 @@ class BatchHeaders:
         return question.header
 
     async def _ask(self, leader: BrokerId, waiting: deque[_Question], timeout_s: float) -> None:
-        """Answer the questions that wait, as many as one request takes; those that need a request alone wait again."""
-        asked = [waiting.popleft()]
-        while waiting and not asked[0].is_alone and not waiting[0].is_alone and len(asked) < MAX_PARTITIONS:
+        """Answer the questions that wait, as many as one request takes, or some that need requests alone.
+
+        Those that are not answered wait again.
+        """
+        is_alone = waiting[0].is_alone
+        asked: list[_Question] = []
+        while waiting and waiting[0].is_alone == is_alone and len(asked) < (MAX_ALONE if is_alone else MAX_PARTITIONS):
             asked.append(waiting.popleft())
+        try:
+            async with trio.open_nursery() as nursery:
+                for together in [[question] for question in asked] if is_alone else [asked]:
+                    nursery.start_soon(self._ask_once, leader, together, timeout_s)
+        finally:
+            waiting.extend(question for question in asked if not question.is_answered)
+
+    async def _ask_once(self, leader: BrokerId, asked: Sequence[_Question], timeout_s: float) -> None:
         try:
             await self._exchange(leader, asked, timeout_s)
         except PipelineError as error:
             for question in asked:
                 question.error, question.is_answered = error, True
-        finally:
-            waiting.extend(question for question in asked if not question.is_answered)
 
     async def _exchange(self, leader: BrokerId, asked: Sequence[_Question], timeout_s: float) -> None:
         view = self._cluster.view
@@ -106,8 +126,8 @@ class BatchHeaders:
                 question.error = KafkaError(code, str(question.partition))
             elif answer is not None and not records and 0 <= answer.high_watermark <= question.offset:
                 question.error = not_available(question.partition, question.offset, answer.high_watermark)
-            elif not records and not question.is_alone:
-                question.is_alone = True
+            elif not records and question.empty_answers < MAX_EMPTY_ANSWERS:
+                question.empty_answers += 1
                 continue
             elif isinstance(records, memoryview):
                 question.header = _header_covering(records, question.offset)

@@ -35,6 +35,7 @@ from pipeline.client.consumer.fetcher import FETCH_LANE
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.append_queue import AppendQueue, Piece, PlannedAppend
+from pipeline.mirror.copying.batch_headers import LANE as HEADERS_LANE
 from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
 from pipeline.mirror.copying.destination import Appended, Destination, is_fenced
 from pipeline.mirror.copying.gap_policy import GapCrossing
@@ -137,13 +138,16 @@ class SourceCopier:
     def _doubt(self, consumer: Consumer, nursery: trio.Nursery, address: HostPort, lane: str) -> None:
         """Have partitions whose leader was away compared with the source: it may have been restored to an older copy.
 
-        Called before anything is fetched from that leader again. What was fetched before is void.
+        Called before anything is fetched from that leader again. What was fetched before is void. Partitions of which
+        nothing was fetched since their comparison may have no other connection than that of the comparison.
         """
-        if not lane.startswith(FETCH_LANE):
+        if not lane.startswith(FETCH_LANE) and lane != HEADERS_LANE:
             return
         view = self._source.view
         leaders = {broker for broker, endpoint in view.brokers.items() if endpoint.address == address}
         for copy in self.copies.states.values():
+            if lane == HEADERS_LANE and consumer.is_answered(copy.source):
+                continue
             if view.leader_of(copy.source) in leaders and not copy.is_rejected:
                 copy.is_confirmed = False
                 copy.losses += 1

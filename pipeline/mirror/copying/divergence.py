@@ -19,6 +19,9 @@ from pipeline.records.batch_sums import frame_of
 from pipeline.records.contents import hash_of_contents
 
 POLL_S = 0.2
+MAX_COMPARED = 20
+"""Replicas whose last batches are fetched at a time to compare them with those of one source or broker of it: each
+takes two connections."""
 
 
 class FallenEpochsError(PipelineError):

@@ -21,17 +21,19 @@ from pipeline.mirror.config import GapPolicy
 from pipeline.mirror.copying.batch_headers import BatchHeaders
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Destination
-from pipeline.mirror.copying.divergence import FallenEpochsError, is_same, shared_end
+from pipeline.mirror.copying.divergence import MAX_COMPARED, FallenEpochsError, LastBatches, is_same, shared_end
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epoch_journal import EpochJournal
 from pipeline.mirror.journals.epochs import added_entries, entries_before, source_epochs
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import Gap, GapReason, gap_of
 from pipeline.mirror.topics.flows import SourceFlows
-from pipeline.model import Clock, TopicPartition
+from pipeline.model import BrokerId, Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
+MAX_CROSSING = 200
+"""Partitions of one broker of the source that are asked for at a time."""
 logger = structlog.get_logger()
 
 
@@ -79,11 +81,26 @@ class GapCrossing:
         self._clock = clock
         self._config = config
         self._headers = BatchHeaders(source)
+        self._crossing: dict[BrokerId | None, trio.CapacityLimiter] = {}
+        self._comparing: dict[BrokerId | None, trio.CapacityLimiter] = {}
+        """Limiters by leader, so that a broker of the source that hangs delays no partitions of others."""
         self._epochs_read_at = 0.0
 
     def is_accepted(self, copy: PartitionCopy, end: int) -> bool:
         """Return True if the records before the replica's end are known to differ from those of the source."""
         return self._truncated_from(copy, end) is not None
+
+    async def place_of(self, copy: PartitionCopy, end: int) -> Continuation:
+        """Return where a replica that ends at `end` continues: with the source's next record, or behind a gap.
+
+        By then the source has the replica's last batch, or the ledger has the gap. Raises as `continue_at`.
+        """
+        leader = self._source.view.leader_of(copy.source)
+        async with self._crossing.setdefault(leader, trio.CapacityLimiter(MAX_CROSSING)):
+            place = await self.continue_at(copy, end)
+            if not await self.confirm(copy, end):
+                place = await self.continue_at(copy, end)
+            return place
 
     async def continue_at(self, copy: PartitionCopy, end: int) -> Continuation:
         """Return where a replica that ends at `end` continues, once the ledger has all gaps before that place.
@@ -128,7 +145,7 @@ class GapCrossing:
             if has_last is None:
                 raise WaitingError(f"waits until the source has offset {end - 1} again, which the replica has")
             if not has_last:
-                found = await self._replicas.last_batches(self._source, copy, end)  # verified, as the headers are not
+                found = await self._last_batches(copy, end)  # verified, as the headers are not
                 if found.differ:
                     await self._compare(copy, end)  # the epochs may tell how far back the logs differ
                     if not self.is_accepted(copy, end):
@@ -157,6 +174,11 @@ class GapCrossing:
             return True if end - 1 < await self._bound(copy, EARLIEST) else None
         return source is None or is_same(source, replica)
 
+    async def _last_batches(self, copy: PartitionCopy, end: int) -> LastBatches:
+        leader = self._source.view.leader_of(copy.source)
+        async with self._comparing.setdefault(leader, trio.CapacityLimiter(MAX_COMPARED)):
+            return await self._replicas.last_batches(self._source, copy, end)
+
     async def _offset_after(self, copy: PartitionCopy, end: int) -> int:
         behind = self._continues_at(copy, end)
         if copy.straddling_end is not None and self.is_accepted(copy, end) and behind < copy.straddling_end:
@@ -175,7 +197,7 @@ class GapCrossing:
     async def _adopt_epoch(self, copy: PartitionCopy, end: int) -> None:
         """Take the epoch of the replica's last batch from the source, which must hold the same batch."""
         copy.epochs = ()
-        found = await self._replicas.last_batches(self._source, copy, end)
+        found = await self._last_batches(copy, end)
         if found.differ:
             await self._refuse_last(copy, end)
         elif found.source is not None and found.are_equal:

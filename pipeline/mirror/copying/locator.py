@@ -57,12 +57,9 @@ class Locator:
             with unwrapped_errors():
                 async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
                     standing = await self._replicas.locate(copy)
-                    place = Continuation(offset=standing.source_offset)
-                    if not is_paused:
-                        place = await self._crossing.continue_at(copy, standing.source_offset)
-                # Not within the limiter: a broker of the source that hangs delays no partitions of others.
-                if not is_paused and not await self._crossing.confirm(copy, standing.source_offset):
-                    place = await self._crossing.continue_at(copy, standing.source_offset)
+                place = Continuation(offset=standing.source_offset)
+                if not is_paused:
+                    place = await self._crossing.place_of(copy, standing.source_offset)
         except HaltedError as halted:
             self._stop_fetching(consumer, copy)
             self._copies.halt(copy, halted.gap, str(halted))

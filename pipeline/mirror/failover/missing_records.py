@@ -17,7 +17,7 @@ from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.batch_headers import BatchHeaders
-from pipeline.mirror.copying.divergence import LastBatches, last_batches
+from pipeline.mirror.copying.divergence import MAX_COMPARED, LastBatches, last_batches
 from pipeline.mirror.journals.table import Assignment
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -146,6 +146,7 @@ async def _find_differing(
     """
     found: dict[TopicPartition, str] = {}
     of_hub, of_source = BatchHeaders(hub), BatchHeaders(source)
+    comparing = trio.CapacityLimiter(MAX_COMPARED)
 
     async def compare(copy: CopiedPartition) -> None:
         partition = copy.entry.source.partition
@@ -155,7 +156,8 @@ async def _find_differing(
             own = await _header_at(of_hub, replica, copy.end - 1, timeout_s)
             last = LastBatches(replica=own, source=theirs)
             if last.differ:  # or they are the same batch in another codec
-                last = await last_batches(source, partition, hub, replica, copy.end, timeout_s=timeout_s)
+                async with comparing:
+                    last = await last_batches(source, partition, hub, replica, copy.end, timeout_s=timeout_s)
         except PipelineError as error:
             found[partition] = f"the last record of the copy could not be compared: {error}"
             return

@@ -173,13 +173,23 @@ async def test_without_zookeeper_a_member_keeps_its_partitions_but_not_what_noth
 async def test_duties_begin_once_the_member_before_cannot_do_them_any_more() -> None:
     duties = duties_of("east")
     mirrors = Mirrors(MemoryZooKeeper(), units=[duties])
-    async with mirrors.member("b") as b:
+    leaves = trio.Event()
+
+    async def be_first(task_status: "trio.TaskStatus[Mirror]") -> None:
         async with mirrors.member("a") as a:
-            await until(lambda: a.group.has_duties_of("east") or b.group.has_duties_of("east"))
-            assert not (a.group.has_duties_of("east") and b.group.has_duties_of("east"))
-        await until(lambda: b.group.has_duties_of("east"))
-        since = next(at for share, at in zip(b.shares, b.times, strict=True) if share.epoch_of(duties) is not None)
-        assert trio.current_time() - since >= SESSION_TIMEOUT_S
+            task_status.started(a)
+            await leaves.wait()
+
+    async with trio.open_nursery() as nursery:
+        a = await nursery.start(be_first)
+        await until(lambda: a.group.has_duties_of("east"))
+        async with mirrors.member("b") as b:
+            await until(lambda: b.group.share.is_registered)
+            assert not b.group.has_duties_of("east")
+            leaves.set()
+            await until(lambda: b.group.has_duties_of("east"))
+            since = next(at for share, at in zip(b.shares, b.times, strict=True) if share.epoch_of(duties) is not None)
+            assert trio.current_time() - since >= SESSION_TIMEOUT_S
 
 
 async def test_a_member_that_does_not_know_the_newest_assignment_does_no_duties(

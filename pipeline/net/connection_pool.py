@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -68,6 +68,11 @@ class _Connection:
     @property
     def is_open(self) -> bool:
         return self._failure is None
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True if a request has no answer yet."""
+        return bool(self._waiting)
 
     async def negotiate(self) -> None:
         newest = API[ApiVersionsRequest.API_KEY].max_version
@@ -124,8 +129,11 @@ class _Connection:
             raise _again(reply.error)
         return reply.response
 
-    async def read(self, on_lost: Callable[[], None]) -> None:
-        """Hand out answers until the connection ends, then call `on_lost`."""
+    async def read(self, on_lost: Callable[[bool], None]) -> None:
+        """Hand out answers until the connection ends, then tell `on_lost` whether it ended without a request under way.
+
+        The pool ends it, too, if an answer is late.
+        """
         try:
             while True:
                 received = await self._transport.receive_into(self._machine.get_buffer())
@@ -135,9 +143,10 @@ class _Connection:
                 while (answer := self._machine.next_response()) is not None:
                     self._waiting.popleft().answer(answer[1])  # no variable keeps the answer, which may be large
         except (NetworkError, ProtocolError) as error:
+            was_idle = self.is_open and not self.is_waited_for
             self.fail(error)
             if not self._is_abandoned:
-                on_lost()
+                on_lost(was_idle)
         except BaseException:
             self.fail(NetworkError("the connection pool is closed"))
             raise
@@ -165,6 +174,14 @@ def _again(error: PipelineError) -> PipelineError:
     return fresh
 
 
+class LostConnection(NamedTuple):
+    """An open connection that has ended. `was_idle` if no request was under way: servers close such ones."""
+
+    address: HostPort
+    lane: str
+    was_idle: bool
+
+
 class ConnectionPool:
     """A pool, made by `open_connection_pool`."""
 
@@ -177,8 +194,7 @@ class ConnectionPool:
         self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
         self._round_trips_s: dict[HostPort, float] = {}
         self._is_closed = False
-        self.on_lost: Callable[[HostPort, str], None] = lambda _address, _lane: None
-        """Called with address and lane when an open connection has ended."""
+        self.on_lost: Callable[[LostConnection], None] = lambda _: None
 
     async def request(self, address: HostPort, message: Message, *, timeout_s: float, lane: str = "") -> Any:
         """Send a request and return its response (None for Produce with acks=0), connecting first if necessary.
@@ -204,6 +220,14 @@ class ConnectionPool:
     def round_trip_s(self, address: HostPort) -> float | None:
         """Return the least time in which the server answered on a new connection; None before the first one."""
         return self._round_trips_s.get(address)
+
+    def is_asked(self, address: HostPort, lanes: str) -> bool:
+        """Return True if a request to a server is under way in a lane whose name begins so."""
+        return any(
+            known.is_open and known.is_waited_for
+            for (its_address, lane), known in self._connections.items()
+            if its_address == address and lane.startswith(lanes)
+        )
 
     def close_lane(self, lane: str) -> None:
         """Close the connections of a lane: its requests under way fail, and their servers need not finish them."""
@@ -233,7 +257,9 @@ class ConnectionPool:
             except BaseException:
                 transport.close()
                 raise
-            self._nursery.start_soon(opened.read, lambda: self.on_lost(address, lane))
+            self._nursery.start_soon(
+                opened.read, lambda was_idle: self.on_lost(LostConnection(address, lane, was_idle))
+            )
             begun_at = trio.current_time()
             try:
                 await opened.negotiate()

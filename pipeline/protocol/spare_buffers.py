@@ -6,7 +6,7 @@ consumer has a few frames in memory at a time, so the next one finds the memory 
 Invariants:
 - Memory is used again only if nobody has a view of it: then, and only then, `mmap.resize` raises no BufferError.
 - Memory follows the bytes received, as the kernel gives a page when it is first written to.
-- A system that cannot resize mappings (SystemError) uses no memory again.
+- A system that cannot resize mappings (SystemError) uses no memory again, and keeps one buffer at most.
 - At most `KEPT_BUFFERS` of at most `KEPT_BYTES` stay when nobody uses them. All other memory returns to the system.
 """
 
@@ -31,9 +31,14 @@ class SpareBuffers:
         if size > KEPT_BYTES:
             return memoryview(_mapped(size, with_huge_pages=True))
         for buffer in self._kept:
-            with suppress(BufferError, SystemError):
+            try:
                 buffer.resize(max(size, len(buffer)))
-                return memoryview(buffer)[:size]
+            except BufferError:
+                continue
+            except SystemError:
+                self._kept.clear()
+                break
+            return memoryview(buffer)[:size]
         buffer = _mapped(size)
         if len(self._kept) < KEPT_BUFFERS:
             self._kept.append(buffer)

@@ -27,7 +27,7 @@ from pipeline.errors import (
     ProtocolError,
 )
 from pipeline.model import BrokerId, HostPort
-from pipeline.net.connection_pool import Connect, ConnectionPool, open_connection_pool
+from pipeline.net.connection_pool import Connect, ConnectionPool, LostConnection, open_connection_pool
 from pipeline.net.signals import Signal, Wakeup
 from pipeline.net.transport import connect
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -64,7 +64,7 @@ class Cluster:
         self._failed_at: dict[HostPort, float] = {}
         self._last_source: BrokerId | None = None
         self._fallen_epochs = FallenEpochs()
-        self._loss_watchers: list[Callable[[HostPort, str], None]] = []
+        self._loss_watchers: list[Callable[[LostConnection], None]] = []
         self._lanes = 0
 
     def track(self, topics: Iterable[str]) -> None:
@@ -82,8 +82,8 @@ class Cluster:
             self._topics |= new
             self.refresh_soon()
 
-    async def watch_losses(self, watcher: Callable[[HostPort, str], None]) -> None:
-        """Call `watcher` with address and lane of each connection that is lost, until cancelled.
+    async def watch_losses(self, watcher: Callable[[LostConnection], None]) -> None:
+        """Call `watcher` with each connection that is lost, until cancelled.
 
         The call comes before another connection of the lane is opened.
         """
@@ -93,11 +93,15 @@ class Cluster:
         finally:
             self._loss_watchers.remove(watcher)
 
-    def note_loss(self, address: HostPort, lane: str) -> None:
+    def note_loss(self, lost: LostConnection) -> None:
         """Take note that a connection was lost."""
         self.refresh_soon()
         for watcher in list(self._loss_watchers):
-            watcher(address, lane)
+            watcher(lost)
+
+    def is_asked(self, address: HostPort, lanes: str) -> bool:
+        """Return True if a request to a broker is under way in a lane whose name begins so."""
+        return self._pool.is_asked(address, lanes)
 
     def refresh_soon(self) -> None:
         """Refresh the metadata in the background; many calls make one refresh."""

@@ -13,10 +13,9 @@ paces leave side by side, each on a connection of its own, so that none waits be
 
 Invariants:
 A. All answers of BEHIND on their way together hold no more than `max_bytes`, or one batch each; while the number of
-   requests grows, up to twice that. When a request of them
-   leaves, these and the bytes that were fetched and not taken are less than `max_bytes`, unless none are left to take.
-   For the others, which have a share of their own so that a backlog does not hold them up, only the bytes that were
-   fetched and not taken count: their answers are small.
+   requests grows, up to twice that. When a request of them leaves, these and the bytes that were fetched and not taken
+   are less than `max_bytes`, unless none are left to take. For the others, which have a share of their own so that a
+   backlog does not hold them up, only the bytes that were fetched and not taken count: their answers are small.
 B. Partitions of one pace take turns: the one whose records came least recently is the first of its next request, and
    gets a whole batch (KIP-74). Partitions of a backlog whose limit has no room keep their places, and brokers whose
    requests share a limit take turns (`byte_rate.py`). So a partition with a limit below a few batches is not held up

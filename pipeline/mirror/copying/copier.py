@@ -50,7 +50,8 @@ from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.pauses import Pauses
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
-from pipeline.model import BrokerId, Clock, HostPort, TopicPartition
+from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.net.connection_pool import LostConnection
 from pipeline.net.signals import Signal
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import read_header
@@ -135,18 +136,23 @@ class SourceCopier:
                         self._queue.drop([partition])
                 self._appended.notify()  # void batches may have left the queue
 
-    def _doubt(self, consumer: Consumer, nursery: trio.Nursery, address: HostPort, lane: str) -> None:
+    def _doubt(self, consumer: Consumer, nursery: trio.Nursery, lost: LostConnection) -> None:
         """Have partitions whose leader was away compared with the source: it may have been restored to an older copy.
 
         Called before anything is fetched from that leader again. What was fetched before is void. Partitions of which
         nothing was fetched since their comparison may have no other connection than that of the comparison.
+
+        A broker that is there closes connections that were idle for long. One that was away has lost all of them, also
+        those with requests under way; so an idle one says nothing while another fetches.
         """
-        if not lane.startswith(FETCH_LANE) and lane != HEADERS_LANE:
+        if not lost.lane.startswith(FETCH_LANE) and lost.lane != HEADERS_LANE:
+            return
+        if lost.was_idle and self._source.is_asked(lost.address, FETCH_LANE):
             return
         view = self._source.view
-        leaders = {broker for broker, endpoint in view.brokers.items() if endpoint.address == address}
+        leaders = {broker for broker, endpoint in view.brokers.items() if endpoint.address == lost.address}
         for copy in self.copies.states.values():
-            if lane == HEADERS_LANE and consumer.is_answered(copy.source):
+            if lost.lane == HEADERS_LANE and consumer.is_answered(copy.source):
                 continue
             if view.leader_of(copy.source) in leaders and not copy.is_rejected:
                 copy.is_confirmed = False

@@ -7,7 +7,7 @@ import trio
 from pipeline.errors import DeadlineExceededError, NetworkError
 from pipeline.model import HostPort
 from pipeline.net.answers import Peer
-from pipeline.net.connection_pool import open_connection_pool
+from pipeline.net.connection_pool import LostConnection, open_connection_pool
 from pipeline.net.network import SOCKETS
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -167,11 +167,25 @@ async def test_errors_of_the_block_leave_it_as_they_are() -> None:
 
 
 async def test_a_server_that_hangs_up_is_noticed(serve: Any) -> None:
-    async with open_connection_pool("test") as pool:
+    lost: list[LostConnection] = []
+
+    async def ask_in_vain() -> None:
+        with pytest.raises(NetworkError):
+            await pool.request(address, metadata_of("never"), timeout_s=TIMEOUT_S, lane="fetch 1")
+
+    async with open_connection_pool("test") as pool, trio.open_nursery() as nursery:
+        pool.on_lost = lost.append
         async with serve(handle) as (address, _):
             await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)
+            assert not pool.is_asked(address, "")
+            nursery.start_soon(ask_in_vain)
+            with trio.fail_after(TIMEOUT_S):
+                while not pool.is_asked(address, "fetch"):
+                    await trio.sleep(0.01)
         with pytest.raises(NetworkError):
             await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)
+        assert not pool.is_asked(address, "")
+    assert sorted(lost) == [LostConnection(address, "", True), LostConnection(address, "fetch 1", False)]
 
 
 async def test_a_closed_lane_ends_its_requests_and_no_others_and_is_no_lost_connection(serve: Any) -> None:
@@ -188,7 +202,7 @@ async def test_a_closed_lane_ends_its_requests_and_no_others_and_is_no_lost_conn
                 await trio.sleep(0.01)
 
     async with serve(note) as (address, _), open_connection_pool("test") as pool:
-        pool.on_lost = lambda _address, _lane: ended.append("lost")
+        pool.on_lost = lambda _: ended.append("lost")
 
         async def ask(lane: str) -> None:
             with pytest.raises(NetworkError, match=f"the client of the lane '{lane}' .* is closed"):

@@ -1,6 +1,9 @@
 """Memory that large frames share one after the other."""
 
 import ctypes
+import mmap
+
+import pytest
 
 from pipeline.protocol.spare_buffers import KEPT_BUFFERS, KEPT_BYTES, SpareBuffers
 
@@ -45,3 +48,15 @@ def test_only_so_much_is_kept() -> None:
     assert len({address_of(view) for view in views}) == len(views)
     views.clear()
     assert kept_bytes(spare) == KEPT_BUFFERS * KEPT_BYTES
+
+
+def test_a_system_that_resizes_nothing_keeps_one_buffer_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fixed(mmap.mmap):
+        def resize(self, _size: int) -> None:
+            raise SystemError("mmap: resizing not available--no mremap()")
+
+    monkeypatch.setattr("pipeline.protocol.spare_buffers.mmap.mmap", Fixed)
+    spare = SpareBuffers()
+    for _ in range(KEPT_BUFFERS):
+        assert len(spare.take(KEPT_BYTES)) == KEPT_BYTES
+        assert kept_bytes(spare) <= KEPT_BYTES

@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import functions as f
 
-from pipeline.hadoop.spark_session import local_session
+from pipeline.hadoop.load.spark_session import local_session
 
 
 def main(bootstrap: str, topic: str) -> None:

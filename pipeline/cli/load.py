@@ -14,8 +14,8 @@ from pipeline.cli.terminal.settings import Settings, parse_assignments, read_set
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.hadoop.load import LoadConfig, LoadResult
-    from pipeline.hadoop.manifest import Manifest
+    from pipeline.hadoop.commit.manifest import Manifest
+    from pipeline.hadoop.load.job import LoadConfig, LoadResult
 
 app = typer.Typer(no_args_is_help=True, help="Load a topic into a Hadoop file system with Spark.")
 
@@ -59,8 +59,8 @@ def run(
 
     Of two runs at the same time one commits, and the other exits with 3 and changes nothing.
     """
-    from pipeline.hadoop.commit import CommitConflictError
-    from pipeline.hadoop.load import LoadConfig
+    from pipeline.hadoop.commit.publication import CommitConflictError
+    from pipeline.hadoop.load.job import LoadConfig
 
     given = {
         "topic": topic,
@@ -84,8 +84,8 @@ def run(
 
 
 def _load(config: "LoadConfig") -> "LoadResult":
-    from pipeline.hadoop.load import NOTHING_NEW, prepare_load
-    from pipeline.hadoop.spark_session import local_session
+    from pipeline.hadoop.load.job import NOTHING_NEW, prepare_load
+    from pipeline.hadoop.load.spark_session import local_session
 
     with output.progress(f"Loading {config.topic}", total=None):
         prepared = prepare_load(config, clock=wall_clock)
@@ -123,8 +123,8 @@ async def _report(config: "LoadConfig", datacenter: str) -> None:
     from pipeline.audit.publisher import publish_load
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
-    from pipeline.hadoop.commit import read_manifests
-    from pipeline.hadoop.manifest import committed_counts, committed_offsets
+    from pipeline.hadoop.commit.manifest import committed_counts, committed_offsets
+    from pipeline.hadoop.commit.publication import read_manifests
     from pipeline.model import TopicPartition
     from pipeline.records.tally import Counts
 
@@ -149,7 +149,7 @@ async def _report(config: "LoadConfig", datacenter: str) -> None:
 
 def _committed(topic: str, root: str) -> "list[Manifest]":
     """Return the commits of a topic. Raises typer.Exit if there is none."""
-    from pipeline.hadoop.commit import read_manifests
+    from pipeline.hadoop.commit.publication import read_manifests
 
     manifests = read_manifests(root, topic)
     if not manifests:
@@ -183,8 +183,8 @@ def status(topic: Topic, root: Root, json: Json = False) -> None:
 @app.command("files")
 def files_(topic: Topic, root: Root, json: Json = False) -> None:
     """Print the path of each committed file; other files are not part of the data."""
-    from pipeline.hadoop.commit import file_url
-    from pipeline.hadoop.manifest import committed_files
+    from pipeline.hadoop.commit.manifest import committed_files
+    from pipeline.hadoop.commit.publication import file_url
 
     paths = [file_url(root, topic, file) for file in committed_files(_committed(topic, root))]
     if json:
@@ -202,9 +202,9 @@ def sql(
     json: Json = False,
 ) -> None:
     """Query the committed data of a topic that was loaded as Parquet."""
-    from pipeline.hadoop.commit import file_url
-    from pipeline.hadoop.manifest import committed_files
-    from pipeline.hadoop.spark_session import local_session
+    from pipeline.hadoop.commit.manifest import committed_files
+    from pipeline.hadoop.commit.publication import file_url
+    from pipeline.hadoop.load.spark_session import local_session
 
     files = list(committed_files(_committed(topic, root)))
     if not files:

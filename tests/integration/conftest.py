@@ -12,7 +12,7 @@ from tests.support.zookeeper_services import MemoryService, RealService, Service
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from pipeline.hadoop.spark_session import local_session
+    from pipeline.hadoop.load.spark_session import local_session
 
     session = local_session(app_name="tests", is_short=True)
     yield session

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from pipeline.errors import StorageError
-from pipeline.hadoop.filesystem import FileInfo, FileSink, FileSystem
+from pipeline.hadoop.files.filesystem import FileInfo, FileSink, FileSystem
 
 
 class InjectedError(StorageError):

@@ -14,9 +14,9 @@ import time
 from typing import Any
 
 from pipeline.errors import PipelineError
-from pipeline.hadoop import load as load_module
-from pipeline.hadoop.load import LoadConfig, run_load
-from pipeline.hadoop.spark_session import local_session
+from pipeline.hadoop.load import job as load_module
+from pipeline.hadoop.load.job import LoadConfig, run_load
+from pipeline.hadoop.load.spark_session import local_session
 
 
 class KillingFileSystem:

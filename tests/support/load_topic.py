@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as ConfluentTopic
 
-from pipeline.hadoop.commit import read_manifests
-from pipeline.hadoop.filesystem import open_filesystem
-from pipeline.hadoop.manifest import committed_counts, committed_files, committed_offsets
+from pipeline.hadoop.commit.manifest import committed_counts, committed_files, committed_offsets
+from pipeline.hadoop.commit.publication import read_manifests
+from pipeline.hadoop.files.filesystem import open_filesystem
 
 FIRST_MS = 1_700_000_000_000
 MINUTE_MS = 60_000

@@ -18,7 +18,7 @@ from pipeline.errors import (
     PipelineError,
     PromotedTopicError,
 )
-from pipeline.hadoop.load import BadRecordError
+from pipeline.hadoop.load.job import BadRecordError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 

@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.hadoop.commit import Head
-from pipeline.hadoop.manifest import DataFile, Manifest, OffsetRange, next_offsets
+from pipeline.hadoop.commit.manifest import DataFile, Manifest, OffsetRange, next_offsets
+from pipeline.hadoop.commit.publication import Head
 from pipeline.records.tally import Counts
 
 MakeManifest = Callable[..., Manifest]

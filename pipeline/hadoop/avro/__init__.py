@@ -1,0 +1,1 @@
+"""Avro datums and schemas, as bytes and as columns."""

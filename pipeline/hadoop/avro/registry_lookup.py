@@ -1,0 +1,28 @@
+"""Looks up schemas by id in the schema registry, in workers that run no event loop. Picklable."""
+
+from dataclasses import dataclass
+
+import trio
+
+from pipeline.client.registry.client import SCHEMA_NOT_FOUND, SchemaRegistryError, open_schema_registry
+from pipeline.hadoop.avro.avro_schema import SchemaError
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryLookup:
+    """Asks the registries at `urls`, one after the other."""
+
+    urls: tuple[str, ...]
+
+    def __call__(self, schema_id: int) -> str:
+        """Return the schema's text. Raises SchemaError for an unknown id, and as the client without an answer."""
+        return trio.run(self._fetch, schema_id)
+
+    async def _fetch(self, schema_id: int) -> str:
+        async with open_schema_registry(self.urls) as registry:
+            try:
+                return await registry.schema_text(schema_id)
+            except SchemaRegistryError as error:
+                if error.code == SCHEMA_NOT_FOUND:
+                    raise SchemaError(f"the registry has no schema {schema_id}") from error
+                raise

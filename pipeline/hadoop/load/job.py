@@ -1,0 +1,322 @@
+"""The load job: writes new records of a topic to hourly files, and files, counts and offsets to one manifest.
+
+The driver fixes the plan, Spark runs a task per range (`load_tasks.py`), and the driver proves from the results that
+every range is wholly in files, and commits. A run that is killed at any moment leaves either its manifest and all files
+that it lists, or nothing that a reader would see; the next run starts from the last manifest.
+
+The plan needs no Spark: `prepare_load` makes it, and Spark is started only if there are new records.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
+
+import structlog
+import trio
+from pydantic import Field, model_validator
+
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig
+from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.hadoop.commit.layout import TopicLayout, check_run_id, topic_layout
+from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, next_offsets
+from pipeline.hadoop.commit.publication import (
+    CommitOutcomeUnknownError,
+    Head,
+    clean_up,
+    commit,
+    end_run,
+    mark_run,
+    read_head,
+)
+from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
+from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
+from pipeline.hadoop.ranges.plan import DataLossError, LoadPlan, plan_load, split_ranges
+from pipeline.model import Clock
+from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
+from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
+from pipeline.settings import Addresses, SettingsModel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.hadoop.ranges.batch_counts import TaskResult
+
+logger = structlog.get_logger()
+
+DAY_MS = 24 * HOUR_MS
+_WORKER_ERROR = re.compile(r"^(?:pipeline\.[\w.]+|[\w.]*Error): .*$", re.MULTILINE)
+
+
+class LoadError(PipelineError):
+    """The Spark job failed; nothing was committed."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"{topic}: the load failed, nothing was committed: {reason}")
+        self.topic = topic
+        self.reason = reason
+
+
+class BadRecordError(PipelineError):
+    """A record cannot be decoded. With `on.bad.record=quarantine` such records go to files of their own."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{topic}-{partition} offset {offset}: {reason}; nothing was committed "
+            "(on.bad.record=quarantine sets such records aside)"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+
+class LoadConfig(SettingsModel):
+    """Settings of a load: its topic and its files."""
+
+    service: ClassVar[str] = "load"
+
+    bootstrap: Annotated[Addresses, Field(alias="bootstrap.servers")]
+    """Addresses of brokers of the cluster, `host:port,...`; option `-b`."""
+    topic: Annotated[str, Field(alias="topic")]
+    """Topic to load; option `--topic`."""
+    root: Annotated[str, Field(alias="root", min_length=1)]
+    """Directory that holds the topics: `file:///path`, `hdfs://host:port/path`, or an absolute path; option `--root`.
+    A logical name in `hdfs://` is resolved by `HADOOP_CONF_DIR`."""
+    format: Annotated[Literal["avro", "parquet"], Field(alias="format")] = "parquet"
+    """Format of the files; option `--format`."""
+    value_format: Annotated[Literal["avro", "binary"], Field(alias="value.format")] = "avro"
+    """Format of the records' values: `avro` is a schema id and an Avro datum, `binary` keeps the bytes."""
+    codec: Annotated[Literal["null", "snappy", "deflate", "zstandard"], Field(alias="codec")] = "snappy"
+    """Codec of the files. In Parquet `deflate` is gzip."""
+    registry: Annotated[tuple[str, ...], Field(alias="schema.registry.url")] = ()
+    """URLs of schema registries, with commas between them; option `--registry`. Needed for `value.format=avro`."""
+    on_bad_record: Annotated[Literal["fail", "quarantine"], Field(alias="on.bad.record")] = "fail"
+    """Treatment of records that cannot be decoded: `fail` ends the load, `quarantine` writes them to separate files."""
+    fail_on_data_loss: Annotated[bool, Field(alias="fail.on.data.loss")] = True
+    """True if a load fails when offsets were deleted before they were loaded. Otherwise it records them as skipped."""
+    start_timestamp_ms: Annotated[int | None, Field(alias="start.timestamp.ms", ge=0)] = None
+    """Time in ms since 1970 at which a load begins with partitions that no manifest contains, by default with their
+    first record."""
+    window_ms: Annotated[int, Field(alias="window.ms", ge=1000, le=DAY_MS)] = DEFAULT_WINDOW_MS
+    """Length in ms of the windows of the counts, equal to `audit.window.ms`. Must stay the same for a topic."""
+    max_records_per_task: Annotated[int, Field(alias="max.records.per.task", ge=1000, le=10**10)] = 10_000_000
+    """Maximum records of one Spark task. Larger offset ranges are split into several tasks."""
+    max_opened_bytes: Annotated[int, Field(alias="max.opened.bytes", ge=1, le=MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
+    """Maximum size in bytes of one decompressed batch. A larger batch ends the load; raise the setting to load it."""
+    orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
+    """Time in ms that a run may take. Files of dead runs are deleted after twice this time."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_urls(cls, settings: Any) -> Any:
+        urls = settings.get("schema.registry.url") if isinstance(settings, dict) else None
+        if isinstance(urls, str):
+            return settings | {"schema.registry.url": [url.strip() for url in urls.split(",") if url.strip()]}
+        return settings
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """See SettingsModel."""
+        config = super().from_settings(settings)
+        if config.value_format == "avro" and not config.registry:
+            raise ConfigurationError(
+                "schema.registry.url", "is missing: value.format=avro needs it (or set value.format=binary)"
+            )
+        return config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """Result of a run. Without new records `manifest` is None and `committed` false."""
+
+    committed: bool
+    manifest: Manifest | None
+    records: int = 0
+    quarantined: int = 0
+    files: int = 0
+
+
+NOTHING_NEW: Final = LoadResult(committed=False, manifest=None)
+
+
+def run_load(spark: "SparkSession", config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> LoadResult:
+    """Load and commit the records that are new since the last manifest. Raises as `prepare_load` and its `run`."""
+    prepared = prepare_load(config, clock=clock, run_id=run_id)
+    return NOTHING_NEW if prepared is None else prepared.run(spark)
+
+
+def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> "PreparedLoad | None":
+    """Fix the plan of a load, without Spark. Return None if there are no new records.
+
+    Raises ConfigurationError, DataLossError, LoadError, StorageError and the client's errors.
+    """
+    run_id = check_run_id(run_id or secrets.token_hex(8))
+    files, path = open_filesystem(config.root)
+    layout = topic_layout(path, config.topic)
+    started_ms = clock()
+    clean_up(files, layout, run_id, started_before_ms=started_ms - 2 * config.orphan_age_ms)
+    head = read_head(files, layout)
+    state, plan = trio.run(_plan, config, head)
+    _check_same(config, head, state)
+    if not plan.ranges:
+        logger.info("load_found_nothing_new", topic=config.topic)
+        return None
+    return PreparedLoad(
+        config=config,
+        clock=clock,
+        run_id=run_id,
+        started_ms=started_ms,
+        files=files,
+        layout=layout,
+        head=head,
+        topic_id=state.topic_id,
+        plan=plan,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedLoad:
+    """A load whose plan is fixed."""
+
+    config: LoadConfig
+    clock: Clock
+    run_id: str
+    started_ms: int
+    files: FileSystem
+    layout: TopicLayout
+    head: Head
+    topic_id: str | None
+    plan: LoadPlan
+
+    def run(self, spark: "SparkSession") -> LoadResult:
+        """Carry out the plan and commit.
+
+        Raises CommitConflictError if another run committed first; DataLossError, BadRecordError, CoverageError,
+        LoadError and StorageError with nothing committed; CommitOutcomeUnknownError.
+        """
+        config, files, layout = self.config, self.files, self.layout
+        mark_run(files, layout, self.run_id)
+        try:
+            manifest, has_leftovers = self._write(spark)
+            # A later run may delete the files of a run of this age: see `clean_up`.
+            if self.clock() - self.started_ms > config.orphan_age_ms:
+                reason = f"it took longer than orphan.age.ms ({config.orphan_age_ms}), so its files may be cleaned up"
+                raise LoadError(config.topic, reason)
+            commit(files, layout, manifest, self.head)
+        except CommitOutcomeUnknownError:
+            raise
+        except Exception:
+            _clean_up_quietly(files, layout, self.run_id)
+            raise
+        if has_leftovers:
+            _clean_up_quietly(files, layout, self.run_id)
+        try:
+            end_run(files, layout, self.run_id)
+        except PipelineError as error:  # the commit stands without it
+            logger.warning("load_mark_not_removed", topic_root=layout.topic_root, reason=str(error))
+        logger.info("load_committed", topic=config.topic, sequence=manifest.sequence, records=manifest.records)
+        return LoadResult(
+            committed=True,
+            manifest=manifest,
+            records=manifest.records,
+            quarantined=manifest.quarantined_records,
+            files=len(manifest.files),
+        )
+
+    def _write(self, spark: "SparkSession") -> tuple[Manifest, bool]:
+        """Run the job. Return the manifest to commit, and True if failed attempts may have left files."""
+        from pipeline.hadoop.ranges.batch_counts import check_coverage
+
+        config, plan, head = self.config, self.plan, self.head
+        tasks = split_ranges(plan.ranges, config.max_records_per_task)
+        results = _run_tasks(spark, config, self.run_id, tasks)
+        bad = [result.bad_record for result in results if result.bad_record is not None]
+        if bad:
+            raise BadRecordError(config.topic, *min(bad))
+        counts = check_coverage(config.topic, tasks, results, config.window_ms)
+        manifest = Manifest(
+            sequence=head.next_sequence,
+            run_id=self.run_id,
+            created_ms=self.clock(),
+            topic=config.topic,
+            topic_id=self.topic_id,
+            format=config.format,
+            window_ms=config.window_ms,
+            offsets=next_offsets(head.offsets, plan.ranges),
+            ranges=plan.ranges,
+            skipped=plan.skipped,
+            files=tuple(sorted(file for result in results for file in result.files)),
+            counts=counts,
+            previous_sha256=head.sha256,
+        )
+        has_retries = any(result.attempt_number for result in results)
+        speculates = spark.sparkContext.getConf().get("spark.speculation", "false") == "true"
+        return manifest, has_retries or speculates
+
+
+async def _plan(config: LoadConfig, head: Head) -> tuple[TopicState, LoadPlan]:
+    client = ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")
+    async with open_cluster(client) as cluster:
+        state = await topic_state(cluster, config.topic)
+        first_start = None
+        if config.start_timestamp_ms is not None:
+            first_start = await offsets_at(cluster, state, config.start_timestamp_ms)
+    plan = plan_load(
+        config.topic, head.offsets, state.bounds, first_start=first_start, fail_on_data_loss=config.fail_on_data_loss
+    )
+    return state, plan
+
+
+def _check_same(config: LoadConfig, head: Head, state: TopicState) -> None:
+    """Raise unless the last manifest has the same window length, and the same topic id as the topic now."""
+    last = head.manifest
+    if last is None:
+        return
+    if last.window_ms != config.window_ms:
+        raise LoadError(config.topic, f"window.ms is {config.window_ms}, but the manifests have {last.window_ms}")
+    if last.topic_id is not None and state.topic_id is not None and last.topic_id != state.topic_id:
+        partition, offset = min(last.offsets.items())
+        missing = OffsetRange(partition=partition, start=offset, end=offset)
+        reason = "the topic was deleted and created again since the last load. Load it below another root"
+        raise DataLossError(config.topic, missing, reason)
+
+
+def _run_tasks(
+    spark: "SparkSession", config: LoadConfig, run_id: str, tasks: tuple[OffsetRange, ...]
+) -> "list[TaskResult]":
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from pipeline.hadoop.avro.registry_lookup import RegistryLookup
+    from pipeline.hadoop.load.load_tasks import LoadJob, run_tasks
+    from pipeline.hadoop.load.task import TaskSpec
+
+    spec = TaskSpec(
+        root=config.root,
+        topic=config.topic,
+        run_id=run_id,
+        format=config.format,
+        codec=config.codec,
+        window_ms=config.window_ms,
+        quarantine=config.on_bad_record == "quarantine",
+        schemas=RegistryLookup(config.registry) if config.value_format == "avro" else None,
+    )
+    client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{run_id}")
+    job = LoadJob(client=client, spec=spec, tasks=tasks, max_opened_bytes=config.max_opened_bytes)
+    try:
+        return run_tasks(spark, job)
+    except (PySparkException, Py4JError) as error:
+        # The error that a worker raised, without the traces that Spark puts around it.
+        found = _WORKER_ERROR.findall(str(error)) or [str(error).strip().split("\n", 1)[0]]
+        raise LoadError(config.topic, found[-1]) from error
+
+
+def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
+    """Clean up after the outcome is certain. Failures are logged, so that the caller still learns the outcome."""
+    try:
+        clean_up(files, layout, run_id, started_before_ms=0)
+    except PipelineError as error:
+        logger.warning("load_clean_up_failed", topic_root=layout.topic_root, reason=str(error))

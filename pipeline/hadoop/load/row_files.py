@@ -1,0 +1,126 @@
+"""Writes files of rows: Avro containers of envelopes, and Parquet.
+
+Bytes and CRC-32C of each file are summed up while it is written, for the manifest.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.hadoop.avro.avro_columns import PLAIN_SCHEMA, DatumColumns, plain_columns
+from pipeline.hadoop.avro.avro_container import ContainerWriter
+from pipeline.hadoop.avro.avro_schema import envelope_schema
+from pipeline.hadoop.avro.datums import DatumSchema, encode_envelopes
+from pipeline.hadoop.files.filesystem import FileSink
+
+AVRO_BLOCK_BYTES: Final = 512 * 1024
+PARQUET_GROUP_BYTES: Final = 32 * 1024 * 1024
+
+Decoded = Sequence[dict[str, Any] | None]
+
+
+class SummingSink:
+    """A sink that counts bytes and sums them up; also the file object that pyarrow writes to."""
+
+    closed = False
+
+    def __init__(self, sink: FileSink) -> None:
+        self._sink = sink
+        self.bytes = 0
+        self.crc32c = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append all of `data`."""
+        view = memoryview(data)
+        self._sink.write(view)
+        self.bytes += view.nbytes
+        self.crc32c = crc32c.crc32c(view, self.crc32c)
+        return view.nbytes
+
+    def tell(self) -> int:
+        """Return the number of bytes written."""
+        return self.bytes
+
+    def flush(self) -> None:
+        """Do nothing: no bytes wait here."""
+
+    def close(self) -> None:
+        """Do nothing: the owner of the sink closes it."""
+
+
+class AvroFile:
+    """Envelopes around the values of one schema, or around plain bytes, in blocks. `pending_bytes` are in memory."""
+
+    def __init__(self, sink: SummingSink, schema: DatumSchema | None, codec: str, unique_name: str) -> None:
+        self._is_datum = schema is not None
+        header = envelope_schema(None if schema is None else schema.text)
+        self._container = ContainerWriter(sink, header, codec, unique_name)
+        self._pending: list[memoryview] = []
+        self._pending_rows = 0
+        self.pending_bytes = 0
+
+    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:  # noqa: ARG002 - datums are copied as they are
+        """Add rows; `decoded` holds their values if the file has columns for them."""
+        envelopes = encode_envelopes(rows, is_datum=self._is_datum)
+        first_row, start = 0, 0
+        data = envelopes.data.data
+        while first_row < len(envelopes.ends):
+            room = max(AVRO_BLOCK_BYTES - self.pending_bytes, 1)
+            last_row = int(np.searchsorted(envelopes.ends, start + room)) + 1
+            last_row = min(last_row, len(envelopes.ends))
+            end = int(envelopes.ends[last_row - 1])
+            self._pending.append(data[start:end])
+            self._pending_rows += last_row - first_row
+            self.pending_bytes += end - start
+            first_row, start = last_row, end
+            if self.pending_bytes >= AVRO_BLOCK_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait in memory."""
+        if self._pending_rows:
+            block = self._pending[0] if len(self._pending) == 1 else memoryview(b"".join(self._pending))
+            self._container.write_block(block, self._pending_rows)
+        self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
+
+    def finish(self) -> None:
+        """Write the rows that wait, and the end of the file. The sink stays open."""
+        self.flush()
+
+
+class ParquetFile:
+    """Columns of the record and of decoded values, or of plain bytes. `pending_bytes` are in memory."""
+
+    def __init__(self, sink: SummingSink, columns: DatumColumns | None, codec: str) -> None:
+        self._columns = columns
+        self._schema = PLAIN_SCHEMA if columns is None else columns.schema
+        compression = {"null": "none", "zstandard": "zstd", "deflate": "gzip"}.get(codec, codec)
+        self._writer = pq.ParquetWriter(sink, self._schema, compression=compression)
+        self._pending: list[pa.RecordBatch] = []
+        self.pending_bytes = 0
+
+    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
+        """Add rows; `decoded` holds their values if the file has columns for them."""
+        batch = plain_columns(rows) if self._columns is None else self._columns.to_arrow(rows, decoded)
+        self._pending.append(batch)
+        self.pending_bytes += batch.nbytes
+        if self.pending_bytes >= PARQUET_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait in memory."""
+        if self._pending:
+            self._writer.write_table(pa.Table.from_batches(self._pending, schema=self._schema))
+        self._pending, self.pending_bytes = [], 0
+
+    def finish(self) -> None:
+        """Write the rows that wait, and the end of the file. The sink stays open."""
+        self.flush()
+        self._writer.close()
+
+
+RowFile = AvroFile | ParquetFile

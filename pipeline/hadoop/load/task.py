@@ -1,0 +1,299 @@
+"""Splits the rows of one Spark task by hour, and writes one file per partition and hour (and schema).
+
+Runs in a Python worker, without a SparkContext. Files are written under their final names, which carry run, task and
+attempt, so a repeated or speculative attempt never meets another; only the files of the attempt whose result Spark
+hands to the driver come into the manifest.
+
+Invariants: every row is in exactly one file of the result, or the result names the row the load fails for; open files
+and the bytes that wait in memory for them are bounded.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.hadoop.avro.avro_columns import DatumColumns, DatumDecodeError
+from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, FRAME_SIZE, DatumFault
+from pipeline.hadoop.avro.avro_schema import SchemaError
+from pipeline.hadoop.avro.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, SchemaLookup, schema_ids
+from pipeline.hadoop.commit.layout import (
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    TaskAttempt,
+    TopicLayout,
+    data_file,
+    quarantine_file,
+    topic_layout,
+)
+from pipeline.hadoop.commit.manifest import DataFile
+from pipeline.hadoop.files.filesystem import FileSink, FileSystem, open_filesystem
+from pipeline.hadoop.load.row_files import AvroFile, Decoded, ParquetFile, RowFile, SummingSink
+from pipeline.hadoop.ranges.batch_counts import BatchTally, TaskResult
+from pipeline.records.tally import HOUR_MS
+
+MAX_OPEN_FILES: Final = 48
+MAX_PENDING_BYTES: Final = 96 * 1024 * 1024
+
+ROW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp_ms", "headers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """Values that all tasks of a run share; picklable. `schemas` is None if values are plain bytes."""
+
+    root: str
+    topic: str
+    run_id: str
+    format: str
+    codec: str
+    window_ms: int
+    quarantine: bool
+    schemas: SchemaLookup | None
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    rows: RowFile
+    sink: FileSink
+    sum: SummingSink
+    listed: DataFile
+    used: int = 0
+
+
+FileKey = tuple[int, int | None, int]
+"""Partition, hour (None for the quarantine), schema id."""
+
+Faults = dict[int, str]
+"""Row number of a bad row, and the reason."""
+
+
+class TaskWriter:
+    """Writes the rows of one attempt of one task."""
+
+    def __init__(self, spec: TaskSpec, files: FileSystem, layout: TopicLayout, attempt: TaskAttempt) -> None:
+        self._spec = spec
+        self._files = files
+        self._layout = layout
+        self._attempt = attempt
+        self._schemas = None if spec.schemas is None else DatumSchemas(spec.schemas)
+        self._columns: DatumColumns | None = None
+        self._last_schema = NO_SCHEMA
+        self._tally = BatchTally(spec.window_ms)
+        self._open: dict[FileKey, _OpenFile] = {}
+        self._finished: list[DataFile] = []
+        self._ends: list[tuple[int, int, int]] = []
+        self._rows = self._number = self._clock = 0
+        self._bad_record: tuple[int, int, str] | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows of the source with batch columns, and ends of ranges."""
+        is_end = batch.column("batch_base_offset").is_null().to_numpy(zero_copy_only=False)
+        if is_end.any():
+            for row in batch.filter(pa.array(is_end)).to_pylist():
+                self._ends.append((row["partition"], row["offset"], row["batch_records"]))
+            batch = batch.filter(pa.array(~is_end))
+        if not batch.num_rows:
+            return
+        self._tally.add(batch)
+        self._rows += batch.num_rows
+        rows = batch.select(list(ROW_COLUMNS))
+        ids, decoded, faults = self._check(rows)
+        if faults:
+            rows, ids, decoded = self._set_aside(rows, ids, decoded, faults)
+        if rows.num_rows:
+            self._split(rows, ids, decoded)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the load fails for a record: more rows need not be added."""
+        return self._bad_record is not None
+
+    def finish(self, attempt_number: int) -> TaskResult:
+        """Close all files and return the result of the task."""
+        for key in list(self._open):
+            self._close(key)
+        counts, fragments = self._tally.finish()
+        return TaskResult(
+            files=tuple(self._finished),
+            counts=counts,
+            fragments=fragments,
+            ends=tuple(self._ends),
+            rows=self._rows,
+            attempt_number=attempt_number,
+            bad_record=self._bad_record,
+        )
+
+    def _check(self, rows: pa.RecordBatch) -> tuple[NDArray[np.int64], Decoded, Faults]:
+        """Return by row the schema of its file and, for Parquet, its decoded value; and the faults of bad rows."""
+        timestamps = rows.column("timestamp_ms").to_numpy()
+        outside = (timestamps < MIN_TIMESTAMP_MS) | (timestamps > MAX_TIMESTAMP_MS)
+        faults = {
+            int(row): f"its timestamp {timestamps[row]} is not in the years 1 to 9999"
+            for row in np.flatnonzero(outside)
+        }
+        if self._schemas is None:
+            return np.full(rows.num_rows, NO_SCHEMA, dtype=np.int64), [], faults
+        values = ByteColumn.of(rows.column("value"))
+        ids, framing = schema_ids(values)
+        for row in np.flatnonzero(framing):
+            faults.setdefault(int(row), FAULT_REASONS[DatumFault(int(framing[row]))])
+        known: dict[int, DatumSchema] = {}
+        for schema_id in np.unique(ids[ids != NO_SCHEMA]).tolist():
+            at = np.flatnonzero(ids == schema_id)
+            try:
+                schema = known[schema_id] = self._schemas.get(schema_id)
+            except SchemaError as error:
+                faults.update((int(row), f"schema {schema_id}: {error}") for row in at)
+                continue
+            found = schema.find_faults(values, at)
+            for index in np.flatnonzero(found):
+                faults.setdefault(int(at[index]), f"schema {schema_id}: {FAULT_REASONS[DatumFault(int(found[index]))]}")
+        if self._spec.format == "avro":
+            return self._with_tombstones(ids, faults), [], faults
+        decoded, undecodable = self._decode(values, ids, known, faults)
+        return ids, decoded, faults | undecodable
+
+    def _with_tombstones(self, ids: NDArray[np.int64], faults: Faults) -> NDArray[np.int64]:
+        """Give tombstones, which have no schema, the schema of the file of their neighbours."""
+        usable = ids[[row not in faults for row in range(len(ids))]] if faults else ids
+        usable = usable[usable != NO_SCHEMA]
+        if len(usable):
+            self._last_schema = int(usable[-1])
+        return np.where(ids == NO_SCHEMA, self._last_schema, ids)
+
+    def _decode(
+        self, values: ByteColumn, ids: NDArray[np.int64], known: dict[int, DatumSchema], skipped: Container[int]
+    ) -> tuple[Decoded, Faults]:
+        """Return the values, but those of `skipped` rows, by the newest schema seen in this task; and new faults."""
+        newest = max(known, default=NO_SCHEMA)
+        if newest != NO_SCHEMA and (self._columns is None or newest > self._columns.reader_id):
+            self._columns = DatumColumns(known[newest])
+        decoded: list[dict[str, object] | None] = [None] * len(ids)
+        faults: Faults = {}
+        if self._columns is None:
+            return decoded, faults
+        decoders = {schema_id: self._columns.decoder(schema) for schema_id, schema in known.items()}
+        data = values.data.tobytes()
+        bounds = zip(ids.tolist(), values.starts.tolist(), values.stops.tolist(), strict=True)
+        for row, (schema_id, start, stop) in enumerate(bounds):
+            if schema_id != NO_SCHEMA and row not in skipped:
+                try:
+                    decoded[row] = decoders[schema_id](data[start + FRAME_SIZE : stop])
+                except DatumDecodeError as error:
+                    faults[row] = f"schema {schema_id}: {error}"
+        return decoded, faults
+
+    def _set_aside(
+        self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded, faults: Faults
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64], Decoded]:
+        """Write bad rows to the quarantine, or let the load fail for the first of them. Return the other rows."""
+        if not self._spec.quarantine:
+            first = min(faults)
+            partition, offset = (rows.column(name).to_pylist()[first] for name in ("partition", "offset"))
+            self._bad_record = (partition, offset, faults[first])
+            return rows.slice(0, 0), ids[:0], []
+        bad = np.zeros(rows.num_rows, dtype=np.bool_)
+        bad[list(faults)] = True
+        aside = rows.filter(pa.array(bad))
+        partitions = aside.column("partition").to_numpy()
+        for partition in np.unique(partitions).tolist():
+            self._write((partition, None, NO_SCHEMA), aside.filter(pa.array(partitions == partition)), [])
+        kept = [value for value, is_bad in zip(decoded, bad, strict=True) if not is_bad] if decoded else []
+        return rows.filter(pa.array(~bad)), ids[~bad], kept
+
+    def _split(self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded) -> None:
+        """Write rows to the files of their partition, hour and schema."""
+        timestamps = rows.column("timestamp_ms").to_numpy()
+        reader_id = NO_SCHEMA if self._columns is None else self._columns.reader_id
+        file_ids = ids if self._spec.format == "avro" else np.full_like(ids, reader_id)
+        parts = (rows.column("partition").to_numpy(), timestamps - timestamps % HOUR_MS, file_ids)
+        partition, hour, schema_id = (int(part[0]) for part in parts)
+        if all((part == part[0]).all() for part in parts):
+            self._write((partition, hour, schema_id), rows, decoded)
+            return
+        members = _group_numbers(parts)
+        for group in range(int(members.max()) + 1):
+            mask = members == group
+            at = np.flatnonzero(mask)
+            partition, hour, schema_id = (int(part[at[0]]) for part in parts)
+            share = [decoded[row] for row in at.tolist()] if decoded else []
+            self._write((partition, hour, schema_id), rows.filter(pa.array(mask)), share)
+
+    def _write(self, key: FileKey, rows: pa.RecordBatch, decoded: Decoded) -> None:
+        file = self._open.get(key)
+        if file is None:
+            while len(self._open) >= MAX_OPEN_FILES:
+                self._close(min(self._open, key=lambda other: self._open[other].used))
+            file = self._open[key] = self._create(key, int(rows.column("offset").to_numpy()[0]))
+        self._clock += 1
+        file.used = self._clock
+        file.rows.add(rows, decoded)
+        file.listed = replace(
+            file.listed,
+            records=file.listed.records + rows.num_rows,
+            last_offset=int(rows.column("offset").to_numpy()[-1]),
+        )
+        while sum(other.rows.pending_bytes for other in self._open.values()) > MAX_PENDING_BYTES:
+            max(self._open.values(), key=lambda other: other.rows.pending_bytes).rows.flush()
+
+    def _create(self, key: FileKey, first_offset: int) -> _OpenFile:
+        partition, hour, schema_id = key
+        if hour is None:
+            name = quarantine_file(partition, first_offset, self._attempt, self._number)
+        else:
+            name = data_file(hour, partition, first_offset, self._attempt, self._number, self._spec.format)
+        self._number += 1
+        sink = self._files.create(self._layout.absolute(name))
+        summing = SummingSink(sink)
+        rows: RowFile
+        if hour is None:
+            rows = AvroFile(summing, None, self._spec.codec, name)
+        elif self._spec.format == "parquet":
+            rows = ParquetFile(summing, self._columns, self._spec.codec)
+        else:
+            is_plain = self._schemas is None or schema_id == NO_SCHEMA
+            schema = None if is_plain or self._schemas is None else self._schemas.get(schema_id)
+            rows = AvroFile(summing, schema, self._spec.codec, name)
+        listed = DataFile(
+            path=name,
+            partition=partition,
+            hour_ms=hour,
+            records=0,
+            bytes=0,
+            first_offset=first_offset,
+            last_offset=first_offset,
+            crc32c=0,
+        )
+        return _OpenFile(rows, sink, summing, listed)
+
+    def _close(self, key: FileKey) -> None:
+        file = self._open.pop(key)
+        file.rows.finish()
+        file.sink.close()
+        self._finished.append(replace(file.listed, bytes=file.sum.bytes, crc32c=file.sum.crc32c))
+
+
+def _group_numbers(parts: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
+    """Return the group number of each row, from 0 without gaps: rows that are equal in all `parts` are one group."""
+    numbers: NDArray[np.intp] = np.zeros(len(parts[0]), dtype=np.intp)
+    for part in parts:
+        values, at = np.unique(part, return_inverse=True)
+        _, numbers = np.unique(numbers * len(values) + at, return_inverse=True)
+    return numbers
+
+
+def write_task(
+    spec: TaskSpec, attempt: TaskAttempt, attempt_number: int, batches: Iterable[pa.RecordBatch]
+) -> TaskResult:
+    """Write all rows of one attempt."""
+    files, path = open_filesystem(spec.root)
+    writer = TaskWriter(spec, files, topic_layout(path, spec.topic), attempt)
+    for batch in batches:
+        writer.add(batch)
+        if writer.has_failed:
+            break
+    return writer.finish(attempt_number)

@@ -1,0 +1,1 @@
+"""Offset ranges of topics: planned, read, counted."""

@@ -1,0 +1,132 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.hadoop.commit.manifest import (
+    Manifest,
+    ManifestError,
+    OffsetRange,
+    add_counts,
+    check_follows,
+    committed_counts,
+    committed_files,
+    committed_offsets,
+    sha256_of,
+)
+from pipeline.hadoop.commit.publication import Head
+from pipeline.records.tally import Counts
+
+OLD_MANIFEST = b"""{"counts": [
+  {"batches": 1, "bytes": 70, "crc_sum": 9223372036854775808, "partition": 0, "records": 10, "window_start_ms": 600000},
+  {"batches": 2, "bytes": 30, "crc_sum": 7, "partition": 1, "records": 4, "window_start_ms": 0}
+ ],
+ "created_ms": 1700000000000,
+ "files": [
+  {"bytes": 100, "crc32c": 5, "first_offset": 0, "hour_ms": 1699999200000, "last_offset": 9, \
+"partition": 0, "path": "hourly/2023/11/14/22/0-0-r1-0-1-0.avro", "records": 10}
+ ],
+ "format": "avro",
+ "offsets": {"0": 10, "1": 4},
+ "previous_sha256": "ab",
+ "ranges": [
+  {"end": 10, "partition": 0, "start": 0}
+ ],
+ "run_id": "r1",
+ "sequence": 2,
+ "skipped": [],
+ "topic": "clicks",
+ "topic_id": null,
+ "version": 1,
+ "window_ms": 600000}
+"""
+
+EMPTY = Head(manifest=None, sha256=None)
+
+
+def after(manifest: Manifest) -> Head:
+    return Head(manifest=manifest, sha256=sha256_of(manifest.encode()))
+
+
+def test_a_written_manifest_is_read(make_manifest: Callable[..., Any]) -> None:
+    manifest = make_manifest(EMPTY)
+    assert Manifest.decode(manifest.encode(), "m") == manifest
+    assert json.loads(manifest.encode())["offsets"] == {"0": 10}
+
+
+def test_an_old_manifest_is_read_and_written_again_byte_by_byte() -> None:
+    old = Manifest.decode(OLD_MANIFEST, "m")
+    assert old.counts == {(0, 600_000): Counts(10, 70, 1, 2**63), (1, 0): Counts(4, 30, 2, 7)}
+    assert (old.records, old.offsets, old.ranges[0].end) == (10, {0: 10, 1: 4}, 10)
+    assert old.encode() == OLD_MANIFEST
+
+
+@pytest.mark.parametrize("change", [(b'"records": 10, ', b""), (b'"batches": 1', b'"batches": 1, "odd": 2')])
+def test_a_count_of_another_shape_is_damage(change: Any) -> None:
+    with pytest.raises(ManifestError, match="m7"):
+        Manifest.decode(OLD_MANIFEST.replace(*change), "m7")
+
+
+def test_manifests_add_up(make_manifest: Callable[..., Any]) -> None:
+    first = make_manifest(EMPTY)
+    second = make_manifest(after(first), records=5)
+    third = make_manifest(after(second), records=2, partition=1)
+    manifests = [first, second, third]
+    for manifest, head in zip(manifests, [EMPTY, after(first), after(second)], strict=True):
+        check_follows(manifest, head.manifest, head.sha256)
+    assert committed_offsets(manifests) == {0: 15, 1: 2}
+    counts = committed_counts(manifests)
+    assert {key: count.records for key, count in counts.items()} == {(0, 600_000): 15, (1, 600_000): 2}
+    assert counts[0, 600_000].crc_sum == 0
+    assert sum(file.records for file in committed_files(manifests)) == 17
+    assert list(committed_files(manifests, quarantined=True)) == []
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 1}', b"\xff"])
+def test_damage_is_named(data: bytes) -> None:
+    with pytest.raises(ManifestError, match="m7"):
+        Manifest.decode(data, "m7")
+
+
+def test_a_manifest_that_does_not_follow_the_last_is_refused(make_manifest: Callable[..., Any]) -> None:
+    first = make_manifest(EMPTY)
+    second = make_manifest(after(first))
+    gap = OffsetRange(partition=0, start=11, end=12)
+    wrong = [
+        replace(second, sequence=3),
+        replace(second, previous_sha256="other"),
+        replace(second, ranges=(gap,), offsets={0: 12}),
+        replace(second, offsets={0: 21}),
+        replace(second, offsets={0: 20, 1: 0}),
+    ]
+    for manifest in wrong:
+        with pytest.raises(ManifestError):
+            check_follows(manifest, first, sha256_of(first.encode()))
+    check_follows(second, first, sha256_of(first.encode()))
+
+
+def test_a_recorded_gap_is_lawful(make_manifest: Callable[..., Any]) -> None:
+    first = make_manifest(EMPTY)
+    second = replace(
+        make_manifest(after(first)),
+        skipped=(OffsetRange(partition=0, start=10, end=12),),
+        ranges=(OffsetRange(partition=0, start=12, end=14),),
+        offsets={0: 14},
+    )
+    check_follows(second, first, sha256_of(first.encode()))
+
+
+COUNTS = st.dictionaries(
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.builds(Counts, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 2**64 - 1)),
+)
+
+
+@given(st.lists(COUNTS), st.lists(COUNTS))
+def test_adding_counts_is_independent_of_order_and_grouping(left: Any, right: Any) -> None:
+    assert add_counts(left + right) == add_counts(right + left)
+    assert add_counts([add_counts(left), add_counts(right)]) == add_counts(left + right)

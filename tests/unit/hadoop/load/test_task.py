@@ -1,0 +1,296 @@
+"""Rows as the source sends them, through the writer of a task, read back by others: fastavro, avro, pyarrow."""
+
+import io
+import json
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import avro.datafile
+import avro.io
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.hadoop.avro.avro_columns import TOMBSTONE
+from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, SchemaError
+from pipeline.hadoop.commit.layout import TaskAttempt, topic_layout
+from pipeline.hadoop.commit.manifest import DataFile, OffsetRange
+from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.load import task as task_module
+from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.ranges.batch_counts import CoverageError, TaskResult, check_coverage
+from pipeline.hadoop.ranges.rows import end_of_range, row_schema, to_rows
+from pipeline.records.batch import read_header, set_base_offset
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.columns import open_batches
+from pipeline.records.compression import Codec
+from pipeline.records.tally import HOUR_MS
+
+NOON_MS = 1_700_006_400_000
+ROWS = to_arrow_schema(row_schema(include_batches=True), timezone="UTC")
+
+USER_1 = {"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"}]}
+USER_2 = {
+    "type": "record",
+    "name": "User",
+    "fields": [
+        {"name": "name", "type": ["null", "string"]},
+        {"name": "age", "type": "int", "default": 7},
+        {"name": "seen", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 0},
+    ],
+}
+SCHEMAS = {1: json.dumps(USER_1), 2: json.dumps(USER_2), 3: '["null", "string", "int"]'}
+
+
+def lookup(schema_id: int) -> str | None:
+    if schema_id not in SCHEMAS:
+        raise SchemaError("unknown")
+    return SCHEMAS[schema_id]
+
+
+def datum(schema_id: int, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(SCHEMAS[schema_id])), value)
+    return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
+
+
+def batch(base_offset: int, records: Any, codec: Codec = Codec.NONE) -> bytearray:
+    builder = BatchBuilder(codec, 1 << 20)
+    for key, value, headers, timestamp_ms in records:
+        assert builder.append(key, value, headers, timestamp_ms)
+    built = builder.build()
+    set_base_offset(built, 0, base_offset)
+    return built
+
+
+class Load:
+    """Batches of one partition through one task."""
+
+    def __init__(self, directory: Path, **spec: Any) -> None:
+        self.root = directory
+        settings: dict[str, Any] = {
+            "root": str(directory),
+            "topic": "t",
+            "run_id": "r1",
+            "format": "avro",
+            "codec": "snappy",
+            "window_ms": 600_000,
+            "quarantine": False,
+            "schemas": None,
+        }
+        self.spec = TaskSpec(**(settings | spec))
+
+    def run(
+        self, *batches: bytearray, start: int = 0, end: int | None = None, portion: int | None = None
+    ) -> TaskResult:
+        data = b"".join(batches)
+        columns = open_batches(data)
+        end = columns.next_offset if end is None else end
+        assert end is not None
+        rows = to_rows(columns.between(start, end), "t", 4, ROWS)
+        layout = topic_layout(str(self.root), "t")
+        writer = TaskWriter(self.spec, LocalFileSystem(), layout, TaskAttempt(run_id="r1", task=0, attempt=1))
+        portion = portion or max(rows.num_rows, 1)
+        for first in range(0, rows.num_rows, portion):
+            writer.add(rows.slice(first, portion))
+        writer.add(end_of_range("t", 4, end, rows.num_rows, ROWS))
+        result = writer.finish(0)
+        assert pickle.loads(pickle.dumps(result)) == result
+        return result
+
+    def path(self, file: DataFile) -> Path:
+        return Path(self.root, "t", file.path)
+
+    def avro(self, file: DataFile) -> list[Any]:
+        if self.spec.codec == "zstandard":  # which fastavro reads with a further library only
+            with avro.datafile.DataFileReader(self.path(file).open("rb"), avro.io.DatumReader()) as reader:
+                return list(reader)
+        with self.path(file).open("rb") as stream:
+            return list(fastavro.reader(stream))
+
+
+FIELD = st.none() | st.binary(max_size=6)
+RECORD = st.tuples(
+    FIELD,
+    FIELD,
+    st.lists(st.tuples(st.text(max_size=3), FIELD), max_size=3),
+    st.integers(NOON_MS, NOON_MS + 2 * HOUR_MS),
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(RECORD, min_size=1, max_size=5), min_size=1, max_size=4),
+    st.integers(1, 7),
+    st.sampled_from(["null", "snappy", "deflate", "zstandard"]),
+    st.sampled_from(["avro", "parquet"]),
+)
+def test_plain_values_come_back_whole(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: Sequence[Sequence[tuple[Any, ...]]],
+    portion: int,
+    codec: str,
+    file_format: str,
+) -> None:
+    load = Load(tmp_path_factory.mktemp("load"), codec=codec, format=file_format)
+    built, expected, offset = [], [], 10
+    for records in batches:
+        built.append(batch(offset, records, Codec.ZSTD))
+        expected += [(offset + index, *record) for index, record in enumerate(records)]
+        offset += len(records) + 3
+    result = load.run(*built, portion=portion)
+
+    read = []
+    for file in result.files:
+        assert file.path.startswith(
+            f"hourly/2023/11/15/{((file.hour_ms or 0) // HOUR_MS) % 24:02d}/4-{file.first_offset}-r1-"
+        )
+        rows = load.avro(file) if file_format == "avro" else pq.read_table(load.path(file)).to_pylist()
+        assert len(rows) == file.records
+        assert load.path(file).stat().st_size == file.bytes
+        assert (rows[0][OFFSET], rows[-1][OFFSET]) == (file.first_offset, file.last_offset)
+        for row in rows:
+            timestamp_ms = round(row[TIMESTAMP].timestamp() * 1000)
+            assert timestamp_ms - timestamp_ms % HOUR_MS == file.hour_ms
+            assert row[PARTITION] == 4
+            headers = [(header["key"], header["value"]) for header in row[HEADERS]]
+            read.append((row[OFFSET], row[KEY], row["value"], headers, timestamp_ms))
+    assert sorted(read, key=lambda row: row[0]) == expected
+    counts = check_coverage("t", [OffsetRange(partition=4, start=0, end=offset - 3)], [result], 600_000)
+    batch_headers = [read_header(data) for data in built]
+    found = list(counts.values())
+    assert sum(count.batches for count in found) == len(batch_headers)
+    assert sum(count.records for count in found) == len(expected)
+    assert sum(count.crc_sum for count in found) == sum(header.crc for header in batch_headers)
+    assert sum(count.bytes for count in found) == sum(map(len, built))
+
+
+def users(*values: bytes | None, first_hour: int = 0) -> list[Any]:
+    return [(b"k", value, [("h", b"1")], NOON_MS + first_hour * HOUR_MS) for value in values]
+
+
+def test_datums_of_two_schemas_and_tombstones_as_avro(tmp_path: Path) -> None:
+    load = Load(tmp_path, schemas=lookup, codec="deflate")
+    values = [datum(1, {"name": "a"}), None, datum(2, {"name": None, "age": 3, "seen": 5}), None]
+    result = load.run(batch(0, users(*values)))
+    first, second = sorted(result.files, key=lambda file: file.first_offset)
+    assert [row["value"] for row in load.avro(first)] == [{"name": "a"}]
+    assert [row["value"] and row["value"]["age"] for row in load.avro(second)] == [None, 3, None]
+    assert second.records == 3
+    with avro.datafile.DataFileReader(load.path(second).open("rb"), avro.io.DatumReader()) as reader:
+        assert [row[OFFSET] for row in reader] == [1, 2, 3]  # type: ignore[index]
+        assert json.loads(reader.meta["avro.schema"])["fields"][-1]["type"][1] == USER_2
+
+
+def test_a_schema_that_is_a_union_has_an_envelope(tmp_path: Path) -> None:
+    load = Load(tmp_path, schemas=lookup)
+    result = load.run(batch(0, users(datum(3, "x"), None, datum(3, None), datum(3, 4))))
+    assert [row["value"] and row["value"]["datum"] for row in load.avro(result.files[0])] == ["x", None, None, 4]
+    assert load.avro(result.files[0])[2]["value"] == {"datum": None}
+
+
+def test_parquet_has_the_columns_of_the_newest_schema(tmp_path: Path) -> None:
+    load = Load(tmp_path, schemas=lookup, format="parquet")
+    values = [datum(1, {"name": "a"}), None, datum(2, {"name": "b", "age": 3, "seen": 5})]
+    (file,) = load.run(batch(0, users(*values))).files
+    table = pq.read_table(load.path(file))
+    assert table.column("name").to_pylist() == ["a", None, "b"]
+    assert table.column("age").to_pylist() == [7, None, 3]
+    assert table.column(TOMBSTONE).to_pylist() == [False, True, False]
+    assert table.schema.field("seen").type == pa.timestamp("ms", tz="UTC")
+
+
+def test_a_newer_schema_on_the_way_begins_a_file(tmp_path: Path) -> None:
+    load = Load(tmp_path, schemas=lookup, format="parquet")
+    values = [datum(1, {"name": "a"}), datum(2, {"name": "b", "age": 3, "seen": 5}), datum(1, {"name": "c"})]
+    files = load.run(batch(0, users(*values)), portion=1).files
+    assert [file.records for file in sorted(files, key=lambda file: file.first_offset)] == [1, 2]
+
+
+BAD = [b"", b"\1abcdef", b"\0\0\0\0\1", datum(1, {"name": "a"}) + b"!", b"\0\0\0\0\x63abc", b"\0\xff\xff\xff\xffa"]
+
+
+@pytest.mark.parametrize("file_format", ["avro", "parquet"])
+@pytest.mark.parametrize("value", BAD)
+def test_a_bad_record_is_named_or_set_aside(tmp_path: Path, value: bytes, file_format: str) -> None:
+    good = datum(1, {"name": "g"})
+    data = batch(20, users(good, value, good, None))
+    load = Load(tmp_path / "fail", schemas=lookup, format=file_format)
+    result = load.run(data)
+    assert result.bad_record is not None
+    assert result.bad_record[:2] == (4, 21)
+
+    load = Load(tmp_path / "aside", schemas=lookup, format=file_format, quarantine=True)
+    result = load.run(data)
+    assert result.bad_record is None
+    (aside,) = [file for file in result.files if file.quarantined]
+    assert [(row[OFFSET], row["value"]) for row in load.avro(aside)] == [(21, value)]
+    assert sum(file.records for file in result.files if not file.quarantined) == 3
+    check_coverage("t", [OffsetRange(partition=4, start=20, end=24)], [result], 600_000)
+
+
+def test_bad_utf8_has_no_column(tmp_path: Path) -> None:
+    load = Load(tmp_path, schemas=lookup, format="parquet")
+    bad_record = load.run(batch(0, users(b"\0\0\0\0\1\x02\xff"))).bad_record
+    assert bad_record is not None
+    assert bad_record[:2] == (4, 0)
+
+
+def test_a_timestamp_in_nanoseconds_is_a_bad_record(tmp_path: Path) -> None:
+    records: list[Any] = [(None, b"v", [], NOON_MS), (None, b"v", [], NOON_MS * 1_000_000)]
+    bad_record = Load(tmp_path / "fail").run(batch(0, records)).bad_record
+    assert bad_record is not None
+    assert bad_record[1] == 1
+    load = Load(tmp_path / "aside", quarantine=True)
+    result = load.run(batch(0, records))
+    assert [file.quarantined for file in sorted(result.files, key=lambda file: file.first_offset)] == [False, True]
+
+
+def test_a_registry_that_does_not_answer_is_no_bad_record(tmp_path: Path) -> None:
+    def unreachable(schema_id: int) -> None:
+        raise ConnectionError("no registry")
+
+    load = Load(tmp_path, schemas=unreachable, quarantine=True)
+    with pytest.raises(ConnectionError):
+        load.run(batch(0, users(datum(1, {"name": "a"}))))
+
+
+def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path: Path) -> None:
+    data = batch(0, users(*[b"v"] * 10))
+    tasks = [OffsetRange(partition=4, start=0, end=3), OffsetRange(partition=4, start=3, end=10)]
+    results = [Load(tmp_path / str(task.start)).run(data, start=task.start, end=task.end) for task in tasks]
+    assert [count.batches for count in check_coverage("t", tasks, results, 600_000).values()] == [1]
+    with pytest.raises(CoverageError, match="3 of the 10 records"):
+        check_coverage("t", tasks[:1], results[:1], 600_000)
+
+
+def test_missing_rows_are_noticed(tmp_path: Path) -> None:
+    tasks = [OffsetRange(partition=4, start=0, end=3)]
+    result = Load(tmp_path).run(batch(0, users(*[b"v"] * 3)))
+    assert check_coverage("t", tasks, [result], 600_000)
+    for wrong in (
+        replace(result, ends=()),
+        replace(result, ends=((4, 3, 4),)),
+        replace(result, rows=2),
+        replace(result, files=()),
+        replace(result, ends=((4, 4, 3),)),
+    ):
+        with pytest.raises(CoverageError):
+            check_coverage("t", tasks, [wrong], 600_000)
+    with pytest.raises(CoverageError):
+        check_coverage("t", tasks, [result, result], 600_000)
+
+
+def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "MAX_OPEN_FILES", 2)
+    records: list[Any] = [(None, b"%d" % hour, [], NOON_MS + hour % 5 * HOUR_MS) for hour in range(20)]
+    result = Load(tmp_path).run(batch(0, records), portion=1)
+    assert sum(file.records for file in result.files) == 20
+    assert len({file.path for file in result.files}) == len(result.files) == 20

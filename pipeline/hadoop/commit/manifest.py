@@ -1,24 +1,33 @@
 """The manifest of one commit: offset ranges, files and counts, as one JSON document. Pure.
 
-Invariants (`check_follows` holds A to C):
+A commit loads new records, or rearranges the files of earlier commits (`Operation`). The live files of a topic are a
+fold over its manifests: each adds `files` and takes `removed` away.
+
+Invariants (`check_follows` holds A to C and E):
 
 A. Manifests of a topic are numbered from 1 without gaps, and each carries the SHA-256 of the one before it.
 B. `offsets` is cumulative: the last manifest alone tells where the next load starts, partition by partition.
 C. A range starts at the partition's offset of the manifest before; `skipped` holds the gap if it starts later.
 D. Counts are by window of the batch's base timestamp. A batch is counted once, where its base offset was loaded.
+   Records in quarantine are not counted; the commit that brings them in (`release`) counts them.
+E. Only a load has ranges and changes `offsets` and `ends`; `offsets`, `ends` and `schemas` are cumulative.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from enum import StrEnum
+from typing import Any, Final, Self
 
 from pipeline.errors import PipelineError
 from pipeline.records.tally import NOTHING, Counts
 
 _COUNTED = ("records", "bytes", "batches", "crc_sum")
-VERSION = 1
+VERSION = 2
+"""Version of manifests that are written. Version 1 knew loads alone, and had none of the fields of `_SINCE_2`."""
+_SINCE_2: Final = ("operation", "removed", "schemas", "ends")
+_FILE_SINCE_2: Final = ("record_type", "schema_id")
 
 WindowKey = tuple[int, int]
 """Partition, and start of the window in ms."""
@@ -31,6 +40,21 @@ class ManifestError(PipelineError):
         super().__init__(f"manifest {name}: {reason}")
         self.name = name
         self.reason = reason
+
+
+class Operation(StrEnum):
+    """Kinds of commits."""
+
+    LOAD = "load"
+    """New records of the topic."""
+    COMPACT = "compact"
+    """Small files made into larger ones."""
+    EXPIRE = "expire"
+    """Hours removed by retention."""
+    REPLAY = "replay"
+    """Files of an hour written again from the topic."""
+    RELEASE = "release"
+    """Records brought in from the quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -48,7 +72,11 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class DataFile:
-    """Committed file. `path` is relative to the topic's directory; `hour_ms` is None for a quarantine file."""
+    """Committed file. `path` is relative to the topic's directory; `hour_ms` is None for a quarantine file.
+
+    `record_type` is the full name of the Avro record for topics with several record types. `schema_id` is the id of
+    the schema that the file's values or columns have, None for plain bytes.
+    """
 
     path: str
     partition: int
@@ -58,11 +86,37 @@ class DataFile:
     first_offset: int
     last_offset: int
     crc32c: int
+    record_type: str | None = None
+    schema_id: int | None = None
 
     @property
     def quarantined(self) -> bool:
         """True if the file holds records that could not be decoded."""
         return self.hour_ms is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """Schema that the columns of a topic's files are evolved to.
+
+    `record_type` is None for the topic's only type. Subject, version and id are None for a schema of no subject.
+    """
+
+    record_type: str | None
+    subject: str | None
+    version: int | None
+    schema_id: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PartitionEnd:
+    """Last batch that was loaded of a partition: a source that has another one there was truncated or restored."""
+
+    partition: int
+    leader_epoch: int
+    base_offset: int
+    crc: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +136,10 @@ class Manifest:
     files: tuple[DataFile, ...] = ()
     counts: Mapping[WindowKey, Counts] = field(default_factory=dict)
     previous_sha256: str | None = None
+    operation: Operation = Operation.LOAD
+    removed: tuple[str, ...] = ()
+    schemas: tuple[TableSchema, ...] = ()
+    ends: tuple[PartitionEnd, ...] = ()
     version: int = field(default=VERSION)
 
     @property
@@ -102,6 +160,12 @@ class Manifest:
             {"partition": partition, "window_start_ms": start, **{name: getattr(counts, name) for name in _COUNTED}}
             for (partition, start), counts in sorted(self.counts.items())
         ]
+        if self.version < 2:
+            for name in _SINCE_2:
+                del document[name]
+            for file in document["files"]:
+                for name in _FILE_SINCE_2:
+                    del file[name]
         parts = []
         for key in sorted(document):
             value = document[key]
@@ -117,10 +181,15 @@ class Manifest:
         """Return the manifest in `data`. Raises ManifestError that names `name`."""
         try:
             document: dict[str, Any] = json.loads(data)
-            if document.get("version") != VERSION:
-                raise ManifestError(name, f"has version {document.get('version')}, expected {VERSION}")
+            version = document.get("version")
+            if not isinstance(version, int) or not 1 <= version <= VERSION:
+                raise ManifestError(name, f"has version {version}; this program reads 1 to {VERSION}")
             document["offsets"] = {int(key): int(value) for key, value in document["offsets"].items()}
-            nested = {"ranges": OffsetRange, "skipped": OffsetRange, "files": DataFile}
+            nested: dict[str, Any] = {"ranges": OffsetRange, "skipped": OffsetRange, "files": DataFile}
+            if version >= 2:
+                nested |= {"schemas": TableSchema, "ends": PartitionEnd}
+                document["operation"] = Operation(document["operation"])
+                document["removed"] = tuple(document["removed"])
             for key, kind in nested.items():
                 document[key] = tuple(kind(**item) for item in document[key])
             document["counts"] = {
@@ -142,7 +211,7 @@ def next_offsets(previous: Mapping[int, int], ranges: Iterable[OffsetRange]) -> 
 
 
 def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256: str | None) -> None:
-    """Raise ManifestError unless `manifest` is the lawful successor of `previous` (invariants A to C)."""
+    """Raise ManifestError unless `manifest` is the lawful successor of `previous` (invariants A to C and E)."""
     name = str(manifest.sequence)
     expected = 1 if previous is None else previous.sequence + 1
     if manifest.sequence != expected:
@@ -150,6 +219,8 @@ def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256
     if manifest.previous_sha256 != previous_sha256:
         raise ManifestError(name, "does not follow the manifest before it, which has another checksum")
     before = {} if previous is None else previous.offsets
+    if manifest.operation is not Operation.LOAD and (manifest.ranges or manifest.skipped):
+        raise ManifestError(name, f"is a commit of the kind '{manifest.operation}', and has offset ranges")
     skipped_to = {gap.partition: gap.end for gap in manifest.skipped}
     for loaded in manifest.ranges:
         start = skipped_to.get(loaded.partition, before.get(loaded.partition, loaded.start))
@@ -174,8 +245,14 @@ def committed_counts(manifests: Sequence[Manifest]) -> dict[WindowKey, Counts]:
 
 
 def committed_files(manifests: Sequence[Manifest], *, quarantined: bool = False) -> Iterator[DataFile]:
-    """Return the data files that readers may read, or those of the quarantine."""
-    return (file for manifest in manifests for file in manifest.files if file.quarantined == quarantined)
+    """Return the live data files, which readers may read, or those of the quarantine; oldest commit first."""
+    removed = {path for manifest in manifests for path in manifest.removed}
+    return (
+        file
+        for manifest in manifests
+        for file in manifest.files
+        if file.quarantined == quarantined and file.path not in removed
+    )
 
 
 def committed_offsets(manifests: Sequence[Manifest]) -> dict[int, int]:

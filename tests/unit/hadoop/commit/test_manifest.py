@@ -11,6 +11,9 @@ from pipeline.hadoop.commit.manifest import (
     Manifest,
     ManifestError,
     OffsetRange,
+    Operation,
+    PartitionEnd,
+    TableSchema,
     add_counts,
     check_follows,
     committed_counts,
@@ -65,6 +68,31 @@ def test_an_old_manifest_is_read_and_written_again_byte_by_byte() -> None:
     assert old.encode() == OLD_MANIFEST
 
 
+def test_a_commit_that_rearranges_files_is_read_back_and_takes_files_away(make_manifest: Callable[..., Any]) -> None:
+    first = make_manifest(EMPTY)
+    compacted = replace(
+        first.files[0], path="hourly/2023/11/14/22/0-0-r2-0-1-0.avro", record_type="shop.Order", schema_id=7
+    )
+    second = replace(
+        first,
+        sequence=2,
+        operation=Operation.COMPACT,
+        ranges=(),
+        counts={},
+        files=(compacted,),
+        removed=tuple(file.path for file in first.files),
+        schemas=(TableSchema(record_type=None, subject="clicks-value", version=3, schema_id=7, text='"int"'),),
+        ends=(PartitionEnd(partition=0, leader_epoch=4, base_offset=8, crc=9),),
+        previous_sha256=after(first).sha256,
+    )
+    check_follows(second, first, sha256_of(first.encode()))
+    assert Manifest.decode(second.encode(), "m") == second
+    assert list(committed_files([first, second])) == [compacted]
+    loaded = replace(second, ranges=first.ranges)
+    with pytest.raises(ManifestError, match="compact"):
+        check_follows(loaded, first, sha256_of(first.encode()))
+
+
 @pytest.mark.parametrize("change", [(b'"records": 10, ', b""), (b'"batches": 1', b'"batches": 1, "odd": 2')])
 def test_a_count_of_another_shape_is_damage(change: Any) -> None:
     with pytest.raises(ManifestError, match="m7"):
@@ -86,7 +114,9 @@ def test_manifests_add_up(make_manifest: Callable[..., Any]) -> None:
     assert list(committed_files(manifests, quarantined=True)) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"version": 3}', b'{"version": 2}', b'{"version": 1}', b'{"version": "1"}', b"\xff"]
+)
 def test_damage_is_named(data: bytes) -> None:
     with pytest.raises(ManifestError, match="m7"):
         Manifest.decode(data, "m7")

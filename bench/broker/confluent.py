@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bench.lines import LOG_LINES, log_lines
+from bench.lines import LOG_EVENTS, LOG_LINES, log_events, log_lines
 
 DEADLINE_S = 300
 POLL_EVERY = 1000
@@ -35,6 +35,17 @@ def payloads(record_bytes: int) -> Iterator[bytes]:
     ready = [bytes(text[at : at + record_bytes]) for at in range(0, TEXT_BYTES, step)]
     while True:
         yield from ready
+
+
+def payloads_of(asked: dict[str, Any]) -> Iterator[bytes]:
+    """What was asked for, without end."""
+    match asked.get("payloads"):
+        case name if name == LOG_LINES:
+            return log_lines()
+        case name if name == LOG_EVENTS:
+            return log_events(asked["schema_id"])
+        case _:
+            return payloads(asked["record_bytes"])
 
 
 class Deliveries:
@@ -65,7 +76,7 @@ def produce(asked: dict[str, Any]) -> dict[str, float]:
     )
     deliveries = Deliveries()
     records, partitions = asked["records"], asked["partitions"]
-    values = log_lines() if asked.get("payloads") == LOG_LINES else payloads(asked["record_bytes"])
+    values = payloads_of(asked)
     started = time.perf_counter()
     for number in range(records):
         while True:

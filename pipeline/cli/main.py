@@ -29,7 +29,7 @@ NOUNS = {
     "registry": ("registry", "app"),
     "schema": ("registry", "schema_app"),
     "audit": ("audit", "app"),
-    "load": ("load", "app"),
+    "load": ("load.load", "app"),
     "demo": ("demo.demo", "demo"),
 }
 """Module of this package and name in it: a Typer with verbs, or the function of a noun that is a command itself."""

@@ -15,7 +15,8 @@ from pipeline.errors import StorageError
 from pipeline.hadoop.commit.publication import CommitConflictError, committed_urls
 from pipeline.hadoop.files.filesystem import HdfsFileSystem, PathExistsError, PathNotFoundError, open_filesystem
 from pipeline.hadoop.load import job as load_module
-from pipeline.hadoop.load.job import LoadConfig, run_load
+from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.load.job import run_load
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
 

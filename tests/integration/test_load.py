@@ -13,13 +13,14 @@ import httpx
 import pytest
 import typer
 
-from pipeline.cli.load import answer
+from pipeline.cli.load.query import answer
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.manifest import committed_counts, committed_files
 from pipeline.hadoop.commit.publication import CommitConflictError, committed_urls
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 from pipeline.hadoop.load import job as load_module
-from pipeline.hadoop.load.job import BadRecordError, LoadConfig, LoadError, prepare_load, run_load
+from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.load.job import BadRecordError, LoadError, prepare_load, run_load
 from pipeline.hadoop.ranges.plan import DataLossError
 from pipeline.protocol.errors import KafkaError
 from pipeline.testing.local_cluster import LocalCluster

@@ -15,7 +15,8 @@ from typing import Any
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop.load import job as load_module
-from pipeline.hadoop.load.job import LoadConfig, run_load
+from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.load.job import run_load
 from pipeline.hadoop.load.spark_session import local_session
 
 

@@ -1,0 +1,1 @@
+"""`pipeline load`: one file per group of commands."""

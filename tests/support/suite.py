@@ -33,7 +33,9 @@ class Part:
         return [f"tests/{path}" for path in self.paths] + [f"--ignore=tests/{path}" for path in self.without]
 
 
-SPARK = tuple(f"integration/test_{name}.py" for name in ("demo", "examples", "hdfs_load", "load"))
+SPARK = tuple(
+    f"integration/test_{name}.py" for name in ("demo", "examples", "hdfs_load", "load", "load_beside_consumers")
+)
 CLUSTERS = tuple(f"faults/test_{name}.py" for name in ("cluster", "kills", "zookeeper", "zookeeper_ensemble"))
 MIRROR = ("unit/mirror",)
 PARTS = (

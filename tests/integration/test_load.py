@@ -15,7 +15,6 @@ import typer
 
 from pipeline.cli.load.query import answer
 from pipeline.errors import ConfigurationError
-from pipeline.hadoop.commit.manifest import committed_counts, committed_files
 from pipeline.hadoop.commit.publication import CommitConflictError, committed_urls
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 from pipeline.hadoop.load import job as load_module
@@ -127,9 +126,9 @@ def test_datums_by_the_registry_and_bad_ones_in_quarantine(
     assert (result.records, result.quarantined) == (199, 1)
     pages = {row["page"] if file_format == "parquet" else row["value"]["page"] for row in topic.rows()}
     assert pages == {f"/{number}" for number in range(200) if number != 77}
-    (aside,) = committed_files(topic.manifests(), quarantined=True)
+    (aside,) = topic.table().data_files(quarantined=True)
     assert aside.path.startswith("quarantine/")
-    assert sum(count.records for count in committed_counts(topic.manifests()).values()) == 200
+    assert sum(count.records for count in topic.table().counts.values()) == 200
 
 
 class PausedFileSystem(LocalFileSystem):

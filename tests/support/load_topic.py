@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as ConfluentTopic
 
-from pipeline.hadoop.commit.manifest import committed_counts, committed_files, committed_offsets
-from pipeline.hadoop.commit.publication import read_manifests
+from pipeline.hadoop.commit.checkpoints import read_manifests, table_of
+from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.filesystem import open_filesystem
 
 FIRST_MS = 1_700_000_000_000
@@ -59,10 +59,13 @@ class LoadedTopic:
     def manifests(self) -> Any:
         return read_manifests(self.root, self.name)
 
+    def table(self) -> TableState:
+        return table_of(self.root, self.name)
+
     def rows(self) -> Iterator[Any]:
         """All committed rows, as plain values, in no order."""
         files, path = open_filesystem(self.root)
-        for file in committed_files(self.manifests()):
+        for file in self.table().data_files():
             content = files.read(f"{path}/{self.name}/{file.path}")
             assert len(content) == file.bytes
             rows: list[Any] = (
@@ -77,14 +80,14 @@ class LoadedTopic:
         """Every committed value once, offsets without a hole up to the manifest's; returns how many."""
         rows = list(self.rows())
         offsets = Counter((row["_partition"], row["_offset"]) for row in rows)
-        ends = committed_offsets(self.manifests())
+        ends = self.table().offsets
         assert offsets == Counter((partition, offset) for partition, end in ends.items() for offset in range(end))
         numbers = Counter(int(row["value"]) for row in rows)
         assert not numbers or max(numbers.values()) == 1
         for row in rows:
             assert row["_key"] == b"k%d" % int(row["value"])
             assert row["_headers"] == [{"key": "host", "value": b"web1"}]
-        assert sum(count.records for count in committed_counts(self.manifests()).values()) == len(rows)
+        assert sum(count.records for count in self.table().counts.values()) == len(rows)
         return len(rows)
 
     def files_on_disk(self) -> int:

@@ -8,7 +8,7 @@ from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 
 if TYPE_CHECKING:
-    from pipeline.hadoop.commit.manifest import Manifest
+    from pipeline.hadoop.commit.manifest import DataFile, Manifest
 
 Root = Annotated[
     str, typer.Option("--root", metavar="URL", help="Directory of the loaded data, e.g. hdfs://nn:8020/lake")
@@ -17,13 +17,23 @@ Topic = Annotated[str, typer.Option("--topic", help="The topic's name.")]
 
 
 def read_commits(topic: str, root: str) -> "list[Manifest]":
-    """Return the commits of a topic. Raises typer.Exit if there is none."""
-    from pipeline.hadoop.commit.publication import read_manifests
+    """Return the commits of a topic that have not expired. Raises typer.Exit if there is none."""
+    from pipeline.hadoop.commit.checkpoints import read_manifests
 
     manifests = read_manifests(root, topic)
     if not manifests:
         output.exit_with(f"{topic} has no commits below {root}")
     return manifests
+
+
+def read_data_files(topic: str, root: str) -> "list[DataFile]":
+    """Return the committed data files of a topic. Raises typer.Exit if it has no commits."""
+    from pipeline.hadoop.commit.checkpoints import table_of
+
+    state = table_of(root, topic)
+    if state.last is None:
+        output.exit_with(f"{topic} has no commits below {root}")
+    return state.data_files()
 
 
 def show_commits(topic: Topic, root: Root, json: Json = False) -> None:
@@ -50,10 +60,9 @@ def show_commits(topic: Topic, root: Root, json: Json = False) -> None:
 
 def print_files(topic: Topic, root: Root, json: Json = False) -> None:
     """Print the path of each committed file; other files are not part of the data."""
-    from pipeline.hadoop.commit.manifest import committed_files
     from pipeline.hadoop.commit.publication import file_url
 
-    paths = [file_url(root, topic, file) for file in committed_files(read_commits(topic, root))]
+    paths = [file_url(root, topic, file) for file in read_data_files(topic, root)]
     if json:
         output.print_json({"topic": topic, "files": paths})
     else:

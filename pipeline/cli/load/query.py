@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.load.commits import Root, Topic, read_commits
+from pipeline.cli.load.commits import Root, Topic, read_data_files
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 
@@ -23,11 +23,10 @@ def sql(
     json: Json = False,
 ) -> None:
     """Query the committed data of a topic that was loaded as Parquet."""
-    from pipeline.hadoop.commit.manifest import committed_files
     from pipeline.hadoop.commit.publication import file_url
     from pipeline.hadoop.load.spark_session import local_session
 
-    files = list(committed_files(read_commits(topic, root)))
+    files = read_data_files(topic, root)
     if not files:
         output.exit_with(f"{topic}: the commits below {root} hold no data files")
     if not files[0].path.endswith(".parquet"):

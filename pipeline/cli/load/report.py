@@ -16,24 +16,27 @@ async def report_counts(config: "LoadConfig", datacenter: str) -> None:
     from pipeline.audit.publisher import publish_load
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
-    from pipeline.hadoop.commit.manifest import committed_counts, committed_offsets
-    from pipeline.hadoop.commit.publication import read_manifests
+    from pipeline.hadoop.commit.checkpoints import read_manifest, read_state
+    from pipeline.hadoop.commit.layout import topic_layout
+    from pipeline.hadoop.files.filesystem import open_filesystem
     from pipeline.model import TopicPartition
     from pipeline.records.tally import Counts
 
-    manifests = read_manifests(config.root, config.topic)
-    recent = {key for manifest in manifests[-REPORTED_COMMITS:] for key in manifest.counts}
+    files, path = open_filesystem(config.root)
+    layout = topic_layout(path, config.topic)
+    state = read_state(files, layout)
+    numbers = range(max(1, state.sequence - REPORTED_COMMITS + 1), state.sequence + 1)
+    recent = {key for number in numbers for key in read_manifest(files, layout, number)[0].counts}
     counts: dict[TopicPartition, dict[int, Counts]] = {}
-    for key, committed in committed_counts(manifests).items():
-        if key in recent:
-            partition, start = key
-            counts.setdefault(TopicPartition(config.topic, partition), {})[start] = committed
+    for key in recent:
+        partition, start = key
+        counts.setdefault(TopicPartition(config.topic, partition), {})[start] = state.counts[key]
     async with open_cluster(ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")) as cluster:
         await publish_load(
             cluster,
             datacenter,
             counts,
-            up_to={TopicPartition(config.topic, p): o for p, o in committed_offsets(manifests).items()},
+            up_to={TopicPartition(config.topic, p): o for p, o in state.offsets.items()},
             window_ms=config.window_ms,
             clock=wall_clock,
             rng=randomness(),

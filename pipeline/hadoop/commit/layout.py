@@ -2,6 +2,8 @@
 
     _commits/00000000000000000007.json       the manifests; files that none of them lists do not exist for readers
     _commits/.00000000000000000007.<run>     a manifest before its rename
+    _checkpoints/00000000000000000100.parquet  all that the manifests up to this number add up to
+    _checkpoints/.00000000000000000100.<run>   a checkpoint before its rename
     _runs/<run>                              mark of a run that has not ended well yet
     hourly/YYYY/MM/DD/HH/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.<avro|parquet>
     quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro
@@ -24,6 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _RUN_ID = re.compile(r"[a-z0-9]{1,40}")
 _MANIFEST = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.parquet")
 _FILE = re.compile(
     r"(?P<partition>\d+)-(?P<first_offset>\d+)-(?P<run_id>[a-z0-9]+)-(?P<task>\d+)-(?P<attempt>\d+)-(?P<number>\d+)"
     r"\.(?:avro|parquet)"
@@ -63,9 +66,26 @@ class TopicLayout:
         """Path of a manifest that is being written."""
         return f"{self.commits}/.{sequence:020d}.{run_id}"
 
+    @property
+    def checkpoints(self) -> str:
+        """Directory of the checkpoints."""
+        return f"{self.topic_root}/_checkpoints"
+
+    def checkpoint(self, sequence: int) -> str:
+        """Path of the checkpoint of a commit."""
+        return f"{self.checkpoints}/{sequence:020d}.parquet"
+
+    def temporary_checkpoint(self, sequence: int, run_id: str) -> str:
+        """Path of a checkpoint that is being written."""
+        return f"{self.checkpoints}/.{sequence:020d}.{run_id}"
+
     def run(self, run_id: str) -> str:
         """Path of the mark of an unfinished run."""
         return f"{self.runs}/{run_id}"
+
+    def clock(self, run_id: str) -> str:
+        """Path of an empty file that a run writes to learn the time of the file system."""
+        return f"{self.runs}/.clock.{run_id}"
 
     def absolute(self, relative: str) -> str:
         """Path of a file that a manifest lists."""
@@ -110,7 +130,16 @@ def run_of(path: str) -> str | None:
 
 def manifest_sequences(names: Sequence[str]) -> list[int]:
     """Return the sequence numbers of the manifests among paths, ascending; other names are skipped."""
-    matches = (_MANIFEST.fullmatch(name.rsplit("/", 1)[-1]) for name in names)
+    return _sequences(_MANIFEST, names)
+
+
+def checkpoint_sequences(names: Sequence[str]) -> list[int]:
+    """Return the commits of the checkpoints among paths, ascending; other names are skipped."""
+    return _sequences(_CHECKPOINT, names)
+
+
+def _sequences(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
+    matches = (pattern.fullmatch(name.rsplit("/", 1)[-1]) for name in names)
     return sorted(int(match[1]) for match in matches if match)
 
 

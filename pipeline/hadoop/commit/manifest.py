@@ -15,7 +15,7 @@ E. Only a load has ranges and changes `offsets` and `ends`; `offsets`, `ends` an
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -237,24 +237,3 @@ def add_counts(terms: Iterable[Mapping[WindowKey, Counts]]) -> dict[WindowKey, C
         for key, value in counts.items():
             sums[key] = sums.get(key, NOTHING) + value
     return sums
-
-
-def committed_counts(manifests: Sequence[Manifest]) -> dict[WindowKey, Counts]:
-    """Add up the counts of all manifests of a topic."""
-    return add_counts(manifest.counts for manifest in manifests)
-
-
-def committed_files(manifests: Sequence[Manifest], *, quarantined: bool = False) -> Iterator[DataFile]:
-    """Return the live data files, which readers may read, or those of the quarantine; oldest commit first."""
-    removed = {path for manifest in manifests for path in manifest.removed}
-    return (
-        file
-        for manifest in manifests
-        for file in manifest.files
-        if file.quarantined == quarantined and file.path not in removed
-    )
-
-
-def committed_offsets(manifests: Sequence[Manifest]) -> dict[int, int]:
-    """Return the next offset to load, by partition."""
-    return dict(manifests[-1].offsets) if manifests else {}

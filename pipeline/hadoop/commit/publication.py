@@ -9,7 +9,7 @@ The 2011 paper asks for data and offsets together or not at all; a rename gives 
    started from one manifest exactly one finds the number free, and the others are fenced off;
 5. after any error of the rename the temporary name is deleted first, so that a late rename cannot happen any more, and
    then the number is read back: the manifest there, and its run id, are the outcome;
-6. readers follow manifests only; clean-up deletes only files that no manifest lists.
+6. readers follow manifests only; clean-up (`runs.py`) deletes only files that no manifest lists.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import structlog
 
 from pipeline.errors import PipelineError, StorageError
-from pipeline.hadoop.commit.layout import TopicLayout, manifest_sequences, run_of, topic_layout
-from pipeline.hadoop.commit.manifest import DataFile, Manifest, ManifestError, check_follows, committed_files, sha256_of
-from pipeline.hadoop.files.filesystem import FileSystem, PathNotFoundError, open_filesystem
+from pipeline.hadoop.commit.checkpoints import manifests_of, read_manifest, table_of
+from pipeline.hadoop.commit.layout import TopicLayout
+from pipeline.hadoop.commit.manifest import DataFile, Manifest, check_follows
+from pipeline.hadoop.files.filesystem import FileSystem, PathNotFoundError
 
 logger = structlog.get_logger()
 
@@ -67,51 +68,21 @@ class Head:
 
 def read_head(files: FileSystem, layout: TopicLayout) -> Head:
     """Read the newest manifest."""
-    sequences = _sequences(files, layout)
+    sequences = manifests_of(files, layout)
     if not sequences:
         return Head(manifest=None, sha256=None)
-    path = layout.manifest(sequences[-1])
-    encoded = files.read(path)
-    return Head(manifest=Manifest.decode(encoded, path), sha256=sha256_of(encoded))
-
-
-def read_manifests(root: str, topic: str) -> list[Manifest]:
-    """Return all manifests of a topic below the root URL of a load, oldest first. Raises as `read_chain`."""
-    files, path = open_filesystem(root)
-    return read_chain(files, topic_layout(path, topic))
-
-
-def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
-    """Do the same on an open file system. Raises ManifestError if the chain of manifests is broken."""
-    manifests: list[Manifest] = []
-    previous: Manifest | None = None
-    checksum: str | None = None
-    for sequence in _sequences(files, layout):
-        path = layout.manifest(sequence)
-        encoded = files.read(path)
-        manifest = Manifest.decode(encoded, path)
-        if manifest.sequence != sequence:
-            raise ManifestError(path, f"holds the number {manifest.sequence}")
-        check_follows(manifest, previous, checksum)
-        manifests.append(manifest)
-        previous, checksum = manifest, sha256_of(encoded)
-    return manifests
+    manifest, sha256 = read_manifest(files, layout, sequences[-1])
+    return Head(manifest=manifest, sha256=sha256)
 
 
 def committed_urls(root: str, topic: str) -> list[str]:
     """Return the URLs of all committed data files, for `spark.read.parquet(*urls)` and similar calls."""
-    return [file_url(root, topic, file) for file in committed_files(read_manifests(root, topic))]
+    return [file_url(root, topic, file) for file in table_of(root, topic).data_files()]
 
 
 def file_url(root: str, topic: str, file: DataFile) -> str:
     """Return the URL of a file that a manifest of the topic lists."""
     return f"{root.rstrip('/')}/{topic}/{file.path}"
-
-
-def mark_run(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
-    """Leave a mark, by which a later run finds the files of this run if it dies."""
-    with files.create(layout.run(run_id)) as mark:
-        mark.write(run_id.encode())
 
 
 def commit(files: FileSystem, layout: TopicLayout, manifest: Manifest, head: Head) -> None:
@@ -143,40 +114,3 @@ def _settle(files: FileSystem, layout: TopicLayout, manifest: Manifest, cause: S
     if winner != manifest.run_id:
         raise CommitConflictError(manifest.topic, manifest.sequence, winner) from cause
     logger.info("commit_confirmed_by_reading_back", topic=manifest.topic, sequence=manifest.sequence)
-
-
-def clean_up(files: FileSystem, layout: TopicLayout, run_id: str, *, started_before_ms: int) -> int:
-    """Delete files of `run_id`, and of runs whose mark is older than the bound, that no manifest lists.
-
-    Returns the number of deleted files. Safe because a run whose mark is older than the bound refuses to commit, and
-    because manifests are read after files were listed. Files of unknown names are left alone. The mark of `run_id`
-    stays, since its tasks may still run somewhere; it is deleted when it is old, with the files that they left.
-    """
-    marks = {info.path.rsplit("/", 1)[-1]: info for info in files.list_files(layout.runs)}
-    ended = {name for name, info in marks.items() if name == run_id or info.modified_ms < started_before_ms}
-    if not ended:
-        return 0
-    written = [info.path for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True)]
-    written += [info.path for info in files.list_files(f"{layout.topic_root}/quarantine")]
-    listed = {layout.absolute(file.path) for manifest in read_chain(files, layout) for file in manifest.files}
-    orphans = [path for path in written if path not in listed and run_of(path) in ended]
-    orphans += [
-        info.path
-        for info in files.list_files(layout.commits)
-        if info.path.rsplit("/", 1)[-1].startswith(".") and info.path.rsplit(".", 1)[-1] in ended
-    ]
-    deleted = sum(files.delete(path) for path in orphans)
-    for name in ended:
-        if marks[name].modified_ms < started_before_ms:
-            files.delete(layout.run(name))
-    logger.info("load_cleaned_up", topic_root=layout.topic_root, runs=sorted(ended), files=deleted)
-    return deleted
-
-
-def end_run(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
-    """Delete the mark of a run whose tasks all ended at their first attempt, so that it left nothing to clean up."""
-    files.delete(layout.run(run_id))
-
-
-def _sequences(files: FileSystem, layout: TopicLayout) -> list[int]:
-    return manifest_sequences([info.path for info in files.list_files(layout.commits)])

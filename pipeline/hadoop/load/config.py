@@ -47,7 +47,7 @@ class LoadConfig(SettingsModel):
     max_opened_bytes: Annotated[int, Field(alias="max.opened.bytes", ge=1, le=MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
     """Maximum size in bytes of one decompressed batch. A larger batch ends the load; raise the setting to load it."""
     orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
-    """Time in ms that a run may take. Files of dead runs are deleted after twice this time."""
+    """Age in ms at which the files of a dead run are deleted. A run is dead once another one has committed instead."""
 
     @model_validator(mode="before")
     @classmethod

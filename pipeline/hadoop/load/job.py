@@ -18,17 +18,11 @@ import trio
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
+from pipeline.hadoop.commit.checkpoints import checkpoint_if_due
 from pipeline.hadoop.commit.layout import TopicLayout, check_run_id, topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, next_offsets
-from pipeline.hadoop.commit.publication import (
-    CommitOutcomeUnknownError,
-    Head,
-    clean_up,
-    commit,
-    end_run,
-    mark_run,
-    read_head,
-)
+from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head, commit, read_head
+from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
 from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
@@ -96,8 +90,7 @@ def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None)
     run_id = check_run_id(run_id or secrets.token_hex(8))
     files, path = open_filesystem(config.root)
     layout = topic_layout(path, config.topic)
-    started_ms = clock()
-    clean_up(files, layout, run_id, started_before_ms=started_ms - 2 * config.orphan_age_ms)
+    clean_up_dead_runs(files, layout, run_id)
     head = read_head(files, layout)
     state, plan = trio.run(_plan, config, head)
     _check_same(config, head, state)
@@ -108,7 +101,6 @@ def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None)
         config=config,
         clock=clock,
         run_id=run_id,
-        started_ms=started_ms,
         files=files,
         layout=layout,
         head=head,
@@ -124,7 +116,6 @@ class PreparedLoad:
     config: LoadConfig
     clock: Clock
     run_id: str
-    started_ms: int
     files: FileSystem
     layout: TopicLayout
     head: Head
@@ -138,19 +129,16 @@ class PreparedLoad:
         LoadError and StorageError with nothing committed; CommitOutcomeUnknownError.
         """
         config, files, layout = self.config, self.files, self.layout
-        mark_run(files, layout, self.run_id)
+        mark_run(files, layout, self.run_id, head=self.head.next_sequence - 1, orphan_age_ms=config.orphan_age_ms)
         try:
             manifest, has_leftovers = self._write(spark)
-            # A later run may delete the files of a run of this age: see `clean_up`.
-            if self.clock() - self.started_ms > config.orphan_age_ms:
-                reason = f"it took longer than orphan.age.ms ({config.orphan_age_ms}), so its files may be cleaned up"
-                raise LoadError(config.topic, reason)
             commit(files, layout, manifest, self.head)
         except CommitOutcomeUnknownError:
             raise
         except Exception:
             _clean_up_quietly(files, layout, self.run_id)
             raise
+        checkpoint_if_due(files, layout, manifest.sequence, self.run_id)
         if has_leftovers:
             _clean_up_quietly(files, layout, self.run_id)
         try:
@@ -257,6 +245,6 @@ def _run_tasks(
 def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
     """Clean up after the outcome is certain. Failures are logged, so that the caller still learns the outcome."""
     try:
-        clean_up(files, layout, run_id, started_before_ms=0)
+        clean_up_own_run(files, layout, run_id)
     except PipelineError as error:
         logger.warning("load_clean_up_failed", topic_root=layout.topic_root, reason=str(error))

@@ -16,12 +16,10 @@ from pipeline.hadoop.commit.manifest import (
     TableSchema,
     add_counts,
     check_follows,
-    committed_counts,
-    committed_files,
-    committed_offsets,
     sha256_of,
 )
 from pipeline.hadoop.commit.publication import Head
+from pipeline.hadoop.commit.table_state import TableState, with_commits
 from pipeline.records.tally import Counts
 
 OLD_MANIFEST = b"""{"counts": [
@@ -87,7 +85,10 @@ def test_a_commit_that_rearranges_files_is_read_back_and_takes_files_away(make_m
     )
     check_follows(second, first, sha256_of(first.encode()))
     assert Manifest.decode(second.encode(), "m") == second
-    assert list(committed_files([first, second])) == [compacted]
+    state = with_commits(TableState(), [(first, sha256_of(first.encode())), (second, sha256_of(second.encode()))])
+    assert state.data_files() == [compacted]
+    with pytest.raises(ManifestError, match="no live file"):
+        with_commits(TableState(), [(replace(first, removed=("hourly/other.avro",)), "checksum")])
     loaded = replace(second, ranges=first.ranges)
     with pytest.raises(ManifestError, match="compact"):
         check_follows(loaded, first, sha256_of(first.encode()))
@@ -103,15 +104,12 @@ def test_manifests_add_up(make_manifest: Callable[..., Any]) -> None:
     first = make_manifest(EMPTY)
     second = make_manifest(after(first), records=5)
     third = make_manifest(after(second), records=2, partition=1)
-    manifests = [first, second, third]
-    for manifest, head in zip(manifests, [EMPTY, after(first), after(second)], strict=True):
-        check_follows(manifest, head.manifest, head.sha256)
-    assert committed_offsets(manifests) == {0: 15, 1: 2}
-    counts = committed_counts(manifests)
-    assert {key: count.records for key, count in counts.items()} == {(0, 600_000): 15, (1, 600_000): 2}
-    assert counts[0, 600_000].crc_sum == 0
-    assert sum(file.records for file in committed_files(manifests)) == 17
-    assert list(committed_files(manifests, quarantined=True)) == []
+    state = with_commits(TableState(), [(each, sha256_of(each.encode())) for each in (first, second, third)])
+    assert (state.sequence, state.offsets) == (3, {0: 15, 1: 2})
+    assert {key: count.records for key, count in state.counts.items()} == {(0, 600_000): 15, (1, 600_000): 2}
+    assert state.counts[0, 600_000].crc_sum == 0
+    assert sum(file.records for file in state.data_files()) == 17
+    assert state.data_files(quarantined=True) == []
 
 
 @pytest.mark.parametrize(

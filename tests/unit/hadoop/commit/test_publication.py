@@ -7,19 +7,16 @@ from typing import Any
 import pytest
 
 from pipeline.errors import StorageError
+from pipeline.hadoop.commit.checkpoints import read_chain, read_manifests
 from pipeline.hadoop.commit.layout import TopicLayout, topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, ManifestError
 from pipeline.hadoop.commit.publication import (
     CommitConflictError,
     CommitOutcomeUnknownError,
-    clean_up,
     commit,
-    end_run,
-    mark_run,
-    read_chain,
     read_head,
-    read_manifests,
 )
+from pipeline.hadoop.commit.runs import clean_up_dead_runs, mark_run
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 from tests.support.faulty_filesystem import Died, FaultyFileSystem
 
@@ -103,7 +100,8 @@ def test_dying_at_any_step_leaves_all_or_nothing(
 ) -> None:
     head = read_head(files, layout)
     manifest = make_manifest(head, run_id="dead")
-    mark_run(files, layout, "dead")
+    mark_run(files, layout, "dead", head=0, orphan_age_ms=60_000)
+    os.utime(layout.run("dead"), (0, 0))
     write_files(files, layout, manifest)
     faulty = FaultyFileSystem(files, fail_at=step, after=after, die=True)
     with pytest.raises(Died):
@@ -112,14 +110,18 @@ def test_dying_at_any_step_leaves_all_or_nothing(
 
     committed = read_chain(files, layout)
     assert [m.run_id for m in committed] == (["dead"] if step == 4 and after else [])
-    deleted = clean_up(files, layout, "next", started_before_ms=2**62)
+    if not committed:
+        assert clean_up_dead_runs(files, layout, "next") == 0, "it could commit yet, if it were only slow"
+    head = read_head(files, layout)
+    following = make_manifest(head, run_id="next")
+    write_files(files, layout, following)
+    commit(files, layout, following, head)
+    assert read_head(files, layout).offsets == {0: 20 if committed else 10}
+    deleted = clean_up_dead_runs(files, layout, "last")
     present = [info.path for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True)]
-    assert present == [layout.absolute(file.path) for m in committed for file in m.files]
+    assert present == [layout.absolute(file.path) for m in [*committed, following] for file in m.files]
     assert (deleted > 0) == (not committed)
     assert files.list_files(layout.runs) == []
-    head = read_head(files, layout)
-    commit(files, layout, make_manifest(head, run_id="next"), head)
-    assert read_head(files, layout).offsets == {0: 20 if committed else 10}
 
 
 @pytest.mark.parametrize("step", range(1, 5))
@@ -149,29 +151,6 @@ def test_an_outage_at_the_rename_leaves_the_outcome_to_the_next_run(
     with pytest.raises(CommitOutcomeUnknownError, match="Run again"):
         commit(FaultyFileSystem(files, fail_at=4, after=after, outage=True), layout, make_manifest(head), head)
     assert len(read_chain(files, layout)) == after
-
-
-def test_clean_up_spares_what_is_listed_young_or_foreign(
-    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any]
-) -> None:
-    mark_run(files, layout, "won")
-    head = read_head(files, layout)
-    won = make_manifest(head, run_id="won")
-    write_files(files, layout, won)
-    commit(files, layout, won, head)
-    for run_id in ("running", "failed"):
-        mark_run(files, layout, run_id)
-        write_files(files, layout, make_manifest(head, run_id=run_id))
-    foreign = Path(layout.topic_root, "hourly", "notes.txt")
-    foreign.write_text("mine")
-
-    assert clean_up(files, layout, "failed", started_before_ms=0) == 1
-    names = {info.path.rsplit("/", 1)[-1] for info in files.list_files(layout.topic_root + "/hourly", recursive=True)}
-    assert names == {"0-0-won-0-1-0.avro", "0-0-running-0-1-0.avro", "notes.txt"}
-    os.utime(layout.run("running"), (0, 0))
-    assert clean_up(files, layout, "later", started_before_ms=1000) == 1
-    end_run(files, layout, "won")
-    assert clean_up(files, layout, "won", started_before_ms=1000) == 0
 
 
 def test_a_chain_with_a_hole_or_a_stranger_is_refused(

@@ -1,0 +1,183 @@
+"""Checkpoints of a topic's table, so that nobody reads all of its manifests: `_checkpoints/<sequence>.parquet`.
+
+A checkpoint is one Parquet file. Each row has a `file` (a live file) or a `count` (counts of a window); the file's
+metadata holds the manifest of that commit as it is (`manifest`). Pages carry checksums, so that a damaged checkpoint is
+noticed; an older one, or all manifests, take its place.
+"""
+
+import io
+from dataclasses import asdict
+from typing import Any, Final
+
+import structlog
+
+from pipeline.errors import PipelineError
+from pipeline.hadoop.commit.layout import TopicLayout, checkpoint_sequences, manifest_sequences, topic_layout
+from pipeline.hadoop.commit.manifest import DataFile, Manifest, ManifestError, sha256_of
+from pipeline.hadoop.commit.table_state import TableState, recent_counts, with_commits
+from pipeline.hadoop.files.filesystem import FileSystem, PathExistsError, PathNotFoundError, open_filesystem
+from pipeline.records.tally import Counts
+
+logger = structlog.get_logger()
+
+CHECKPOINT_INTERVAL: Final = 100
+"""Number of commits between two checkpoints."""
+_MANIFEST: Final = b"manifest"
+_COUNTED: Final = ("records", "bytes", "batches", "crc_sum")
+
+
+def table_of(root: str, topic: str) -> TableState:
+    """Return the state of a topic below the root URL of a load. Raises ManifestError, StorageError."""
+    files, path = open_filesystem(root)
+    return read_state(files, topic_layout(path, topic))
+
+
+def read_state(files: FileSystem, layout: TopicLayout, *, up_to: int | None = None) -> TableState:
+    """Return the state after commit `up_to`, or after the last one.
+
+    Raises ManifestError if manifests are damaged, missing or expired; StorageError.
+    """
+    end = max(manifests_of(files, layout), default=0) if up_to is None else up_to
+    state = _newest_checkpoint(files, layout, end)
+    return with_commits(state, (read_manifest(files, layout, number) for number in range(state.sequence + 1, end + 1)))
+
+
+def read_manifests(root: str, topic: str) -> list[Manifest]:
+    """Return the manifests of a topic below the root URL of a load, oldest first. Raises as `read_chain`."""
+    files, path = open_filesystem(root)
+    return read_chain(files, topic_layout(path, topic))
+
+
+def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
+    """Return the manifests that have not expired, on an open file system. `read_state` is for all other questions.
+
+    Raises ManifestError if the chain of manifests is broken.
+    """
+    sequences = manifests_of(files, layout)
+    if not sequences:
+        return []
+    state = read_state(files, layout, up_to=sequences[0] - 1)
+    manifests = []
+    for sequence in range(sequences[0], sequences[-1] + 1):
+        encoded = read_manifest(files, layout, sequence)
+        state = with_commits(state, [encoded])
+        manifests.append(encoded[0])
+    return manifests
+
+
+def manifests_of(files: FileSystem, layout: TopicLayout) -> list[int]:
+    """Return the numbers of the manifests on the file system, ascending."""
+    return manifest_sequences([info.path for info in files.list_files(layout.commits)])
+
+
+def read_manifest(files: FileSystem, layout: TopicLayout, sequence: int) -> tuple[Manifest, str]:
+    """Return a manifest and its checksum. Raises ManifestError if it is damaged, missing or expired; StorageError."""
+    path = layout.manifest(sequence)
+    try:
+        encoded = files.read(path)
+    except PathNotFoundError as error:
+        raise ManifestError(path, "is missing, or has expired") from error
+    return Manifest.decode(encoded, path), sha256_of(encoded)
+
+
+def write_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int, run_id: str) -> None:
+    """Write the checkpoint of a commit, unless there is one. Raises as `read_state`.
+
+    A crash leaves a file of a temporary name, which goes with the other files of its run.
+    """
+    encoded = encode_checkpoint(read_state(files, layout, up_to=sequence))
+    temporary = layout.temporary_checkpoint(sequence, run_id)
+    with files.create(temporary) as sink:
+        sink.write(encoded)
+    try:
+        files.rename_exclusive(temporary, layout.checkpoint(sequence))
+    except PathExistsError:
+        files.delete(temporary)
+
+
+def checkpoint_if_due(files: FileSystem, layout: TopicLayout, sequence: int, run_id: str) -> None:
+    """Write a checkpoint after each CHECKPOINT_INTERVAL commits. A failure is logged: the next ones make up for it."""
+    if sequence % CHECKPOINT_INTERVAL:
+        return
+    try:
+        write_checkpoint(files, layout, sequence, run_id)
+    except PipelineError as error:
+        logger.warning("load_checkpoint_failed", topic_root=layout.topic_root, sequence=sequence, reason=str(error))
+
+
+def encode_checkpoint(state: TableState) -> bytes:
+    """Return the content of the checkpoint of a state."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert state.last is not None
+    counts = recent_counts(state.counts)
+    listed = [asdict(file) for file in state.files.values()]
+    counted = [
+        {"partition": partition, "window_start_ms": start, **{name: getattr(value, name) for name in _COUNTED}}
+        for (partition, start), value in sorted(counts.items())
+    ]
+    table = pa.table(
+        {
+            "file": pa.array([*listed, *[None] * len(counted)], _file_type()),
+            "count": pa.array([*[None] * len(listed), *counted], _count_type()),
+        }
+    ).replace_schema_metadata({_MANIFEST: state.last.encode()})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    return sink.getvalue()
+
+
+def decode_checkpoint(data: bytes, name: str) -> TableState:
+    """Return the state in `data`. Raises ManifestError that names `name`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+        encoded: bytes = table.schema.metadata[_MANIFEST]
+        files = [DataFile(**row) for row in table.column("file").drop_null().to_pylist()]
+        counts = table.column("count").drop_null().to_pylist()
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise ManifestError(name, f"is damaged: {error}") from error
+    return TableState(
+        last=Manifest.decode(encoded, name),
+        sha256=sha256_of(encoded),
+        files={file.path: file for file in files},
+        counts={
+            (count["partition"], count["window_start_ms"]): Counts(*(count[field] for field in _COUNTED))
+            for count in counts
+        },
+    )
+
+
+def _newest_checkpoint(files: FileSystem, layout: TopicLayout, end: int) -> TableState:
+    for sequence in reversed(checkpoint_sequences([info.path for info in files.list_files(layout.checkpoints)])):
+        if sequence > end:
+            continue
+        path = layout.checkpoint(sequence)
+        try:
+            state = decode_checkpoint(files.read(path), path)
+            if state.sequence != sequence:
+                raise ManifestError(path, f"holds commit {state.sequence}")
+        except PipelineError as error:
+            logger.warning("load_checkpoint_unusable", path=path, reason=str(error))
+            continue
+        return state
+    return TableState()
+
+
+def _file_type() -> Any:
+    import pyarrow as pa
+
+    numbers = ("hour_ms", "records", "bytes", "first_offset", "last_offset", "crc32c", "schema_id")
+    texts = [pa.field(name, pa.string()) for name in ("path", "record_type")]
+    return pa.struct([*texts, pa.field("partition", pa.int32()), *(pa.field(name, pa.int64()) for name in numbers)])
+
+
+def _count_type() -> Any:
+    import pyarrow as pa
+
+    numbers = [pa.field(name, pa.int64()) for name in ("window_start_ms", "records", "bytes", "batches")]
+    # A crc_sum fills 64 bits.
+    return pa.struct([pa.field("partition", pa.int32()), *numbers, pa.field("crc_sum", pa.uint64())])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.cli.load.commits import Root, Topic, read_data_files
+from pipeline.cli.load.interruption import with_spark
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 
@@ -24,7 +25,7 @@ def sql(
 ) -> None:
     """Query the committed data of a topic that was loaded as Parquet."""
     from pipeline.hadoop.commit.publication import file_url
-    from pipeline.hadoop.load.spark_session import local_session
+    from pipeline.hadoop.load.spark_session import SparkApplication, SparkSettings
 
     files = read_data_files(topic, root)
     if not files:
@@ -32,12 +33,9 @@ def sql(
     if not files[0].path.endswith(".parquet"):
         output.exit_with(f"{topic} is loaded as Avro; this command reads Parquet")
     is_short = sum(file.bytes for file in files) < SHORT_QUERY_BYTES
-    with output.progress("Asking Spark", total=None):
-        spark = local_session(app_name="pipeline-sql", with_source=False, is_short=is_short)
-        try:
-            columns, rows = answer(spark, query, topic, [file_url(root, topic, file) for file in files])
-        finally:
-            spark.stop()
+    urls = [file_url(root, topic, file) for file in files]
+    application = SparkApplication(SparkSettings(app_name="pipeline-sql", is_short=is_short))
+    columns, rows = with_spark(application, lambda spark: answer(spark.session(), query, topic, urls), "Asking Spark")
     if json:
         output.print_json({"columns": columns, "rows": rows})
     else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import trio
 import typer
 
+from pipeline.cli.load.interruption import with_spark
 from pipeline.cli.load.report import report_counts
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
@@ -69,17 +70,13 @@ def run(
 
 def _load(config: "LoadConfig") -> "LoadResult":
     from pipeline.hadoop.load.job import NOTHING_NEW, prepare_load
-    from pipeline.hadoop.load.spark_session import local_session
+    from pipeline.hadoop.load.spark_session import SparkApplication, SparkSettings
 
-    with output.progress(f"Loading {config.topic}", total=None):
+    def load(spark: SparkApplication) -> "LoadResult":
         prepared = prepare_load(config, clock=wall_clock)
-        if prepared is None:
-            return NOTHING_NEW
-        spark = local_session(with_source=False, is_short=True)
-        try:
-            return prepared.run(spark)
-        finally:
-            spark.stop()
+        return NOTHING_NEW if prepared is None else prepared.run(spark.session())
+
+    return with_spark(SparkApplication(SparkSettings(is_short=True)), load, f"Loading {config.topic}")
 
 
 def _show(config: "LoadConfig", result: "LoadResult", *, as_json: bool) -> None:

@@ -1,9 +1,16 @@
-"""A Spark session on this machine, with the options that small jobs need."""
+"""Spark sessions with the options that loads need, on this machine or on a cluster."""
 
 import os
+import re
 import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.hadoop.load.spark_process import SparkProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -11,48 +18,163 @@ if TYPE_CHECKING:
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.xml")
 _SHORT_JOB: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """A JVM that lives for seconds spends most of them on its optimising compiler and on garbage collector threads."""
+_LOCAL: Final = re.compile(r"local(?:\[([0-9]+|\*)\])?")
+TASK_ATTEMPTS: Final = 3
+LOCAL_CORES: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """Settings of a Spark application. `settings` are Spark's own, which win over those of this module.
+
+    master: URL of a cluster manager, or `local[N]` for N cores of this machine.
+    is_short: tunes the JVM for a job of seconds, or for one whose rows do not pass through it.
+    """
+
+    master: str = f"local[{LOCAL_CORES}]"
+    app_name: str = "pipeline-load"
+    memory: str = "1g"
+    is_short: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def spark_settings(self) -> dict[str, str]:
+        """Return all settings by Spark's names: no web page, only errors on stderr, tasks tried up to three times."""
+        java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {_SHORT_JOB if self.is_short else ''}".strip()
+        chosen = {
+            "spark.app.name": self.app_name,
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": self.memory,
+            "spark.driver.extraJavaOptions": java,
+            "spark.sql.session.timeZone": "UTC",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.scheduler.mode": "FAIR",
+            "spark.task.maxFailures": str(TASK_ATTEMPTS),
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
+        }
+        local = _LOCAL.fullmatch(self.master)
+        if local is not None:
+            cores = local[1] or "1"
+            chosen |= {
+                # The number of attempts, which Spark takes from here alone.
+                "spark.master": f"local[{cores},{TASK_ATTEMPTS}]",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                # Spark's defaults are for clusters: 200 shuffle partitions, a job to list more than 32 paths, and a
+                # file opened counts as much as four megabytes read.
+                "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1 if cores == "*" else int(cores))),
+                "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+                "spark.sql.files.openCostInBytes": "65536",
+            }
+        else:
+            chosen["spark.master"] = self.master
+        return chosen | dict(self.settings)
+
+
+class SparkApplication:
+    """A Spark application that starts with the first session asked for, and again after its JVM has died.
+
+    Inside `spark-submit` the application is the one that was submitted, with the settings given there.
+    """
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._process = SparkProcess()
+        self._session: SparkSession | None = None
+        self._lock = threading.Lock()
+
+    def session(self) -> "SparkSession":
+        """Return the session. Starting it takes seconds. Raises SparkStartError, and Spark's errors."""
+        with self._lock:
+            if self._session is not None and (is_submitted() or self._process.is_running):
+                return self._session
+            if self._session is not None:
+                self._forget()
+                self._process = SparkProcess()
+            self._session = submitted_session() if is_submitted() else _connect(self._settings, self._process)
+            return self._session
+
+    def stop(self) -> None:
+        """Stop the application, and wait for the end of its JVM."""
+        with self._lock:
+            if self._session is not None and (is_submitted() or self._process.is_running):
+                with suppress(Exception):  # a JVM that dies meanwhile has stopped, too
+                    self._session.stop()
+            self._process.end()
+            self._forget()
+
+    def kill(self) -> None:
+        """End the JVM at once, from another thread than the one that uses the session, whose calls then fail."""
+        self._process.end(at_once=True)
+
+    def _forget(self) -> None:
+        """Let PySpark forget its JVM, so that another one can be used."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        self._session = None
+        if not is_submitted():
+            state: Any = SparkContext
+            state._gateway = state._jvm = state._active_spark_context = None
+            sessions: Any = SparkSession
+            sessions._instantiatedSession = None
+
+
+def is_submitted() -> bool:
+    """Return True if `spark-submit` runs this program, and has made its JVM."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def submitted_session() -> "SparkSession":
+    """Return the session of a program that `spark-submit` runs; its own settings are left alone."""
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    session: SparkSession = builder.getOrCreate()
+    return session
 
 
 def local_session(
     *,
-    cores: int = 2,
+    cores: int = LOCAL_CORES,
     memory: str = "1g",
     app_name: str = "pipeline-load",
     with_source: bool = True,
     is_short: bool = False,
 ) -> "SparkSession":
-    """Return a Spark session on this machine: no web page, only errors on stderr, each task tried up to three times.
+    """Return a Spark session on this machine, whose JVM PySpark owns.
 
     with_source: registers the data source `pipeline`, which starts Spark SQL.
-    is_short: tunes the JVM for a job of seconds, or for one whose rows do not pass through it.
     """
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder: Any = SparkSession.builder
-    session: SparkSession = (
-        builder.master(f"local[{cores},3]")
-        .appName(app_name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", memory)
-        .config(
-            "spark.driver.extraJavaOptions",
-            f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {_SHORT_JOB if is_short else ''}".strip(),
-        )
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.showConsoleProgress", "false")
-        # Spark's defaults are for clusters: 200 shuffle partitions, a job to list more than 32 paths, and a file
-        # opened counts as much as four megabytes read.
-        .config("spark.sql.shuffle.partitions", str(2 * cores))
-        .config("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")
-        .config("spark.sql.files.openCostInBytes", "65536")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "32768")
-        .getOrCreate()
-    )
+    settings = SparkSettings(master=f"local[{cores}]", app_name=app_name, memory=memory, is_short=is_short)
+    session = _session(settings.spark_settings())
     if with_source:
         from pipeline.hadoop.source import PipelineDataSource
 
         session.dataSource.register(PipelineDataSource)
+    return session
+
+
+def _connect(settings: SparkSettings, process: SparkProcess) -> "SparkSession":
+    chosen = settings.spark_settings()
+    # PySpark looks for the JVM in the environment, and only there.
+    found = process.start(chosen)
+    os.environ.update(found)
+    try:
+        return _session(chosen)
+    finally:
+        for name in found:
+            del os.environ[name]
+
+
+def _session(settings: Mapping[str, str]) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    # PySpark reads the workers' Python from the environment.
+    if "spark.pyspark.python" in settings:
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
     return session

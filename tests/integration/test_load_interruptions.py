@@ -1,0 +1,150 @@
+"""Commands that start Spark, interrupted at any moment: they end at once and silently, and no JVM is left."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.testing.local_cluster import LocalCluster
+from tests.support.load_topic import LoadedTopic
+
+DEADLINE_S = 120
+MARK = "PIPELINE_TEST_OF_INTERRUPTIONS"
+SEED = 14
+SLOWEST_END_S = 10
+"""Far more than an end takes (0.1 to 3 s), far less than a JVM that waits for ever."""
+
+
+def marked(mark: Any) -> dict[int, str]:
+    """Command lines of the processes that inherited the mark, by process id; without those that have ended."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+def wait_until(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with LocalCluster(tmp_path_factory.mktemp("local")) as local:
+        topic = LoadedTopic(local.bootstrap, tmp_path_factory.mktemp("lake").as_uri())
+        topic.produce(300)
+        yield topic
+
+
+def arguments(command: Any, topic: Any) -> list[str]:
+    if command == "run":
+        settings = ("--set", "value.format=binary", "--topic", topic.name)
+        return ["run", "--bootstrap", topic.bootstrap, "--root", topic.root, *settings]
+    return ["sql", f"SELECT count(*) FROM `{topic.name}`", "--topic", topic.name, "--root", topic.root]
+
+
+@contextlib.contextmanager
+def started(command: Any, topic: Any) -> Iterator[Any]:
+    """The command in a session of its own, as from a terminal, and the mark of all processes that come of it."""
+    mark = str(random.randrange(10**12))
+    environment = os.environ | {MARK: mark}
+    line = [sys.executable, "-m", "pipeline", "load", *arguments(command, topic)]
+    with subprocess.Popen(
+        line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    ) as process:
+        try:
+            yield process, mark
+        finally:
+            for left in marked(mark):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(left, signal.SIGKILL)
+
+
+def has_gateway(process: Any, mark: Any) -> bool:
+    """Whether the JVM is starting or there, to which PySpark connects."""
+    assert process.poll() is None, process.stdout.read().decode()
+    return any("org.apache.spark.deploy.SparkSubmit" in line for line in marked(mark).values())
+
+
+def interrupt(process: Any, mark: Any, number: Any, to_group: Any) -> None:
+    sent = time.monotonic()
+    (os.killpg if to_group else os.kill)(process.pid, number)
+    said, _ = process.communicate(timeout=DEADLINE_S)  # its stdout is closed: nobody holds it any more
+    assert time.monotonic() - sent < SLOWEST_END_S
+    assert process.returncode in {128 + number, -number}  # a shell sees one and the same
+    assert said == b""
+    wait_until(lambda: not marked(mark), f"left: {marked(mark)}")
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "to_group"),
+    [
+        ("run", signal.SIGINT, True),
+        ("run", signal.SIGTERM, False),
+        ("sql", signal.SIGINT, False),
+        ("sql", signal.SIGTERM, True),
+    ],
+)
+def test_a_signal_while_the_jvm_starts(topic: Any, command: Any, number: Any, to_group: Any) -> None:
+    if command == "sql":
+        commit_something(topic)
+    topic.produce(10)
+    with started(command, topic) as (process, mark):
+        wait_until(lambda: has_gateway(process, mark), "no JVM was started")
+        interrupt(process, mark, number, to_group)
+
+
+def commit_something(topic: Any) -> None:
+    if not topic.manifests():
+        subprocess.run(
+            [sys.executable, "-m", "pipeline", "load", *arguments("run", topic)], check=True, timeout=DEADLINE_S
+        )
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_a_signal_at_any_moment(topic: Any, rounds: Any) -> None:
+    moments = random.Random(SEED)
+    for _ in range(rounds):
+        commit_something(topic)
+        topic.produce(10)
+        with started(moments.choice(["run", "sql"]), topic) as (process, mark):
+            try:
+                process.wait(moments.uniform(0.3, 9))
+            except subprocess.TimeoutExpired:
+                interrupt(process, mark, moments.choice([signal.SIGINT, signal.SIGTERM]), moments.random() < 0.5)
+            wait_until(lambda mark=mark: not marked(mark), f"left: {marked(mark)}")
+        topic.check_exact()
+
+
+def test_a_killed_driver_leaves_no_jvm(topic: Any) -> None:
+    topic.produce(10)
+    with started("run", topic) as (process, mark):
+        wait_until(lambda: has_gateway(process, mark), "no JVM was started")
+        process.kill()
+        process.communicate(timeout=DEADLINE_S)
+        wait_until(lambda: not marked(mark), f"left: {marked(mark)}")
+
+
+def test_what_an_interrupted_load_leaves_is_no_data(topic: Any) -> None:
+    topic.produce(10)
+    files, root = open_filesystem(topic.root)
+    before = len(files.list_files(f"{root}/{topic.name}/_runs"))
+    with started("run", topic) as (process, mark):
+        wait_until(lambda: len(files.list_files(f"{root}/{topic.name}/_runs")) > before, "no run began")
+        interrupt(process, mark, signal.SIGINT, True)
+    topic.check_exact()
+    subprocess.run([sys.executable, "-m", "pipeline", "load", *arguments("run", topic)], check=True, timeout=DEADLINE_S)
+    assert topic.check_exact() == topic.produced

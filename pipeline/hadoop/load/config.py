@@ -40,10 +40,11 @@ class LoadConfig(SettingsModel):
     start_timestamp_ms: Annotated[int | None, Field(alias="start.timestamp.ms", ge=0)] = None
     """Time in ms since 1970 at which a load begins with partitions that no manifest contains, by default with their
     first record."""
-    window_ms: Annotated[int, Field(alias="window.ms", ge=1000, le=DAY_MS)] = DEFAULT_WINDOW_MS
-    """Length in ms of the windows of the counts, equal to `audit.window.ms`. Must stay the same for a topic."""
+    window_ms: Annotated[int, Field(alias="window.ms", ge=1000, le=HOUR_MS)] = DEFAULT_WINDOW_MS
+    """Length in ms of the windows of the counts, equal to `audit.window.ms`; must divide an hour, and stay the same for
+    a topic."""
     max_records_per_task: Annotated[int, Field(alias="max.records.per.task", ge=1000, le=10**10)] = 10_000_000
-    """Maximum records of one Spark task. Larger offset ranges are split into several tasks."""
+    """Maximum records of one Spark task, which takes 8 to 256 MB of the log."""
     max_opened_bytes: Annotated[int, Field(alias="max.opened.bytes", ge=1, le=MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
     """Maximum size in bytes of one decompressed batch. A larger batch ends the load; raise the setting to load it."""
     orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
@@ -56,6 +57,12 @@ class LoadConfig(SettingsModel):
         if isinstance(urls, str):
             return settings | {"schema.registry.url": [url.strip() for url in urls.split(",") if url.strip()]}
         return settings
+
+    @model_validator(mode="after")
+    def _window_divides_an_hour(self) -> Self:
+        if HOUR_MS % self.window_ms:
+            raise ValueError("window.ms must divide an hour, because the audit's reports are made by the hour")
+        return self
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:

@@ -1,6 +1,6 @@
 """The load job: writes new records of a topic to hourly files, and files, counts and offsets to one manifest.
 
-The driver fixes the plan, Spark runs a task per range (`load_tasks.py`), and the driver proves from the results that
+The driver fixes the plan, Spark runs tasks over them (`load_tasks.py`), and the driver proves from the results that
 every range is wholly in files, and commits. A run that is killed at any moment leaves either its manifest and all files
 that it lists, or nothing that a reader would see; the next run starts from the last manifest.
 
@@ -9,6 +9,7 @@ The plan needs no Spark: `prepare_load` makes it, and Spark is started only if t
 
 import re
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +27,10 @@ from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, en
 from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
-from pipeline.hadoop.ranges.plan import DataLossError, LoadPlan, plan_load, split_ranges
+from pipeline.hadoop.ranges.plan import DataLossError, LoadPlan, plan_load
+from pipeline.hadoop.ranges.task_ranges import divide_ranges
 from pipeline.model import Clock
+from pipeline.records.tally import HOUR_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,26 +90,64 @@ def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None)
 
     Raises ConfigurationError, DataLossError, LoadError, StorageError and the client's errors.
     """
+    opened = open_load(config, *open_filesystem(config.root), clock=clock, run_id=run_id)
+    state, first_start = trio.run(_ask_cluster, config)
+    return opened.prepare(state, first_start)
+
+
+def open_load(
+    config: LoadConfig, files: FileSystem, root: str, *, clock: Clock, run_id: str | None = None
+) -> "OpenedLoad":
+    """Begin a load below `root`, the path of `config.root`: clean up after dead runs, and read the last manifest.
+
+    Raises ConfigurationError and StorageError.
+    """
     run_id = check_run_id(run_id or secrets.token_hex(8))
-    files, path = open_filesystem(config.root)
-    layout = topic_layout(path, config.topic)
+    layout = topic_layout(root, config.topic)
     clean_up_dead_runs(files, layout, run_id)
     head = read_head(files, layout)
-    state, plan = trio.run(_plan, config, head)
-    _check_same(config, head, state)
-    if not plan.ranges:
-        logger.info("load_found_nothing_new", topic=config.topic)
-        return None
-    return PreparedLoad(
-        config=config,
-        clock=clock,
-        run_id=run_id,
-        files=files,
-        layout=layout,
-        head=head,
-        topic_id=state.topic_id,
-        plan=plan,
-    )
+    return OpenedLoad(config=config, clock=clock, run_id=run_id, files=files, layout=layout, head=head)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedLoad:
+    """A load that knows what is committed, and not yet what is new."""
+
+    config: LoadConfig
+    clock: Clock
+    run_id: str
+    files: FileSystem
+    layout: TopicLayout
+    head: Head
+
+    def prepare(self, state: TopicState, first_start: Mapping[int, int] | None) -> "PreparedLoad | None":
+        """Fix the plan; `first_start` as in `plan_load`. Return None if there are no new records.
+
+        Raises DataLossError and LoadError.
+        """
+        config, head = self.config, self.head
+        window_ms = _check_same(config, head, state)
+        plan = plan_load(
+            config.topic,
+            head.offsets,
+            state.bounds,
+            first_start=first_start,
+            fail_on_data_loss=config.fail_on_data_loss,
+        )
+        if not plan.ranges:
+            logger.info("load_found_nothing_new", topic=config.topic)
+            return None
+        return PreparedLoad(
+            config=config,
+            clock=self.clock,
+            run_id=self.run_id,
+            files=self.files,
+            layout=self.layout,
+            head=head,
+            topic_id=state.topic_id,
+            window_ms=window_ms,
+            plan=plan,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +161,7 @@ class PreparedLoad:
     layout: TopicLayout
     head: Head
     topic_id: str | None
+    window_ms: int
     plan: LoadPlan
 
     def run(self, spark: "SparkSession") -> LoadResult:
@@ -159,12 +201,17 @@ class PreparedLoad:
         from pipeline.hadoop.ranges.batch_counts import check_coverage
 
         config, plan, head = self.config, self.plan, self.head
-        tasks = split_ranges(plan.ranges, config.max_records_per_task)
-        results = _run_tasks(spark, config, self.run_id, tasks)
+        tasks = divide_ranges(
+            plan.ranges,
+            record_bytes=_record_bytes(head),
+            parallelism=spark.sparkContext.defaultParallelism,
+            max_records=config.max_records_per_task,
+        )
+        results = self._run_tasks(spark, tasks)
         bad = [result.bad_record for result in results if result.bad_record is not None]
         if bad:
             raise BadRecordError(config.topic, *min(bad))
-        counts = check_coverage(config.topic, tasks, results, config.window_ms)
+        counts = check_coverage(config.topic, [part for task in tasks for part in task], results, self.window_ms)
         manifest = Manifest(
             sequence=head.next_sequence,
             run_id=self.run_id,
@@ -172,7 +219,7 @@ class PreparedLoad:
             topic=config.topic,
             topic_id=self.topic_id,
             format=config.format,
-            window_ms=config.window_ms,
+            window_ms=self.window_ms,
             offsets=next_offsets(head.offsets, plan.ranges),
             ranges=plan.ranges,
             skipped=plan.skipped,
@@ -184,62 +231,72 @@ class PreparedLoad:
         speculates = spark.sparkContext.getConf().get("spark.speculation", "false") == "true"
         return manifest, has_retries or speculates
 
+    def _run_tasks(self, spark: "SparkSession", tasks: "Sequence[tuple[OffsetRange, ...]]") -> "list[TaskResult]":
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
 
-async def _plan(config: LoadConfig, head: Head) -> tuple[TopicState, LoadPlan]:
+        from pipeline.hadoop.avro.registry_lookup import RegistryLookup
+        from pipeline.hadoop.load.load_tasks import LoadJob, run_tasks
+        from pipeline.hadoop.load.task import TaskSpec
+
+        config = self.config
+        spec = TaskSpec(
+            root=config.root,
+            topic=config.topic,
+            run_id=self.run_id,
+            format=config.format,
+            codec=config.codec,
+            window_ms=self.window_ms,
+            quarantine=config.on_bad_record == "quarantine",
+            schemas=RegistryLookup(config.registry) if config.value_format == "avro" else None,
+        )
+        client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{self.run_id}")
+        job = LoadJob(client=client, spec=spec, tasks=tuple(tasks), max_opened_bytes=config.max_opened_bytes)
+        try:
+            return run_tasks(spark, job)
+        except (PySparkException, Py4JError) as error:
+            # The error that a worker raised, without the traces that Spark puts around it.
+            found = _WORKER_ERROR.findall(str(error)) or [str(error).strip().split("\n", 1)[0]]
+            raise LoadError(config.topic, found[-1]) from error
+
+
+async def _ask_cluster(config: LoadConfig) -> tuple[TopicState, Mapping[int, int] | None]:
     client = ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")
     async with open_cluster(client) as cluster:
         state = await topic_state(cluster, config.topic)
-        first_start = None
-        if config.start_timestamp_ms is not None:
-            first_start = await offsets_at(cluster, state, config.start_timestamp_ms)
-    plan = plan_load(
-        config.topic, head.offsets, state.bounds, first_start=first_start, fail_on_data_loss=config.fail_on_data_loss
-    )
-    return state, plan
+        if config.start_timestamp_ms is None:
+            return state, None
+        return state, await offsets_at(cluster, state, config.start_timestamp_ms)
 
 
-def _check_same(config: LoadConfig, head: Head, state: TopicState) -> None:
-    """Raise unless the last manifest has the same window length, and the same topic id as the topic now."""
+def _check_same(config: LoadConfig, head: Head, state: TopicState) -> int:
+    """Return the length of the table's windows.
+
+    Raises LoadError if it is another one than that of the settings, DataLossError if the topic has another id now than
+    in the last manifest.
+    """
     last = head.manifest
     if last is None:
-        return
+        return config.window_ms
     if last.window_ms != config.window_ms:
-        raise LoadError(config.topic, f"window.ms is {config.window_ms}, but the manifests have {last.window_ms}")
+        reason = f"window.ms is {config.window_ms}, but the manifests have {last.window_ms}"
+        if HOUR_MS % last.window_ms == 0:
+            raise LoadError(config.topic, f"{reason}: set window.ms={last.window_ms}")
+        # A length that an earlier version took, and that can be set no more.
+        logger.warning("load_windows_do_not_divide_an_hour", topic=config.topic, window_ms=last.window_ms)
     if last.topic_id is not None and state.topic_id is not None and last.topic_id != state.topic_id:
         partition, offset = min(last.offsets.items())
         missing = OffsetRange(partition=partition, start=offset, end=offset)
         reason = "the topic was deleted and created again since the last load. Load it below another root"
         raise DataLossError(config.topic, missing, reason)
+    return last.window_ms
 
 
-def _run_tasks(
-    spark: "SparkSession", config: LoadConfig, run_id: str, tasks: tuple[OffsetRange, ...]
-) -> "list[TaskResult]":
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    from pipeline.hadoop.avro.registry_lookup import RegistryLookup
-    from pipeline.hadoop.load.load_tasks import LoadJob, run_tasks
-    from pipeline.hadoop.load.task import TaskSpec
-
-    spec = TaskSpec(
-        root=config.root,
-        topic=config.topic,
-        run_id=run_id,
-        format=config.format,
-        codec=config.codec,
-        window_ms=config.window_ms,
-        quarantine=config.on_bad_record == "quarantine",
-        schemas=RegistryLookup(config.registry) if config.value_format == "avro" else None,
-    )
-    client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{run_id}")
-    job = LoadJob(client=client, spec=spec, tasks=tasks, max_opened_bytes=config.max_opened_bytes)
-    try:
-        return run_tasks(spark, job)
-    except (PySparkException, Py4JError) as error:
-        # The error that a worker raised, without the traces that Spark puts around it.
-        found = _WORKER_ERROR.findall(str(error)) or [str(error).strip().split("\n", 1)[0]]
-        raise LoadError(config.topic, found[-1]) from error
+def _record_bytes(head: Head) -> float | None:
+    """Return the mean size of a record in the log, by the last commit; None if that does not tell."""
+    counted = [] if head.manifest is None else list(head.manifest.counts.values())
+    records = sum(counts.records for counts in counted)
+    return sum(counts.bytes for counts in counted) / records if records else None
 
 
 def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str) -> None:

@@ -1,12 +1,13 @@
-"""Runs the tasks of a load as a Spark job: each reads its range and writes its files, in one Python worker.
+"""Runs the tasks of a load as a Spark job: each reads its ranges and writes its files, in one Python worker.
 
-Rows do not travel through the JVM: a task takes a range and gives a TaskResult. Spark schedules the tasks, tries them
+Rows do not travel through the JVM: a task takes ranges and gives a TaskResult. Spark schedules the tasks, tries them
 again, speculates, and hands over the result of exactly one attempt of each. The job is an RDD: it needs neither Spark
 SQL nor workers that only plan, which are half of the time of a small load.
 """
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pipeline.hadoop.commit.manifest import OffsetRange
@@ -27,17 +28,18 @@ class LoadJob:
 
     client: "ClientConfig"
     spec: "TaskSpec"
-    tasks: tuple[OffsetRange, ...]
+    tasks: tuple[tuple[OffsetRange, ...], ...]
+    """The ranges of each task."""
     max_opened_bytes: int
 
 
 def run_tasks(spark: "SparkSession", job: LoadJob) -> "list[TaskResult]":
     """Run the job and wait for its results. Raises Spark's errors."""
-    ranges = spark.sparkContext.parallelize(job.tasks, len(job.tasks))
-    return ranges.map(partial(_run_task, job)).collect()
+    tasks = spark.sparkContext.parallelize(job.tasks, len(job.tasks))
+    return tasks.map(partial(_run_task, job)).collect()
 
 
-def _run_task(job: LoadJob, loaded: OffsetRange) -> "TaskResult":
+def _run_task(job: LoadJob, ranges: tuple[OffsetRange, ...]) -> "TaskResult":
     import pyarrow as pa
     from pyspark import TaskContext
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -59,4 +61,5 @@ def _run_task(job: LoadJob, loaded: OffsetRange) -> "TaskResult":
         fail_on_data_loss=True,
         max_opened_bytes=job.max_opened_bytes,
     )
-    return write_task(job.spec, attempt, context.attemptNumber(), reader.read(job.spec.topic, loaded))
+    rows = chain.from_iterable(reader.read(job.spec.topic, loaded) for loaded in ranges)
+    return write_task(job.spec, attempt, context.attemptNumber(), rows)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,22 +15,12 @@ import pytest
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
+from tests.support.marked_processes import MARK, marked
 
 DEADLINE_S = 120
-MARK = "PIPELINE_TEST_OF_INTERRUPTIONS"
 SEED = 14
 SLOWEST_END_S = 10
 """Far more than an end takes (0.1 to 3 s), far less than a JVM that waits for ever."""
-
-
-def marked(mark: Any) -> dict[int, str]:
-    """Command lines of the processes that inherited the mark, by process id; without those that have ended."""
-    found = {}
-    for process in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if process.name.isdigit() and f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
-                found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
 
 
 def wait_until(condition: Any, what: str) -> None:

@@ -23,7 +23,7 @@ from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
 from pipeline.broker.settings.topic import DefaultOf, TopicSettings
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
-from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.load.config import LoadConfig, LoadSelection
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
 from pipeline.model import MAX_INT64
 from pipeline.schema_registry.config import RegistryConfig
@@ -40,6 +40,7 @@ MODELS: Mapping[type[Any], str] = {
     AuditConfig: "audit.md",
     ClusterConfig: "audit.md",
     LoadConfig: "load.md",
+    LoadSelection: "load/jobs.md",
     RegistryConfig: "registry.md",
     ClientConfig: "client.md",
     ProducerConfig: "client.md",

@@ -23,16 +23,25 @@ def read_settings(path: Path) -> Settings:
 
     Raises ConfigurationError if the file cannot be read, is not TOML, or has a setting twice.
     """
+    document = read_document(path)
+    try:
+        return flatten(document)
+    except RecursionError as error:
+        raise ConfigurationError(str(path), f"is not TOML: {error}") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error.key}", error.reason) from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file. Raises ConfigurationError if the file cannot be read, or is not TOML."""
     try:
         with path.open("rb") as file:
-            return flatten(tomllib.load(file))
+            return tomllib.load(file)
     except OSError as error:
         raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not even UTF-8, or nested too deeply
         hint = next((text for sign, text in HINTS.items() if sign in str(error)), "")
         raise ConfigurationError(str(path), f"is not TOML: {error}{hint}") from error
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error.key}", error.reason) from error
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> Settings:

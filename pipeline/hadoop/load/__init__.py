@@ -1,6 +1,7 @@
-"""The load job: new records of a topic become files of one commit."""
+"""The load job: new records of topics become files, in one commit for each topic."""
 
-from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.load.config import LoadConfig, LoadsConfig
 from pipeline.hadoop.load.job import LoadResult, run_load
+from pipeline.hadoop.load.many import TopicResult, run_loads
 
-__all__ = ["LoadConfig", "LoadResult", "run_load"]
+__all__ = ["LoadConfig", "LoadResult", "LoadsConfig", "TopicResult", "run_load", "run_loads"]

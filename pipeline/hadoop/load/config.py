@@ -1,6 +1,8 @@
-"""Settings of a load."""
+"""Settings of a load, and of the loads of many topics."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -73,3 +75,89 @@ class LoadConfig(SettingsModel):
                 "schema.registry.url", "is missing: value.format=avro needs it (or set value.format=binary)"
             )
         return config
+
+
+class LoadSelection(SettingsModel):
+    """Settings of loads of several topics: which topics, and how many at once."""
+
+    service: ClassVar[str] = "load"
+
+    include: Annotated[str | None, Field(alias="topics.include", min_length=1)] = None
+    """Regular expression: topics are loaded whose whole name matches, but none whose name begins with `_`; option
+    `--topics`."""
+    parallel: Annotated[int, Field(alias="topics.parallel", ge=1, le=256)] = 8
+    """Maximum number of topics that are loaded side by side."""
+
+    @model_validator(mode="after")
+    def _include_is_an_expression(self) -> Self:
+        try:
+            re.compile(self.include or "")
+        except re.error as error:
+            raise ValueError(f"topics.include is not a regular expression: {error}") from error
+        return self
+
+
+_SELECTION = {str(declared.alias) for declared in LoadSelection.model_fields.values()}
+_SHARED = ("bootstrap.servers", "topic")
+"""Settings that all topics of a run have in common."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadsConfig:
+    """Settings of the loads of several topics: those of all topics, and those of single ones, which win."""
+
+    selection: LoadSelection
+    common: Mapping[str, Any]
+    by_topic: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], by_topic: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Check all settings. `topic` names one topic, `topics.include` many; otherwise all of `by_topic` are loaded.
+
+        Raises ConfigurationError that names the setting, and its topic if it is one of `by_topic`.
+        """
+        chosen = {name: value for name, value in settings.items() if name in _SELECTION}
+        common = {name: value for name, value in settings.items() if name not in _SELECTION}
+        loads = cls(selection=LoadSelection.from_settings(chosen), common=common, by_topic=by_topic)
+        if "topic" in common and loads.selection.include is not None:
+            raise ConfigurationError("topic", "is given beside topics.include: give one of them")
+        if "topic" not in common and loads.selection.include is None and not by_topic:
+            reason = 'is missing: give --topic, --topics REGEX, or a table [topics."NAME"] in the settings file'
+            raise ConfigurationError("topic", reason)
+        for topic, given in by_topic.items():
+            for name in _SHARED:
+                if name in given:
+                    raise ConfigurationError(f'topics."{topic}".{name}', "is the same for all topics of a run")
+            loads.config_of(topic)
+        if loads.selection.include is not None:
+            loads.config_of("any")
+        elif "topic" in common:
+            loads.config_of(str(common["topic"]))
+        return loads
+
+    def config_of(self, topic: str) -> LoadConfig:
+        """Return the settings of one topic."""
+        given = self.by_topic.get(topic, {})
+        try:
+            return LoadConfig.from_settings({**self.common, **given, "topic": topic})
+        except ConfigurationError as error:
+            if error.key in given:
+                raise ConfigurationError(f'topics."{topic}".{error.key}', error.reason) from error
+            raise
+
+    @property
+    def bootstrap(self) -> Addresses:
+        """Addresses of brokers of the cluster."""
+        return self.config_of(min(self.named or {"any"})).bootstrap
+
+    @property
+    def named(self) -> Collection[str]:
+        """Topics that are loaded whether they exist or not; none if an expression selects them."""
+        if "topic" in self.common:
+            return {str(self.common["topic"])}
+        return set() if self.selection.include is not None else set(self.by_topic)
+
+    def selects(self, topic: str) -> bool:
+        """Return True if the expression selects an existing topic."""
+        include = self.selection.include
+        return include is not None and not topic.startswith("_") and re.fullmatch(include, topic) is not None

@@ -75,6 +75,11 @@ class LoadResult:
     quarantined: int = 0
     files: int = 0
 
+    @property
+    def lost(self) -> int:
+        """Offsets that were skipped as lost."""
+        return 0 if self.manifest is None else sum(gap.end - gap.start for gap in self.manifest.skipped)
+
 
 NOTHING_NEW: Final = LoadResult(committed=False, manifest=None)
 

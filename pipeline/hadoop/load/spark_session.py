@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.hadoop.load.spark_process import SparkProcess
+from pipeline.hadoop.load.spark_process import SparkProcess, SparkStartError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,12 +85,21 @@ class SparkApplication:
     def session(self) -> "SparkSession":
         """Return the session. Starting it takes seconds. Raises SparkStartError, and Spark's errors."""
         with self._lock:
-            if self._session is not None and (is_submitted() or self._process.is_running):
+            if self._session is not None and self._is_usable(self._session):
                 return self._session
-            if self._session is not None:
+            if self._session is not None and not is_submitted():
+                self._process.end(at_once=True)
                 self._forget()
                 self._process = SparkProcess()
-            self._session = submitted_session() if is_submitted() else _connect(self._settings, self._process)
+            try:
+                self._session = submitted_session() if is_submitted() else _connect(self._settings, self._process)
+            except SparkStartError:
+                raise
+            except Exception as error:  # of many kinds: py4j's, Spark's, or of a JVM that died meanwhile
+                self._process.end(at_once=True)
+                self._forget()
+                self._process = SparkProcess()
+                raise SparkStartError(f"Spark did not start: {_first_line(error)}") from error
             return self._session
 
     def stop(self) -> None:
@@ -106,6 +115,16 @@ class SparkApplication:
         """End the JVM at once, from another thread than the one that uses the session, whose calls then fail."""
         self._process.end(at_once=True)
 
+    def _is_usable(self, session: "SparkSession") -> bool:
+        """Return True if JVM and application are alive: a cluster may have ended the application alone."""
+        if not is_submitted() and not self._process.is_running:
+            return False
+        try:
+            context: Any = session.sparkContext
+            return not context._jsc.sc().isStopped()
+        except Exception:  # of many kinds: py4j's, or that of a context without JVM
+            return False
+
     def _forget(self) -> None:
         """Let PySpark forget its JVM, so that another one can be used."""
         from pyspark import SparkContext
@@ -117,6 +136,16 @@ class SparkApplication:
             state._gateway = state._jvm = state._active_spark_context = None
             sessions: Any = SparkSession
             sessions._instantiatedSession = None
+
+
+def _first_line(error: Exception) -> str:
+    try:
+        lines = [line.strip(" :") for line in str(error).splitlines()]
+    except Exception:  # py4j asks the JVM for the text, which may have died
+        lines = []
+    # py4j's own first line names its call, the next one Spark's error.
+    named = [line for line in lines if line and not line.startswith("An error occurred while calling")]
+    return named[0] if named else type(error).__name__
 
 
 def is_submitted() -> bool:

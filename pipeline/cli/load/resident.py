@@ -1,0 +1,85 @@
+"""`pipeline load run --interval`: a resident process that loads again and again."""
+
+import logging
+import os
+import sys
+import threading
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+import trio
+
+from pipeline.cli.foreground import run_until_signalled
+from pipeline.cli.load.report import report_counts
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import wall_clock
+from pipeline.errors import ConfigurationError
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.settings import parse_address
+
+if TYPE_CHECKING:
+    from pipeline.hadoop.load.config import LoadsConfig
+    from pipeline.hadoop.load.many import TopicResult
+    from pipeline.hadoop.load.spark_session import SparkSettings
+    from pipeline.model import HostPort
+
+logger = structlog.get_logger()
+
+ABANDONED_ROUND_S = 3.0
+"""Time in which an abandoned round may delete the files that it wrote."""
+
+
+def run_resident(
+    loads: "LoadsConfig",
+    spark: "SparkSettings",
+    *,
+    interval_s: float,
+    http_listen: str | None,
+    datacenter: str | None,
+) -> NoReturn:
+    """Load every `interval_s` seconds until a signal arrives, with one Spark application; then exit with 0."""
+    from prometheus_client import CollectorRegistry
+
+    from pipeline.hadoop.load.many import run_loads
+    from pipeline.hadoop.load.resident import ResidentLoad
+    from pipeline.hadoop.load.spark_session import SparkApplication
+
+    address = _address(http_listen)
+    output.configure_logging()
+    logger.info("starting", version=version("pipeline"), pid=os.getpid(), interval_s=interval_s)
+    application = SparkApplication(spark)
+    round_ended = threading.Event()
+    round_ended.set()
+
+    def load() -> "list[TopicResult]":
+        round_ended.clear()
+        try:
+            results = run_loads(application.session, loads, clock=wall_clock)
+            if datacenter is not None:
+                trio.run(partial(report_counts, loads, results, datacenter))
+            return results
+        finally:
+            round_ended.set()
+
+    resident = ResidentLoad(load, metrics=CollectorRegistry(), clock=wall_clock)
+    try:
+        with unwrapped_errors():
+            trio.run(run_until_signalled, partial(resident.run, interval_s=interval_s, http_listen=address))
+    finally:
+        logging.disable(logging.CRITICAL)  # py4j complains of the end of its JVM
+        application.kill()
+    round_ended.wait(ABANDONED_ROUND_S)
+    logger.info("stopped")
+    sys.stderr.flush()
+    os._exit(0)  # threads of an abandoned round may wait for brokers yet
+
+
+def _address(text: str | None) -> "HostPort | None":
+    if text is None:
+        return None
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise ConfigurationError("--http-listen", str(error)) from error

@@ -1,0 +1,58 @@
+"""Settings of `pipeline load run`: a file with tables of single topics, options, and those of Spark."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pipeline.cli.terminal.settings import Settings, flatten, parse_assignments, read_document
+
+if TYPE_CHECKING:
+    from pipeline.hadoop.load.config import LoadsConfig
+    from pipeline.hadoop.load.spark_session import SparkSettings
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600}
+
+
+def loads_config(path: Path | None, options: Mapping[str, Any], assignments: list[str]) -> "LoadsConfig":
+    """Return the settings of a run: those of the file, then `options`, then assignments. Raises ConfigurationError.
+
+    Tables of the file such as `[topics."visits"]` hold settings of one topic. An option that names topics wins over all
+    that the file says of which topics to load.
+    """
+    from pipeline.hadoop.load.config import LoadsConfig
+
+    settings: Settings = {}
+    by_topic: dict[str, Settings] = {}
+    if path is not None:
+        document = read_document(path)
+        topics = document.get("topics")
+        if isinstance(topics, Mapping):
+            by_topic = {name: flatten(table) for name, table in topics.items() if isinstance(table, Mapping)}
+            document["topics"] = {name: value for name, value in topics.items() if name not in by_topic}
+        settings = flatten(document)
+    given = {name: value for name, value in options.items() if value is not None} | parse_assignments(assignments)
+    for name, other in (("topic", "topics.include"), ("topics.include", "topic")):
+        if name in given and other not in given:
+            settings.pop(other, None)
+    return LoadsConfig.from_settings(settings | given, by_topic)
+
+
+def spark_settings(master: str | None, conf: list[str]) -> "SparkSettings":
+    """Return the settings of Spark by the options `--master` and `--conf`. Raises ConfigurationError."""
+    from pipeline.hadoop.load.spark_session import SparkSettings
+
+    given = parse_assignments(conf)
+    # Rows do not pass through the JVM of the driver, which has little to do.
+    settings = SparkSettings(is_short=True, settings=given)
+    return settings if master is None else SparkSettings(is_short=True, settings=given, master=master)
+
+
+def parse_interval(text: str) -> float:
+    """Return the seconds of `60s`, `5m` or `1h`. Raises typer.BadParameter."""
+    matched = re.fullmatch(r"(\d+)([smh])", text)
+    if matched is None or not 1 <= (seconds := int(matched[1]) * UNITS_S[matched[2]]) <= 7 * 24 * 3600:
+        raise typer.BadParameter(f"{text!r} is not a time from 1s to 168h, such as 60s, 5m or 1h")
+    return float(seconds)

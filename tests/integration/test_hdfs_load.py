@@ -66,6 +66,12 @@ def test_hdfs_keeps_what_the_commit_stands_on(hdfs: Any) -> None:
         files.rename_exclusive(f"{path}/none", f"{path}/d/c")
     with pytest.raises(PathNotFoundError):
         files.read(f"{path}/none")
+    with files.open(b) as file:
+        assert file.seek(0, 2) == 100_000
+        file.seek(99_997)
+        assert file.read() == b"222"
+    with pytest.raises(PathNotFoundError):
+        files.open(f"{path}/none")
     files.rename_exclusive(a, f"{path}/d/c")
     found = files.list_files(path, recursive=True)
     assert [(info.path, info.size_bytes) for info in found] == [(b, 100_000), (f"{path}/d/c", 1)]

@@ -15,7 +15,7 @@ import typer
 
 from pipeline.cli.load.query import answer
 from pipeline.errors import ConfigurationError
-from pipeline.hadoop.commit.publication import CommitConflictError, committed_urls
+from pipeline.hadoop.commit.publication import CommitConflictError
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 from pipeline.hadoop.load import job as load_module
 from pipeline.hadoop.load.config import LoadConfig
@@ -196,7 +196,7 @@ def test_a_query_that_spark_refuses(
     topic.produce(10)
     load(spark, topic)
     with pytest.raises(typer.Exit):
-        answer(spark, query.format(topic.name), topic.name, committed_urls(topic.root, topic.name))
+        answer(spark, query.format(topic.name), topic.name, topic.root)
     stderr = capfd.readouterr().err
     assert said in stderr
     assert stderr.count("\n") == 1
@@ -210,6 +210,13 @@ def test_a_job_that_fails_leaves_nothing(spark: Any, topic: Any) -> None:
         load(spark, topic, **settings, **{"on.bad.record": "quarantine"})
     assert topic.manifests() == []
     assert topic.files_on_disk() == 0
+
+
+def test_another_format_than_before_is_refused(spark: Any, topic: Any) -> None:
+    topic.produce(10)
+    load(spark, topic, format="avro")
+    with pytest.raises(LoadError, match="format is parquet, but the topic was loaded as avro so far"):
+        load(spark, topic, format="parquet")
 
 
 def test_a_topic_made_anew_is_refused(spark: Any, local: Any, topic: Any) -> None:

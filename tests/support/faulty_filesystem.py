@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from pipeline.errors import StorageError
 from pipeline.hadoop.files.filesystem import FileInfo, FileSink, FileSystem
@@ -61,6 +61,12 @@ class FaultyFileSystem:
         data = self.inner.read(path)
         self._leave(path)
         return data
+
+    def open(self, path: str) -> BinaryIO:
+        self._enter("open", path)
+        file = self.inner.open(path)
+        self._leave(path)
+        return file
 
     def rename_exclusive(self, source: str, target: str) -> None:
         self._enter("rename", target)

@@ -3,6 +3,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 class DataType:
+    def __iter__(self) -> Iterator[Field]: ...
     def __getattr__(self, name: str) -> Any: ...
 
 class Field:
@@ -37,11 +38,18 @@ class Array:
         children: Sequence[Array] | None = None,
     ) -> Array: ...
 
-class ListArray(Array): ...
+class ListArray(Array):
+    @staticmethod
+    def from_arrays(offsets: Array, values: Array, type: DataType | None = None) -> ListArray: ...
 
 class StructArray(Array):
     @staticmethod
-    def from_arrays(arrays: Sequence[Array], names: Sequence[str] | None = None) -> StructArray: ...
+    def from_arrays(
+        arrays: Sequence[Array],
+        names: Sequence[str] | None = None,
+        fields: Sequence[Field] | None = None,
+        mask: Array | None = None,
+    ) -> StructArray: ...
 
 class RecordBatch:
     schema: Schema
@@ -56,6 +64,8 @@ class RecordBatch:
     def from_arrays(
         arrays: Sequence[Array], names: Sequence[str] | None = None, schema: Schema | None = None
     ) -> RecordBatch: ...
+    @staticmethod
+    def from_pydict(mapping: Any, schema: Schema | None = None) -> RecordBatch: ...
     def __getattr__(self, name: str) -> Any: ...
 
 def py_buffer(obj: Any) -> Buffer: ...

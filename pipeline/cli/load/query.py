@@ -23,34 +23,32 @@ def sql(
     root: Root,
     json: Json = False,
 ) -> None:
-    """Query the committed data of a topic that was loaded as Parquet."""
-    from pipeline.hadoop.commit.publication import file_url
+    """Query the committed data of a topic."""
     from pipeline.hadoop.load.spark_session import SparkApplication, SparkSettings
 
     files = read_data_files(topic, root)
     if not files:
         output.exit_with(f"{topic}: the commits below {root} hold no data files")
-    if not files[0].path.endswith(".parquet"):
-        output.exit_with(f"{topic} is loaded as Avro; this command reads Parquet")
     is_short = sum(file.bytes for file in files) < SHORT_QUERY_BYTES
-    urls = [file_url(root, topic, file) for file in files]
     application = SparkApplication(SparkSettings(app_name="pipeline-sql", is_short=is_short))
-    columns, rows = with_spark(application, lambda spark: answer(spark.session(), query, topic, urls), "Asking Spark")
+    columns, rows = with_spark(application, lambda spark: answer(spark.session(), query, topic, root), "Asking Spark")
     if json:
         output.print_json({"columns": columns, "rows": rows})
     else:
         output.say(_fitted(output.table(columns, rows)))
 
 
-def answer(spark: "SparkSession", query: str, topic: str, urls: list[str]) -> tuple[list[str], list[list[Any]]]:
+def answer(spark: "SparkSession", query: str, topic: str, root: str) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of a query. Raises typer.Exit if Spark refuses the query."""
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
 
+    from pipeline.hadoop.table import loaded_table
+
     # Spark logs each error as JSON besides raising it.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
-        spark.read.option("mergeSchema", "true").parquet(*urls).createOrReplaceTempView(f"`{topic}`")
+        loaded_table(spark, root, topic).createOrReplaceTempView(f"`{topic}`")
         frame = spark.sql(query)
         rows = [[v if isinstance(v, int | float | str | None) else str(v) for v in row] for row in frame.collect()]
     except PySparkException as error:

@@ -91,7 +91,8 @@ def read_long(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, _Int, int
 
 
 @njit(cache=True, nogil=True)
-def _skip_bytes(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, int]:
+def skip_bytes(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, int]:
+    """Return the position after bytes with their length, and a fault."""
     length, position, fault = read_long(buffer, position, end)
     if fault:
         return position, fault
@@ -103,7 +104,7 @@ def _skip_bytes(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, int]:
 @njit(cache=True, nogil=True)
 def _skip_leaf(kind: _Int, argument: _Int, buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, int]:
     if kind == _BYTES:
-        return _skip_bytes(buffer, position, end)
+        return skip_bytes(buffer, position, end)
     if kind in (_INT, _LONG, _ENUM):
         value, position, fault = read_long(buffer, position, end)
         if fault:
@@ -130,7 +131,7 @@ def _skip_leaf(kind: _Int, argument: _Int, buffer: Bytes, position: _Int, end: _
 
 
 @njit(cache=True, nogil=True)
-def _skip_datum(
+def skip_datum(
     kinds: Int64s,
     arguments: Int64s,
     child_counts: Int64s,
@@ -187,7 +188,7 @@ def _skip_datum(
             stack[depth, 0], stack[depth, 1] = node, (left - 1 if left > 1 else _BLOCK_START)
             depth += 1
             if kind == _MAP:
-                position, fault = _skip_bytes(buffer, position, end)
+                position, fault = skip_bytes(buffer, position, end)
                 if fault:
                     return position, fault
             stack[depth, 0], stack[depth, 1] = children[first], _BLOCK_START
@@ -210,7 +211,7 @@ def find_faults(
     stack = np.empty((MAX_DEPTH + len(children), 2), dtype=np.int64)
     bad = 0
     for row in range(len(starts)):
-        position, fault = _skip_datum(kinds, arguments, child_counts, children, buffer, starts[row], ends[row], stack)
+        position, fault = skip_datum(kinds, arguments, child_counts, children, buffer, starts[row], ends[row], stack)
         if not fault and position != ends[row]:
             fault = _TRAILING_BYTES
         faults[row] = fault

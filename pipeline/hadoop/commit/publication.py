@@ -76,7 +76,10 @@ def read_head(files: FileSystem, layout: TopicLayout) -> Head:
 
 
 def committed_urls(root: str, topic: str) -> list[str]:
-    """Return the URLs of all committed data files, for `spark.read.parquet(*urls)` and similar calls."""
+    """Return the URLs of all committed data files, for other programs.
+
+    Files of one topic may have different columns and types; `pipeline.hadoop.table.loaded_table` reads them together.
+    """
     return [file_url(root, topic, file) for file in table_of(root, topic).data_files()]
 
 

@@ -12,12 +12,13 @@ Paths are those of the file system, absolute, without scheme and authority.
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader, IOBase, RawIOBase
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, Self
 from urllib.parse import urlsplit
 
 from pipeline.errors import ConfigurationError, StorageError
@@ -30,6 +31,9 @@ HDFS_RETRIES = {
     "dfs.client.failover.sleep.base.millis": "250",
     "dfs.client.failover.sleep.max.millis": "2000",
 }
+
+
+_HDFS_READ_BYTES: Final = 1 << 20
 
 
 class PathExistsError(StorageError):
@@ -74,6 +78,9 @@ class FileSystem(Protocol):
     def read(self, path: str) -> bytes:
         """Return the whole content. Raises PathNotFoundError."""
 
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reads of parts; its reads raise StorageError. Raises PathNotFoundError."""
+
     def rename_exclusive(self, source: str, target: str) -> None:
         """Move a file to an unused name in one step. Raises PathExistsError, PathNotFoundError."""
 
@@ -102,6 +109,37 @@ def open_filesystem(url: str) -> tuple[FileSystem, str]:
             raise ConfigurationError("root", f"'{other}:' is not a known file system: use file:// or hdfs://")
 
 
+class _Opened(RawIOBase):
+    """A file being read. Translates errors."""
+
+    def __init__(self, path: str, file: IOBase, errors: Callable[[str], AbstractContextManager[None]]) -> None:
+        self._path, self._file, self._errors = path, file, errors
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with self._errors(self._path):
+            data: bytes = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with self._errors(self._path):
+            self._file.seek(offset, whence)  # hdfs-native returns nothing
+            return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 class LocalFileSystem:
     """Files of this machine, or of a network file system with hard links."""
 
@@ -115,6 +153,11 @@ class LocalFileSystem:
         """See FileSystem."""
         with _local_errors(path):
             return Path(path).read_bytes()
+
+    def open(self, path: str) -> BinaryIO:
+        """See FileSystem."""
+        with _local_errors(path):
+            return BufferedReader(_Opened(path, Path(path).open("rb", buffering=0), _local_errors))
 
     def rename_exclusive(self, source: str, target: str) -> None:
         """Create a hard link, which unlike rename(2) fails if the target exists; then delete the old name."""
@@ -215,6 +258,11 @@ class HdfsFileSystem:
         """See FileSystem."""
         with _hdfs_errors(path):
             return self._client.read(path).read()
+
+    def open(self, path: str) -> BinaryIO:
+        """See FileSystem."""
+        with _hdfs_errors(path):
+            return BufferedReader(_Opened(path, self._client.read(path), _hdfs_errors), _HDFS_READ_BYTES)
 
     def rename_exclusive(self, source: str, target: str) -> None:
         """Use the NameNode's rename without overwrite."""

@@ -277,8 +277,8 @@ async def _ask_cluster(config: LoadConfig) -> tuple[TopicState, Mapping[int, int
 def _check_same(config: LoadConfig, head: Head, state: TopicState) -> int:
     """Return the length of the table's windows.
 
-    Raises LoadError if it is another one than that of the settings, DataLossError if the topic has another id now than
-    in the last manifest.
+    Raises LoadError if length or format are others than those of the settings, DataLossError if the topic has another
+    id now than in the last manifest.
     """
     last = head.manifest
     if last is None:
@@ -289,6 +289,9 @@ def _check_same(config: LoadConfig, head: Head, state: TopicState) -> int:
             raise LoadError(config.topic, f"{reason}: set window.ms={last.window_ms}")
         # A length that an earlier version took, and that can be set no more.
         logger.warning("load_windows_do_not_divide_an_hour", topic=config.topic, window_ms=last.window_ms)
+    if last.format != config.format:
+        reason = f"format is {config.format}, but the topic was loaded as {last.format} so far. "
+        raise LoadError(config.topic, f"{reason}Set format={last.format}, or load below another root")
     if last.topic_id is not None and state.topic_id is not None and last.topic_id != state.topic_id:
         partition, offset = min(last.offsets.items())
         missing = OffsetRange(partition=partition, start=offset, end=offset)

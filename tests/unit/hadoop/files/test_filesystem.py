@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,19 @@ def test_files_of_this_machine(tmp_path: Path) -> None:
     assert files.list_files(f"{tmp_path}/none") == []
     with pytest.raises(StorageError):
         files.read(str(tmp_path))
+
+
+def test_parts_of_a_file_are_read(tmp_path: Path) -> None:
+    check_reads_of_parts(*open_filesystem(tmp_path.as_uri()))
+
+
+def check_reads_of_parts(files: Any, path: str) -> None:
+    with files.create(f"{path}/data") as sink:
+        sink.write(bytes(range(256)) * 20_000)
+    with files.open(f"{path}/data") as file:
+        assert file.seek(0, 2) == 5_120_000
+        file.seek(257)
+        assert file.read(3) == b"\x01\x02\x03"
+        assert file.tell() == 260
+    with pytest.raises(PathNotFoundError):
+        files.open(f"{path}/nothing")

@@ -1,0 +1,65 @@
+"""Reads rows of committed files as Arrow batches with the table's columns. Runs in the workers."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.hadoop.avro.avro_columns import VALUE, DatumColumns, plain_columns
+from pipeline.hadoop.avro.avro_kernels import FRAME_SIZE
+from pipeline.hadoop.avro.avro_schema import TIMESTAMP
+from pipeline.hadoop.avro.container_reader import ContainerReader
+from pipeline.hadoop.files.filesystem import FileSystem
+from pipeline.hadoop.table.column_types import cast_batch
+
+BATCH_ROWS: Final = 65_536
+
+
+def parquet_rows(
+    files: FileSystem, path: str, schema: pa.Schema, share: tuple[int, int], *, has_no_values: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield a share (n-th of m) of a file's row groups, with the columns of `schema`. Other columns are not read."""
+    with files.open(path) as opened:
+        file = pq.ParquetFile(opened)
+        number, shares = share
+        groups = range(file.num_row_groups * number // shares, file.num_row_groups * (number + 1) // shares)
+        present = set(file.schema_arrow.names) - ({VALUE} if has_no_values else set())
+        names = [name for name in schema.names if name in present]
+        if not groups:
+            return
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=list(groups), columns=names):
+            yield cast_batch(batch, schema)
+
+
+def avro_rows(files: FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an Avro container of envelopes, with the columns of `schema`."""
+    with files.open(path) as opened:
+        container = ContainerReader(path, opened)
+        columns = None if container.schema is None else DatumColumns(container.schema)
+        for rows in container.batches():
+            yield cast_batch(_decoded(rows, container, columns), schema)
+
+
+def with_timestamp(schema: pa.Schema) -> pa.Schema:
+    """Return the columns, and `_timestamp` if it is not among them."""
+    return schema if TIMESTAMP in schema.names else schema.append(pa.field(TIMESTAMP, pa.timestamp("us", tz="UTC")))
+
+
+def rows_within(batch: pa.RecordBatch, times: tuple[int | None, int | None]) -> pa.RecordBatch:
+    """Return the rows of the time [first, last) in ms; None stands for no bound."""
+    timestamps = batch.column(TIMESTAMP)
+    for bound, compare in zip(times, (pc.greater_equal, pc.less), strict=True):
+        if bound is not None:
+            wanted = compare(timestamps, pa.scalar(bound, pa.timestamp("ms", tz="UTC")).cast(timestamps.type))
+            batch, timestamps = batch.filter(wanted), timestamps.filter(wanted)
+    return batch
+
+
+def _decoded(rows: pa.RecordBatch, container: ContainerReader, columns: DatumColumns | None) -> pa.RecordBatch:
+    if columns is None or container.schema is None:
+        return plain_columns(rows)
+    decode = columns.decoder(container.schema)
+    values = rows.column("value").to_pylist()
+    return columns.to_arrow(rows, [None if value is None else decode(value[FRAME_SIZE:]) for value in values])

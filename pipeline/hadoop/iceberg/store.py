@@ -1,0 +1,283 @@
+"""Commits of a load in a catalog of Iceberg tables: files, offsets and counts in one snapshot.
+
+A load's Parquet files, which carry no field ids, are registered by `add_files`; a name mapping gives them ids.
+
+Invariants:
+
+A. One transaction changes the schema, adds the files and sets the offsets; the catalog carries it out wholly or not.
+B. The transaction demands that the current snapshot is the one that the run read its offsets from. pyiceberg would
+   repeat a refused commit on top of the new snapshot, so the transaction is handed to the catalog without it.
+C. Offsets follow the data: they are those of the newest snapshot of a load among the ancestors of the current one.
+   Where that has expired, the table's properties hold them, which must then be no newer than the current snapshot.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.parquet as pq
+import structlog
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
+from pyiceberg.transforms import HourTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+from pyiceberg.types import StructType as IcebergStruct
+
+from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.hadoop.avro.avro_columns import TOMBSTONE
+from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP
+from pipeline.hadoop.commit.manifest import Manifest, check_follows
+from pipeline.hadoop.commit.publication import CommitConflictError, CommitOutcomeUnknownError, Head
+from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.iceberg.snapshot_properties import (
+    ICEBERG_SEQUENCE,
+    MANIFEST,
+    RUN_ID,
+    SnapshotPropertyError,
+    manifest_in,
+    snapshot_properties,
+    table_properties,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = structlog.get_logger()
+
+NAMESPACE: Final = "pipeline"
+CATALOG: Final = "pipeline"
+FILE_IO: Final = "pipeline.hadoop.iceberg.file_io.LoadFileIO"
+OTHER_WRITER: Final = "of another writer of the table"
+
+
+class IcebergError(PipelineError):
+    """The catalog or pyiceberg refused a commit; certainly nothing was committed."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"{topic}: nothing was committed to the Iceberg table: {reason}")
+        self.topic = topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergHead(Head):
+    """The last load's manifest, and the table's current snapshot, which the next commit must find."""
+
+    snapshot_id: int | None
+
+
+def open_catalog(root: str, properties: Mapping[str, str]) -> Catalog:
+    """Open the catalog of pyiceberg's `properties`; by default an SQLite file next to the topics.
+
+    Raises ConfigurationError.
+    """
+    given = dict(properties)
+    if not given:
+        if not root.startswith(("file:", "/")):
+            raise ConfigurationError("iceberg.catalog.type", f"is missing: {root} has no place for an SQLite file")
+        _, path = open_filesystem(root)
+        given = {"type": "sql", "uri": f"sqlite:///{path}/_catalog.db"}
+    try:
+        return load_catalog(CATALOG, **{"warehouse": root, "py-io-impl": FILE_IO} | given)
+    except Exception as error:
+        # Each kind of catalog has errors of its own.
+        raise ConfigurationError("iceberg.catalog", f"cannot be opened: {error}") from error
+
+
+@dataclass
+class IcebergStore:
+    """The table of one topic, below the root URL of a load. Its name is `pipeline.<topic>`."""
+
+    root: str
+    topic: str
+    catalog_properties: Mapping[str, str]
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The catalog, opened at first use."""
+        return open_catalog(self.root, self.catalog_properties)
+
+    @property
+    def location(self) -> str:
+        """URL of the topic's folder, which is the table's location."""
+        base = self.root if "://" in self.root else f"file://{self.root}"
+        return f"{base.rstrip('/')}/{self.topic}"
+
+    def read_head(self) -> IcebergHead:
+        """See CommitStore. Raises IcebergError, SnapshotPropertyError."""
+        try:
+            return self._head(self.catalog.load_table((NAMESPACE, self.topic)))
+        except NoSuchTableError:
+            return IcebergHead(manifest=None, sha256=None, snapshot_id=None)
+        except PipelineError:
+            raise
+        except Exception as error:
+            raise IcebergError(self.topic, f"the table cannot be read: {error}") from error
+
+    def commit(self, manifest: Manifest, head: Head) -> None:
+        """See CommitStore."""
+        check_follows(manifest, head.manifest, head.sha256)
+        base = head.snapshot_id if isinstance(head, IcebergHead) else None
+        try:
+            table = self._table()
+            if _snapshot_id(table) != base:
+                raise CommitConflictError(self.topic, manifest.sequence, _run_of(table))
+            transaction = self._staged(table, manifest)
+        except PipelineError:
+            raise
+        except Exception as error:  # pyiceberg, its file formats and each catalog have errors of their own
+            raise IcebergError(self.topic, f"{type(error).__name__}: {error}") from error
+        requirements = (
+            *transaction._requirements,
+            AssertTableUUID(uuid=table.metadata.table_uuid),
+            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": base}),
+        )
+        try:
+            self.catalog.commit_table(table, requirements, transaction._updates)
+        except Exception as error:
+            self._settle(manifest, base, error)
+
+    def listed_files(self) -> set[str]:
+        """See CommitStore: the files of all snapshots, and of the quarantine where its commit has not expired."""
+        try:
+            table = self.catalog.load_table((NAMESPACE, self.topic))
+            paths = table.inspect.all_data_files().column("file_path").to_pylist() if table.metadata.snapshots else []
+        except NoSuchTableError:
+            return set()
+        except Exception as error:
+            raise IcebergError(self.topic, f"the table cannot be read: {error}") from error
+        listed = {str(path).removeprefix(f"{self.location}/") for path in paths}
+        for snapshot in table.metadata.snapshots:
+            if _summary(snapshot).get(MANIFEST) is not None:
+                manifest, _ = manifest_in(_summary(snapshot), f"snapshot {snapshot.snapshot_id}")
+                listed |= {file.path for file in manifest.files}
+        return listed
+
+    def after_commit(self, sequence: int, run_id: str) -> None:
+        """Do nothing: snapshots expire and are compacted by the tools of Iceberg."""
+
+    def _table(self) -> Table:
+        """Return the table; create it without a snapshot if there is none."""
+        identifier = (NAMESPACE, self.topic)
+        try:
+            return self.catalog.load_table(identifier)
+        except NoSuchTableError:
+            pass
+        with suppress(NamespaceAlreadyExistsError):
+            self.catalog.create_namespace(NAMESPACE)
+        return self.catalog.create_table_if_not_exists(
+            identifier, _RECORD_SCHEMA, location=self.location, partition_spec=_BY_HOUR
+        )
+
+    def _staged(self, table: Table, manifest: Manifest) -> Transaction:
+        """Return a transaction that was not handed to the catalog (invariant A)."""
+        paths = [f"{self.location}/{file.path}" for file in manifest.files if not file.quarantined]
+        transaction = table.transaction()
+        with transaction.update_schema() as update:
+            for schema in _distinct_schemas(paths):
+                update.union_by_name(schema)
+        transaction.add_files(paths, snapshot_properties(manifest), check_duplicate_files=True)
+        snapshot = transaction.table_metadata.current_snapshot()
+        if snapshot is None or snapshot.sequence_number is None:
+            raise IcebergError(self.topic, "no snapshot was made")
+        transaction.set_properties(table_properties(manifest, snapshot.sequence_number))
+        return transaction
+
+    def _settle(self, manifest: Manifest, base: int | None, cause: Exception) -> None:
+        """Find out whether a commit that raised was carried out, by reading the table again."""
+        try:
+            table = self.catalog.load_table((NAMESPACE, self.topic))
+        except Exception as error:
+            raise CommitOutcomeUnknownError(self.topic, manifest.sequence, str(error)) from error
+        if any(_summary(snapshot).get(RUN_ID) == manifest.run_id for snapshot in _ancestors(table)):
+            logger.info("commit_confirmed_by_reading_back", topic=self.topic, sequence=manifest.sequence)
+            return
+        if _snapshot_id(table) != base:
+            raise CommitConflictError(self.topic, manifest.sequence, _run_of(table)) from cause
+        # An SQL catalog answers in its transaction; the request of another one may still be under way.
+        if isinstance(cause, CommitFailedException) or isinstance(self.catalog, SqlCatalog):
+            raise IcebergError(self.topic, str(cause)) from cause
+        raise CommitOutcomeUnknownError(self.topic, manifest.sequence, str(cause)) from cause
+
+    def _head(self, table: Table) -> IcebergHead:
+        """Return the head by invariant C."""
+        current = table.current_snapshot()
+        for snapshot in _ancestors(table):
+            if _summary(snapshot).get(MANIFEST) is not None:
+                manifest, sha256 = manifest_in(_summary(snapshot), f"snapshot {snapshot.snapshot_id}")
+                return IcebergHead(manifest=manifest, sha256=sha256, snapshot_id=_snapshot_id(table))
+        properties = table.properties
+        if properties.get(MANIFEST) is None:
+            return IcebergHead(manifest=None, sha256=None, snapshot_id=_snapshot_id(table))
+        reached = -1 if current is None else current.sequence_number or 0
+        if int(properties.get(ICEBERG_SEQUENCE, "0")) > reached:
+            raise SnapshotPropertyError(
+                f"{self.topic}: the table was set back to a snapshot from before its last load, and the loads before "
+                "have expired, so the offsets of its data are not known. Load the topic below another root"
+            )
+        manifest, sha256 = manifest_in(properties, f"table {self.topic}")
+        return IcebergHead(manifest=manifest, sha256=sha256, snapshot_id=_snapshot_id(table))
+
+
+def _snapshot_id(table: Table) -> int | None:
+    current = table.current_snapshot()
+    return None if current is None else current.snapshot_id
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _ancestors(table: Table) -> Iterator[Snapshot]:
+    """Yield the current snapshot and those it came from, up to the first that has expired."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    at = _snapshot_id(table)
+    while at is not None and at in by_id:
+        yield by_id[at]
+        at = by_id[at].parent_snapshot_id
+
+
+def _run_of(table: Table) -> str:
+    """Return the run that made the current snapshot."""
+    current = table.current_snapshot()
+    return OTHER_WRITER if current is None else _summary(current).get(RUN_ID, OTHER_WRITER)
+
+
+def _distinct_schemas(urls: list[str]) -> "list[pa.Schema]":
+    schemas: dict[Any, None] = {}
+    for url in urls:
+        files, path = open_filesystem(url)
+        with files.open(path) as file:
+            schemas[pq.read_schema(file)] = None
+    return list(schemas)
+
+
+_HEADER: Final = IcebergStruct(
+    NestedField(9, "key", StringType(), required=False), NestedField(10, "value", BinaryType(), required=False)
+)
+_RECORD_SCHEMA: Final = Schema(
+    NestedField(1, KEY, BinaryType(), required=False),
+    NestedField(2, OFFSET, LongType(), required=False),
+    NestedField(3, PARTITION, IntegerType(), required=False),
+    NestedField(4, TIMESTAMP, TimestamptzType(), required=False),
+    NestedField(5, HEADERS, ListType(8, _HEADER, element_required=False), required=False),
+    NestedField(6, TOMBSTONE, BooleanType(), required=False),
+)
+_BY_HOUR: Final = PartitionSpec(PartitionField(4, 1000, HourTransform(), f"{TIMESTAMP}_hour"))

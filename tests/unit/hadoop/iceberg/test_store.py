@@ -1,0 +1,183 @@
+"""Commits to an Iceberg table in an SQLite catalog: exact, also when a process dies, and fenced."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from pipeline.hadoop.commit.publication import CommitConflictError
+from pipeline.hadoop.iceberg.snapshot_properties import SnapshotPropertyError
+from pipeline.hadoop.iceberg.store import OTHER_WRITER, IcebergError, IcebergStore
+from tests.support.iceberg_commits import commit_rows, manifest_of, write_file
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> IcebergStore:
+    return IcebergStore(tmp_path.as_uri(), "visits", {})
+
+
+def fresh(store: IcebergStore) -> IcebergStore:
+    return IcebergStore(store.root, store.topic, {})
+
+
+def table(store: IcebergStore) -> Any:
+    """The table as any program of pyiceberg opens it."""
+    path = store.root.removeprefix("file://")
+    catalog = load_catalog("pipeline", type="sql", uri=f"sqlite:///{path}/_catalog.db", warehouse=store.root)
+    return catalog.load_table(("pipeline", store.topic))
+
+
+def offsets(store: IcebergStore) -> Any:
+    return sorted(table(store).scan().to_arrow().column("_offset").to_pylist())
+
+
+def test_commits_follow_each_other_and_are_read_back(store: IcebergStore) -> None:
+    assert store.read_head().manifest is None
+    commit_rows(store, 10, {"count": "int32"})
+    commit_rows(fresh(store), 5, {"count": "int64", "who": "string"})
+    head = fresh(store).read_head()
+    assert head.manifest is not None
+    assert (head.manifest.sequence, head.offsets, head.manifest.files) == (2, {0: 15}, ())
+    assert offsets(store) == list(range(15))
+    found = table(store)
+    assert [str(field.field_type) for field in found.schema().fields][-2:] == ["long", "string"]
+    rows = found.scan().to_arrow().sort_by("_offset").to_pylist()
+    assert [row["who"] for row in rows] == [None] * 10 + ["who"] * 5
+    assert [row["count"] for row in rows] == list(range(15))
+    hours = found.inspect.partitions().column("partition").to_pylist()
+    assert len(hours) == 2
+    assert found.scan("_timestamp >= '2023-11-14T23:00:00+00:00'").to_arrow().num_rows == 5
+
+
+def test_duckdb_reads_the_table(store: IcebergStore) -> None:
+    commit_rows(store, 10, {"count": "int32"})
+    commit_rows(store, 5, {"count": "int64"})
+    connection = duckdb.connect()
+    try:
+        connection.execute("INSTALL iceberg; LOAD iceberg;")
+    except duckdb.Error as error:
+        pytest.skip(f"DuckDB's extension iceberg cannot be had: {error}")
+    query = f"SELECT count(*), sum(\"count\") FROM iceberg_scan('{table(store).metadata_location}')"
+    assert connection.execute(query).fetchall() == [(15, sum(range(15)))]
+
+
+def test_a_second_loader_is_fenced(store: IcebergStore) -> None:
+    commit_rows(store, 10)
+    loser, winner = fresh(store), fresh(store)
+    head = loser.read_head()
+    file = write_file(loser, head, 7)
+    manifest = manifest_of(loser, head, file, "loser")
+    commit_rows(winner, 3, run_id="winner")
+    with pytest.raises(CommitConflictError, match="made by run winner"):
+        loser.commit(manifest, head)
+    assert offsets(store) == list(range(13))
+    commit_rows(loser, 7, run_id="again")
+    assert offsets(store) == list(range(20))
+
+
+def test_a_loader_that_lost_the_race_after_its_check_is_fenced(
+    store: IcebergStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_rows(store, 10)
+    loser = fresh(store)
+    head = loser.read_head()
+    manifest = manifest_of(loser, head, write_file(loser, head, 7), "loser")
+    real = loser.catalog.commit_table
+
+    def commit_late(*arguments: Any) -> Any:
+        commit_rows(fresh(store), 3, run_id="winner")
+        return real(*arguments)
+
+    monkeypatch.setattr(loser.catalog, "commit_table", commit_late)
+    with pytest.raises(CommitConflictError, match="made by run winner"):
+        loser.commit(manifest, head)
+    assert offsets(store) == list(range(13))
+
+
+def test_another_writer_of_the_table_fences_a_load(store: IcebergStore) -> None:
+    commit_rows(store, 4)
+    commit_rows(store, 6)
+    head = store.read_head()
+    manifest = manifest_of(store, head, write_file(store, head, 7), "late")
+    table(store).delete("_offset < 4")
+    with pytest.raises(CommitConflictError, match=OTHER_WRITER):
+        store.commit(manifest, head)
+    commit_rows(store, 2)
+    assert offsets(store) == list(range(4, 12))
+
+
+def test_a_lost_answer_is_settled_by_reading_back(store: IcebergStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit_rows(store, 10)
+    real = store.catalog.commit_table
+
+    def lose_the_answer(*arguments: Any) -> None:
+        real(*arguments)
+        raise ConnectionError("the answer was lost")
+
+    monkeypatch.setattr(store.catalog, "commit_table", lose_the_answer)
+    commit_rows(store, 5)
+    assert offsets(store) == list(range(15))
+
+    def fail(*_arguments: Any) -> None:
+        raise ConnectionError("nothing was sent")
+
+    monkeypatch.setattr(store.catalog, "commit_table", fail)
+    with pytest.raises(IcebergError, match="nothing was sent"):
+        commit_rows(store, 5)
+    assert offsets(store) == list(range(15))
+
+
+def test_offsets_survive_the_expiry_of_snapshots(store: IcebergStore) -> None:
+    commit_rows(store, 4)
+    commit_rows(store, 6)
+    table(store).delete("_offset < 4")  # the current snapshot is no longer a load's
+    for snapshot in table(store).metadata.snapshots:
+        if "pipeline.run-id" in snapshot.summary.additional_properties:
+            table(store).maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+    assert len(table(store).metadata.snapshots) == 1
+    head = store.read_head()
+    assert head.offsets == {0: 10}
+    commit_rows(store, 5)
+    assert offsets(store) == list(range(4, 15))
+    assert len(store.listed_files()) == 2
+
+
+def test_offsets_follow_a_table_that_was_set_back(store: IcebergStore) -> None:
+    commit_rows(store, 10)
+    first = table(store).current_snapshot().snapshot_id
+    commit_rows(store, 5)
+    table(store).manage_snapshots().set_current_snapshot(first).commit()
+    assert store.read_head().offsets == {0: 10}
+    commit_rows(store, 2)
+    assert offsets(store) == list(range(12))
+
+
+def test_a_load_of_no_records_moves_the_offsets(store: IcebergStore) -> None:
+    head = store.read_head()
+    store.commit(manifest_of(store, head, None, "empty", records=7), head)
+    assert store.read_head().offsets == {0: 7}
+
+
+@pytest.mark.parametrize("step", ["before", "staged", "after"])
+def test_a_process_killed_around_its_commit(store: IcebergStore, step: str) -> None:
+    commit_rows(store, 10)
+    command = [sys.executable, "-m", "tests.support.iceberg_commits", store.root, store.topic, step]
+    killed = subprocess.run(command, timeout=120, check=False, cwd=Path(__file__).parents[4])
+    assert killed.returncode == -signal.SIGKILL
+    expected = 15 if step == "after" else 10
+    assert offsets(store) == list(range(expected))
+    assert store.read_head().offsets == {0: expected}
+    commit_rows(store, 5, run_id="next")
+    assert offsets(store) == list(range(expected + 5))
+
+
+def test_a_manifest_that_is_too_large_is_refused(store: IcebergStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.hadoop.iceberg.snapshot_properties.MAX_BYTES", 100)
+    with pytest.raises(SnapshotPropertyError, match="Use table=manifest"):
+        commit_rows(store, 10)
+    assert store.read_head().manifest is None

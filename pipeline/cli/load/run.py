@@ -40,6 +40,7 @@ def run(
         str | None, typer.Option("--registry", metavar="URL", help="Schema registry of Avro values.")
     ] = None,
     file_format: Annotated[str | None, typer.Option("--format", help="File format: parquet or avro.")] = None,
+    table: Annotated[str | None, typer.Option("--table", help="Place of commits: manifest or iceberg.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of docs/load.md; may be repeated.")
     ] = None,
@@ -74,8 +75,11 @@ def run(
         "bootstrap.servers": bootstrap,
         "schema.registry.url": registry,
         "format": file_format,
+        "table": table,
     }
     loads = loads_config(config, options, assignments or [])
+    if datacenter is not None and loads.common.get("table") == "iceberg":
+        raise ConfigurationError("--datacenter", "reports the counts of manifests; a load with table=iceberg has none")
     spark = spark_settings(master, conf or [])
     if interval is not None:
         from pipeline.cli.load.resident import run_resident

@@ -4,6 +4,7 @@
     _commits/.00000000000000000007.<run>     a manifest before its rename
     _checkpoints/00000000000000000100.parquet  all that the manifests up to this number add up to
     _checkpoints/.00000000000000000100.<run>   a checkpoint before its rename
+    metadata/                                metadata of an Iceberg table, in place of _commits (table=iceberg)
     _runs/<run>                              mark of a run that has not ended well yet
     hourly/YYYY/MM/DD/HH/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.<avro|parquet>
     quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro
@@ -52,6 +53,11 @@ class TopicLayout:
     def commits(self) -> str:
         """Directory of the manifests."""
         return f"{self.topic_root}/_commits"
+
+    @property
+    def iceberg_metadata(self) -> str:
+        """Directory of the metadata of an Iceberg table, which a topic has in place of manifests."""
+        return f"{self.topic_root}/metadata"
 
     @property
     def runs(self) -> str:

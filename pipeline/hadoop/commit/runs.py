@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import structlog
 
 from pipeline.errors import StorageError
-from pipeline.hadoop.commit.checkpoints import manifests_of, read_state
 from pipeline.hadoop.commit.layout import TopicLayout, run_of
+from pipeline.hadoop.commit.store import CommitStore
 from pipeline.hadoop.files.filesystem import FileSystem, PathNotFoundError
 
 logger = structlog.get_logger()
@@ -68,7 +68,7 @@ def read_marks(files: FileSystem, layout: TopicLayout) -> list[RunMark]:
     return marks
 
 
-def clean_up_dead_runs(files: FileSystem, layout: TopicLayout, run_id: str) -> int:
+def clean_up_dead_runs(files: FileSystem, layout: TopicLayout, run_id: str, store: CommitStore) -> int:
     """Delete the files of dead runs, and their marks. Return the number of deleted files.
 
     `run_id` is that of the caller, whose run has not begun. Raises ManifestError, StorageError.
@@ -76,31 +76,31 @@ def clean_up_dead_runs(files: FileSystem, layout: TopicLayout, run_id: str) -> i
     marks = read_marks(files, layout)
     if not marks:
         return 0
-    head = max(manifests_of(files, layout), default=0)
+    head = store.read_head().next_sequence - 1
     now_ms = _now_ms(files, layout, run_id)
     dead = [mark.run_id for mark in marks if mark.is_dead(head, now_ms)]
     if not dead:
         return 0
-    deleted = _delete_orphans(files, layout, dead)
+    deleted = _delete_orphans(files, layout, dead, store)
     for name in dead:
         files.delete(layout.run(name))
     return deleted
 
 
-def clean_up_own_run(files: FileSystem, layout: TopicLayout, run_id: str) -> int:
+def clean_up_own_run(files: FileSystem, layout: TopicLayout, run_id: str, store: CommitStore) -> int:
     """Delete the files of a run whose outcome is certain; those that it committed stay. Return how many.
 
     The mark stays, since tasks may still write somewhere; it goes when the run is dead, with what they left.
     """
-    return _delete_orphans(files, layout, [run_id])
+    return _delete_orphans(files, layout, [run_id], store)
 
 
-def _delete_orphans(files: FileSystem, layout: TopicLayout, run_ids: Iterable[str]) -> int:
-    """Delete files of the runs that are not part of the data; manifests are read after files were listed."""
+def _delete_orphans(files: FileSystem, layout: TopicLayout, run_ids: Iterable[str], store: CommitStore) -> int:
+    """Delete files of the runs that are not part of the data; commits are read after files were listed."""
     ended = set(run_ids)
     written = [info.path for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True)]
     written += [info.path for info in files.list_files(f"{layout.topic_root}/quarantine")]
-    listed = read_state(files, layout).files
+    listed = store.listed_files()
     orphans = [path for path in written if layout.relative(path) not in listed and run_of(path) in ended]
     for directory in (layout.commits, layout.checkpoints):
         names = (info.path for info in files.list_files(directory))

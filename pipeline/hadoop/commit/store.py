@@ -1,4 +1,4 @@
-"""Where commits go: one interface for manifests on the file system and for catalogs of other table formats."""
+"""Destination of commits: one interface for manifests on the file system and for catalogs of other table formats."""
 
 from dataclasses import dataclass
 from typing import Protocol

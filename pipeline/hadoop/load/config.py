@@ -29,6 +29,12 @@ class LoadConfig(SettingsModel):
     A logical name in `hdfs://` is resolved by `HADOOP_CONF_DIR`."""
     format: Annotated[Literal["avro", "parquet"], Field(alias="format")] = "parquet"
     """Format of the files; option `--format`."""
+    table: Annotated[Literal["manifest", "iceberg"], Field(alias="table")] = "manifest"
+    """Place of the commits: `manifest` is a file beside the data, `iceberg` a table in a catalog (`format=parquet`);
+    option `--table`."""
+    iceberg_catalog: Annotated[dict[str, str] | None, Field(alias="iceberg.catalog")] = None
+    """Properties of the catalog: `iceberg.catalog.type`, `iceberg.catalog.uri` and others of pyiceberg, by default an
+    SQLite file below `root`."""
     value_format: Annotated[Literal["avro", "binary"], Field(alias="value.format")] = "avro"
     """Format of the records' values: `avro` is a schema id and an Avro datum, `binary` keeps the bytes."""
     codec: Annotated[Literal["null", "snappy", "deflate", "zstandard"], Field(alias="codec")] = "snappy"
@@ -54,6 +60,16 @@ class LoadConfig(SettingsModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _gather_catalog(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        prefix = "iceberg.catalog."
+        catalog = {key.removeprefix(prefix): str(value) for key, value in settings.items() if key.startswith(prefix)}
+        others = {key: value for key, value in settings.items() if not key.startswith(prefix)}
+        return others | ({"iceberg.catalog": catalog} if catalog else {})
+
+    @model_validator(mode="before")
+    @classmethod
     def _split_urls(cls, settings: Any) -> Any:
         urls = settings.get("schema.registry.url") if isinstance(settings, dict) else None
         if isinstance(urls, str):
@@ -70,6 +86,8 @@ class LoadConfig(SettingsModel):
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """See SettingsModel."""
         config = super().from_settings(settings)
+        if config.table == "iceberg" and config.format != "parquet":
+            raise ConfigurationError("format", "must be parquet with table=iceberg")
         if config.value_format == "avro" and not config.registry:
             raise ConfigurationError(
                 "schema.registry.url", "is missing: value.format=avro needs it (or set value.format=binary)"

@@ -19,11 +19,11 @@ import trio
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
-from pipeline.hadoop.commit.checkpoints import checkpoint_if_due
 from pipeline.hadoop.commit.layout import TopicLayout, check_run_id, topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, next_offsets
-from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head, commit, read_head
+from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
+from pipeline.hadoop.commit.store import CommitStore, ManifestStore
 from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
@@ -109,9 +109,27 @@ def open_load(
     """
     run_id = check_run_id(run_id or secrets.token_hex(8))
     layout = topic_layout(root, config.topic)
-    clean_up_dead_runs(files, layout, run_id)
-    head = read_head(files, layout)
-    return OpenedLoad(config=config, clock=clock, run_id=run_id, files=files, layout=layout, head=head)
+    store = _store(config, files, layout)
+    clean_up_dead_runs(files, layout, run_id, store)
+    return OpenedLoad(
+        config=config, clock=clock, run_id=run_id, files=files, layout=layout, store=store, head=store.read_head()
+    )
+
+
+def _store(config: LoadConfig, files: FileSystem, layout: TopicLayout) -> CommitStore:
+    """Return where commits go. Raises LoadError if the topic's folder holds a table of the other kind."""
+    is_iceberg = config.table == "iceberg"
+    if files.list_files(layout.commits if is_iceberg else layout.iceberg_metadata):
+        other = "manifest" if is_iceberg else "iceberg"
+        reason = (
+            f"table is {config.table}, but the topic was loaded with table={other} here. Load it below another root"
+        )
+        raise LoadError(config.topic, reason)
+    if not is_iceberg:
+        return ManifestStore(files, layout)
+    from pipeline.hadoop.iceberg.store import IcebergStore
+
+    return IcebergStore(config.root, config.topic, config.iceberg_catalog or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +141,7 @@ class OpenedLoad:
     run_id: str
     files: FileSystem
     layout: TopicLayout
+    store: CommitStore
     head: Head
 
     def prepare(self, state: TopicState, first_start: Mapping[int, int] | None) -> "PreparedLoad | None":
@@ -148,6 +167,7 @@ class OpenedLoad:
             run_id=self.run_id,
             files=self.files,
             layout=self.layout,
+            store=self.store,
             head=head,
             topic_id=state.topic_id,
             window_ms=window_ms,
@@ -164,6 +184,7 @@ class PreparedLoad:
     run_id: str
     files: FileSystem
     layout: TopicLayout
+    store: CommitStore
     head: Head
     topic_id: str | None
     window_ms: int
@@ -175,19 +196,19 @@ class PreparedLoad:
         Raises CommitConflictError if another run committed first; DataLossError, BadRecordError, CoverageError,
         LoadError and StorageError with nothing committed; CommitOutcomeUnknownError.
         """
-        config, files, layout = self.config, self.files, self.layout
+        config, files, layout, store = self.config, self.files, self.layout, self.store
         mark_run(files, layout, self.run_id, head=self.head.next_sequence - 1, orphan_age_ms=config.orphan_age_ms)
         try:
             manifest, has_leftovers = self._write(spark)
-            commit(files, layout, manifest, self.head)
+            store.commit(manifest, self.head)
         except CommitOutcomeUnknownError:
             raise
         except Exception:
-            _clean_up_quietly(files, layout, self.run_id)
+            _clean_up_quietly(files, layout, self.run_id, store)
             raise
-        checkpoint_if_due(files, layout, manifest.sequence, self.run_id)
+        store.after_commit(manifest.sequence, self.run_id)
         if has_leftovers:
-            _clean_up_quietly(files, layout, self.run_id)
+            _clean_up_quietly(files, layout, self.run_id, store)
         try:
             end_run(files, layout, self.run_id)
         except PipelineError as error:  # the commit stands without it
@@ -307,9 +328,9 @@ def _record_bytes(head: Head) -> float | None:
     return sum(counts.bytes for counts in counted) / records if records else None
 
 
-def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
+def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str, store: CommitStore) -> None:
     """Clean up after the outcome is certain. Failures are logged, so that the caller still learns the outcome."""
     try:
-        clean_up_own_run(files, layout, run_id)
+        clean_up_own_run(files, layout, run_id, store)
     except PipelineError as error:
         logger.warning("load_clean_up_failed", topic_root=layout.topic_root, reason=str(error))

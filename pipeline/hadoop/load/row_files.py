@@ -3,7 +3,7 @@
 Bytes and CRC-32C of each file are summed up while it is written, for the manifest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 import crc32c
@@ -16,6 +16,7 @@ from pipeline.hadoop.avro.avro_container import ContainerWriter
 from pipeline.hadoop.avro.avro_schema import envelope_schema
 from pipeline.hadoop.avro.datums import DatumSchema, encode_envelopes
 from pipeline.hadoop.files.filesystem import FileSink
+from pipeline.hadoop.table.column_types import cast_batch, common_schema
 
 AVRO_BLOCK_BYTES: Final = 512 * 1024
 PARQUET_GROUP_BYTES: Final = 32 * 1024 * 1024
@@ -95,9 +96,13 @@ class AvroFile:
 class ParquetFile:
     """Columns of the record and of decoded values, or of plain bytes. `pending_bytes` are in memory."""
 
-    def __init__(self, sink: SummingSink, columns: DatumColumns | None, codec: str) -> None:
+    def __init__(
+        self, sink: SummingSink, columns: DatumColumns | None, codec: str, target: pa.Schema | None = None
+    ) -> None:
+        """Write the columns of `target`, by default those of the decoded values as they are."""
         self._columns = columns
-        self._schema = PLAIN_SCHEMA if columns is None else columns.schema
+        self._target = target
+        self._schema = target or (PLAIN_SCHEMA if columns is None else columns.schema)
         compression = {"null": "none", "zstandard": "zstd", "deflate": "gzip"}.get(codec, codec)
         self._writer = pq.ParquetWriter(sink, self._schema, compression=compression)
         self._pending: list[pa.RecordBatch] = []
@@ -106,6 +111,8 @@ class ParquetFile:
     def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
         """Add rows; `decoded` holds their values if the file has columns for them."""
         batch = plain_columns(rows) if self._columns is None else self._columns.to_arrow(rows, decoded)
+        if self._target is not None:
+            batch = cast_batch(batch, self._target)
         self._pending.append(batch)
         self.pending_bytes += batch.nbytes
         if self.pending_bytes >= PARQUET_GROUP_BYTES:
@@ -121,6 +128,12 @@ class ParquetFile:
         """Write the rows that wait, and the end of the file. The sink stays open."""
         self.flush()
         self._writer.close()
+
+
+def table_columns(columns: DatumColumns | None, left_out: Container[str]) -> pa.Schema:
+    """Return the columns of a Parquet file with the types that a table has for them."""
+    fields = PLAIN_SCHEMA if columns is None else columns.schema
+    return common_schema([[field for field in fields if field.name not in left_out]])
 
 
 RowFile = AvroFile | ParquetFile

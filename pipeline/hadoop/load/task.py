@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.hadoop.avro.avro_columns import DatumColumns, DatumDecodeError
+from pipeline.hadoop.avro.avro_columns import VALUE, DatumColumns, DatumDecodeError
 from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, FRAME_SIZE, DatumFault
 from pipeline.hadoop.avro.avro_schema import SchemaError
 from pipeline.hadoop.avro.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, SchemaLookup, schema_ids
@@ -31,7 +31,7 @@ from pipeline.hadoop.commit.layout import (
 )
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.filesystem import FileSink, FileSystem, open_filesystem
-from pipeline.hadoop.load.row_files import AvroFile, Decoded, ParquetFile, RowFile, SummingSink
+from pipeline.hadoop.load.row_files import AvroFile, Decoded, ParquetFile, RowFile, SummingSink, table_columns
 from pipeline.hadoop.ranges.batch_counts import BatchTally, TaskResult
 from pipeline.records.tally import HOUR_MS
 
@@ -43,7 +43,10 @@ ROW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp_ms", "he
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """Values that all tasks of a run share; picklable. `schemas` is None if values are plain bytes."""
+    """Values that all tasks of a run share; picklable. `schemas` is None if values are plain bytes.
+
+    `has_table_types` is True if Parquet columns have the types that a table has for them (`table_type`).
+    """
 
     root: str
     topic: str
@@ -53,6 +56,7 @@ class TaskSpec:
     window_ms: int
     quarantine: bool
     schemas: SchemaLookup | None
+    has_table_types: bool = False
 
 
 @dataclass(slots=True)
@@ -253,7 +257,10 @@ class TaskWriter:
         if hour is None:
             rows = AvroFile(summing, None, self._spec.codec, name)
         elif self._spec.format == "parquet":
-            rows = ParquetFile(summing, self._columns, self._spec.codec)
+            # A table of values has no column `value` of bytes because of tombstones that come before all values.
+            left_out = (VALUE,) if self._columns is None and self._schemas is not None else ()
+            target = table_columns(self._columns, left_out) if self._spec.has_table_types else None
+            rows = ParquetFile(summing, self._columns, self._spec.codec, target)
         else:
             is_plain = self._schemas is None or schema_id == NO_SCHEMA
             schema = None if is_plain or self._schemas is None else self._schemas.get(schema_id)

@@ -17,6 +17,7 @@ from pipeline.hadoop.commit.publication import (
     read_head,
 )
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, mark_run
+from pipeline.hadoop.commit.store import ManifestStore
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 from tests.support.faulty_filesystem import Died, FaultyFileSystem
 
@@ -111,13 +112,15 @@ def test_dying_at_any_step_leaves_all_or_nothing(
     committed = read_chain(files, layout)
     assert [m.run_id for m in committed] == (["dead"] if step == 4 and after else [])
     if not committed:
-        assert clean_up_dead_runs(files, layout, "next") == 0, "it could commit yet, if it were only slow"
+        assert clean_up_dead_runs(files, layout, "next", ManifestStore(files, layout)) == 0, (
+            "it could commit yet, if it were only slow"
+        )
     head = read_head(files, layout)
     following = make_manifest(head, run_id="next")
     write_files(files, layout, following)
     commit(files, layout, following, head)
     assert read_head(files, layout).offsets == {0: 20 if committed else 10}
-    deleted = clean_up_dead_runs(files, layout, "last")
+    deleted = clean_up_dead_runs(files, layout, "last", ManifestStore(files, layout))
     present = [info.path for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True)]
     assert present == [layout.absolute(file.path) for m in [*committed, following] for file in m.files]
     assert (deleted > 0) == (not committed)

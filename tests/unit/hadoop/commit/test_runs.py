@@ -10,6 +10,7 @@ import pytest
 from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.publication import CommitConflictError, commit, read_head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run, read_marks
+from pipeline.hadoop.commit.store import ManifestStore
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 
 MINUTE_MS = 60_000
@@ -44,7 +45,7 @@ class Runs:
         commit(self.files, self.layout, *begun)
 
     def clean_up(self) -> int:
-        return clean_up_dead_runs(self.files, self.layout, "next")
+        return clean_up_dead_runs(self.files, self.layout, "next", ManifestStore(self.files, self.layout))
 
     def names(self) -> set[str]:
         found = self.files.list_files(self.layout.topic_root + "/hourly", recursive=True)
@@ -108,7 +109,7 @@ def test_what_is_listed_or_foreign_stays(runs: Runs) -> None:
     Path(runs.layout.topic_root, "hourly", "notes.txt").write_text("mine")
     temporary = Path(runs.layout.temporary_manifest(2, "failed"))
     temporary.write_text("{}")
-    assert clean_up_own_run(runs.files, runs.layout, "failed") == 2
+    assert clean_up_own_run(runs.files, runs.layout, "failed", ManifestStore(runs.files, runs.layout)) == 2
     assert runs.names() == {"0-0-won-0-1-0.avro", "notes.txt"}
     assert not temporary.exists()
     end_run(runs.files, runs.layout, "won")

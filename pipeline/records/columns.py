@@ -113,19 +113,26 @@ class RecordColumns:
 
         A header key that is not UTF-8 gets replacement characters, as in Java clients.
         """
-        types = np.array([header.timestamp_type for header in self.batches], dtype=np.int32)
-        return pa.RecordBatch.from_arrays(
-            [
-                _fixed_width(pa.int64(), self.offset),
-                _fixed_width(pa.timestamp("ms", tz="UTC"), self.timestamp),
-                _fixed_width(pa.int32(), types[self.batch_index]),
-                self._gathered(pa.binary(), self.key),
-                self._gathered(pa.binary(), self.value),
-                self._arrow_headers(),
-                _fixed_width(pa.int32(), self.batch_index),
-            ],
-            schema=ARROW_SCHEMA,
-        )
+        return pa.RecordBatch.from_arrays([self.arrow_column(name) for name in ARROW_SCHEMA.names], schema=ARROW_SCHEMA)
+
+    def arrow_column(self, name: str) -> pa.Array:
+        """Return a column of ARROW_SCHEMA, as in `to_arrow`."""
+        match name:
+            case "offset":
+                return _fixed_width(pa.int64(), self.offset)
+            case "timestamp":
+                return _fixed_width(pa.timestamp("ms", tz="UTC"), self.timestamp)
+            case "timestamp_type":
+                types = np.array([header.timestamp_type for header in self.batches], dtype=np.int32)
+                return _fixed_width(pa.int32(), types[self.batch_index])
+            case "key":
+                return self._gathered(pa.binary(), self.key)
+            case "value":
+                return self._gathered(pa.binary(), self.value)
+            case "headers":
+                return self._arrow_headers()
+            case _:
+                return _fixed_width(pa.int32(), self.batch_index)
 
     def _arrow_headers(self) -> pa.Array:
         first, last = int(self.header_index[0]), int(self.header_index[-1])

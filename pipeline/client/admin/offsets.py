@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import IsolationLevel
 from pipeline.client.cluster.leaders import ask_broker, ask_leaders, by_leader
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import NetworkError, PipelineError
@@ -41,18 +43,29 @@ class ListedOffset:
 
 
 async def list_offsets(
-    cluster: Cluster, positions: Mapping[TopicPartition, int], *, timeout_s: float
+    cluster: Cluster,
+    positions: Mapping[TopicPartition, int],
+    *,
+    timeout_s: float,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, ListedOffset]:
     """Return each partition's offset of EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record since a time in ms.
 
+    With READ_COMMITTED, LATEST is the last stable offset, and times are sought before it.
     Retries while leaders move; a leader in another epoch than the known one does not answer. Raises KafkaError,
     NetworkError or DeadlineExceededError if a partition stays without answer.
     """
-    return await ask_leaders(cluster, positions, list_offsets_request, _read_offsets, timeout_s=timeout_s)
+    request = partial(list_offsets_request, isolation_level=isolation_level)
+    return await ask_leaders(cluster, positions, request, _read_offsets, timeout_s=timeout_s)
 
 
 async def list_offsets_once(
-    cluster: Cluster, positions: Mapping[TopicPartition, int], *, timeout_s: float, lane: str
+    cluster: Cluster,
+    positions: Mapping[TopicPartition, int],
+    *,
+    timeout_s: float,
+    lane: str,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> tuple[dict[TopicPartition, ListedOffset], list[PipelineError]]:
     """Ask each leader once for offsets as `list_offsets` does. Return the answers, and why others are missing.
 
@@ -70,7 +83,9 @@ async def list_offsets_once(
     async def ask(leader: BrokerId, asked: Mapping[TopicPartition, int]) -> None:
         try:
             with unwrapped_errors():
-                answers = await list_offsets_at(cluster, leader, asked, timeout_s=timeout_s, lane=lane)
+                answers = await list_offsets_at(
+                    cluster, leader, asked, timeout_s=timeout_s, lane=lane, isolation_level=isolation_level
+                )
         except PipelineError as error:
             errors.append(error)
         else:
@@ -90,14 +105,21 @@ async def list_offsets_once(
 
 
 async def list_offsets_at(
-    cluster: Cluster, broker: BrokerId, positions: Mapping[TopicPartition, int], *, timeout_s: float, lane: str
+    cluster: Cluster,
+    broker: BrokerId,
+    positions: Mapping[TopicPartition, int],
+    *,
+    timeout_s: float,
+    lane: str,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, ListedOffset]:
     """Ask one broker once for offsets as `list_offsets` does. Partitions that it answers with an error are left out.
 
     Raises as `Cluster.request`. Requests of other lanes do not wait behind this one.
     """
+    request = partial(list_offsets_request, isolation_level=isolation_level)
     answers = await ask_broker(
-        cluster, cluster.view, broker, positions, list_offsets_request, _read_offsets, timeout_s=timeout_s, lane=lane
+        cluster, cluster.view, broker, positions, request, _read_offsets, timeout_s=timeout_s, lane=lane
     )
     return {
         topic_partition: listed
@@ -107,11 +129,16 @@ async def list_offsets_at(
 
 
 def list_offsets_request(
-    topics: Mapping[str, Mapping[int, int | AskedRange]], view: ClusterMetadata, timeout_ms: int
+    topics: Mapping[str, Mapping[int, int | AskedRange]],
+    view: ClusterMetadata,
+    timeout_ms: int,
+    *,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> ListOffsetsRequest:
     """Return a request for the offset of each partition's position, or for sums over a range of its offsets."""
     return ListOffsetsRequest(
         replica_id=-1,
+        isolation_level=isolation_level,
         topics=tuple(
             ListOffsetsTopic(
                 name=name,

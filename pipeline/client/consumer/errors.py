@@ -54,15 +54,22 @@ class PartitionTruncatedError(PartitionFetchError):
 class PartitionBatchError(PartitionFetchError):
     """A batch cannot be opened. `Consumer.skip_batch` continues after the batch.
 
-    `offset` is the first offset that was not returned, `next_offset` the one after the batch.
+    `offset` is the first offset that was not returned, `next_offset` the one after the batch. `batch` has the bytes of
+    a batch that `poll_batches` refused, if the broker sent a whole one.
     """
 
     def __init__(
-        self, topic_partition: TopicPartition, cause: CorruptBatchError, offset: int, next_offset: int
+        self,
+        topic_partition: TopicPartition,
+        cause: CorruptBatchError,
+        offset: int,
+        next_offset: int,
+        batch: memoryview | None = None,
     ) -> None:
         super().__init__(topic_partition, cause)
         self.offset = offset
         self.next_offset = next_offset
+        self.batch = batch
 
     def __str__(self) -> str:
         """Return the message, with the way to continue."""

@@ -205,6 +205,8 @@ class FetchOutcome:
     batches: FetchedBatches | None = None
     error: Exception | None = None
     skip_to: int | None = None
+    bad_batch: memoryview | None = None
+    """The bytes of the bad batch, if its length can be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +219,7 @@ class _SoundBatches:
     leader_epochs: tuple[tuple[int, int], ...]
     error: CorruptBatchError | None = None
     skip_to: int | None = None
+    bad_batch: memoryview | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +312,13 @@ def _judge_data(topic_partition: TopicPartition, offset: int, data: PartitionDat
             aborted=tuple((each.producer_id, each.first_offset) for each in data.aborted_transactions or ()),
         )
     if sound.error is not None:
-        return FetchOutcome(verdict=FetchVerdict.FATAL, batches=batches, error=sound.error, skip_to=sound.skip_to)
+        return FetchOutcome(
+            verdict=FetchVerdict.FATAL,
+            batches=batches,
+            error=sound.error,
+            skip_to=sound.skip_to,
+            bad_batch=sound.bad_batch,
+        )
     return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW if batches is None else FetchVerdict.DATA, batches=batches)
 
 
@@ -350,8 +359,16 @@ def _sound_batches(view: memoryview, offset: int, high_watermark: int) -> _Sound
     except CorruptBatchError as error:
         skip_to = next_offset + 1 if suspect is None else _offset_behind(suspect, next_offset)
         named = error if error.offset is not None else CorruptBatchError(error.reason, next_offset)
+        # The batch lies behind the sound ones, since those before the offset were left out.
+        is_whole = suspect is not None and suspect.size_bytes <= len(view) - end
         return _SoundBatches(
-            start=start, end=end, next_offset=next_offset, leader_epochs=tuple(epochs), error=named, skip_to=skip_to
+            start=start,
+            end=end,
+            next_offset=next_offset,
+            leader_epochs=tuple(epochs),
+            error=named,
+            skip_to=skip_to,
+            bad_batch=view[end : end + suspect.size_bytes] if suspect is not None and is_whole else None,
         )
     if before_gap is not None and 0 <= high_watermark < next_offset:
         return before_gap

@@ -386,7 +386,9 @@ class Fetcher:
         if outcome.error is None:
             state.failures = 0
         elif isinstance(outcome.error, CorruptBatchError) and outcome.skip_to is not None:
-            error = PartitionBatchError(state.topic_partition, outcome.error, state.offset, outcome.skip_to)
+            error = PartitionBatchError(
+                state.topic_partition, outcome.error, state.offset, outcome.skip_to, outcome.bad_batch
+            )
             self._park(state, error)
         elif outcome.verdict is FetchVerdict.FATAL:
             self._park(state, outcome.error)

@@ -253,10 +253,14 @@ def write_envelopes(
     value_ends: Int64s,
     value_present: Flags,
     is_datum: bool,
+    reason_data: Bytes,
+    reason_ends: Int32s,
     out: Bytes,
     out_ends: Int64s,
 ) -> None:
     """Write the envelopes of all rows one after another into `out`; row i ends at out_ends[i].
+
+    Reasons are written behind the values, unless there are none at all.
 
     Arrow's layout: field i of a column lies in its data from ends[i] to ends[i + 1]. A value is a datum, which is
     copied as it is, or plain bytes, which get their length.
@@ -290,4 +294,6 @@ def write_envelopes(
             position = copy_bytes(value_data, start, end, out, position + 1)
         else:
             position = _write_optional(value_data, start, end, value_present[row], out, position)
+        if len(reason_ends) > 1:
+            position = _write_bytes(reason_data, reason_ends[row], reason_ends[row + 1], out, position)
         out_ends[row] = position

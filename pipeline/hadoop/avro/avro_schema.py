@@ -24,6 +24,25 @@ PARTITION: Final = "_partition"
 TIMESTAMP: Final = "_timestamp"
 HEADERS: Final = "_headers"
 VALUE: Final = "value"
+REASON: Final = "_reason"
+
+BATCH_SCHEMA: Final = json.dumps(
+    {
+        "type": "record",
+        "name": "PipelineBatch",
+        "fields": [
+            {"name": PARTITION, "type": "int"},
+            {"name": OFFSET, "type": "long"},
+            {"name": "_records", "type": "int"},
+            {"name": TIMESTAMP, "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "_piece", "type": "int"},
+            {"name": REASON, "type": "string"},
+            {"name": VALUE, "type": "bytes"},
+        ],
+    }
+)
+"""Schema of quarantine files of batches. The bytes of a large batch are several rows, numbered by `_piece` from 0; only
+the first has `_records`."""
 
 BYTES_OR_NULL: Final = ["null", "bytes"]
 
@@ -147,11 +166,11 @@ class _TableBuilder:
         return node
 
 
-def envelope_schema(value_schema: str | None) -> str:
+def envelope_schema(value_schema: str | None, *, with_reason: bool = False) -> str:
     """Return the schema of a data file: the envelope around values of `value_schema`, or around plain bytes for None.
 
     A schema that is itself a union (which no union may hold) is wrapped into a record of one field, which adds no
-    byte.
+    byte. `with_reason` adds the field of quarantine files: why the record was set aside.
     """
     value: Any = "bytes" if value_schema is None else json.loads(value_schema)
     if isinstance(value, list) or value == "null":
@@ -168,5 +187,6 @@ def envelope_schema(value_schema: str | None) -> str:
         {"name": TIMESTAMP, "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": HEADERS, "type": {"type": "array", "items": header}},
         {"name": VALUE, "type": ["null", value]},
+        *([{"name": REASON, "type": "string"}] if with_reason else ()),
     ]
     return json.dumps({"type": "record", "name": "PipelineEnvelope", "fields": fields})

@@ -118,8 +118,11 @@ class Envelopes:
     ends: Int64s
 
 
-def encode_envelopes(rows: pa.RecordBatch, *, is_datum: bool) -> Envelopes:
-    """Encode rows as datums of `envelope_schema`. With `is_datum`, values lose their frame, else they are bytes."""
+def encode_envelopes(rows: pa.RecordBatch, *, is_datum: bool, reasons: pa.Array | None = None) -> Envelopes:
+    """Encode rows as datums of `envelope_schema`, with a reason each if there are reasons.
+
+    With `is_datum`, values lose their frame, else they are bytes.
+    """
     key, value = ByteColumn.of(rows.column("key")), ByteColumn.of(rows.column("value"))
     headers = rows.column("headers")
     first = headers.offset
@@ -131,7 +134,10 @@ def encode_envelopes(rows: pa.RecordBatch, *, is_datum: bool) -> Envelopes:
         starts = np.minimum(starts + FRAME_SIZE, stops)
     header_count = int(header_index[-1] - header_index[0])
     size = len(rows) * ENVELOPE_OVERHEAD + header_count * HEADER_OVERHEAD
-    for column in (key, value):
+    reason = ByteColumn.of(pa.array([], pa.string()) if reasons is None else reasons)
+    if reasons is not None:
+        size += len(rows) * HEADER_OVERHEAD
+    for column in (key, value, reason):
         size += int(column.ends[-1] - column.ends[0])
     for column in (header_key, header_value):
         size += int(column.ends[header_index[-1]] - column.ends[header_index[0]])
@@ -155,6 +161,8 @@ def encode_envelopes(rows: pa.RecordBatch, *, is_datum: bool) -> Envelopes:
         stops,
         value.present,
         is_datum,
+        reason.data,
+        reason.ends,
         encoded,
         ends,
     )

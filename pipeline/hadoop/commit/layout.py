@@ -7,7 +7,8 @@
     metadata/                                metadata of an Iceberg table, in place of _commits (table=iceberg)
     _runs/<run>                              mark of a run that has not ended well yet
     hourly/YYYY/MM/DD/HH/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.<avro|parquet>
-    quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro
+    quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro          records set aside
+    quarantine/batch-<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro    batches that cannot be opened
 
 Hours are UTC. A file name holds the run, task and attempt that wrote it, so no two attempts ever meet.
 """
@@ -29,7 +30,7 @@ _RUN_ID = re.compile(r"[a-z0-9]{1,40}")
 _MANIFEST = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.parquet")
 _FILE = re.compile(
-    r"(?P<partition>\d+)-(?P<first_offset>\d+)-(?P<run_id>[a-z0-9]+)-(?P<task>\d+)-(?P<attempt>\d+)-(?P<number>\d+)"
+    r"(?:batch-)?(?P<partition>\d+)-(?P<first_offset>\d+)-(?P<run_id>[a-z0-9]+)-(?P<task>\d+)-(?P<attempt>\d+)-(?P<number>\d+)"
     r"\.(?:avro|parquet)"
 )
 
@@ -123,9 +124,11 @@ def data_file(hour_ms: int, partition: int, first_offset: int, attempt: TaskAtte
     return f"{folder}/{_name(partition, first_offset, attempt, number)}.{suffix}"
 
 
-def quarantine_file(partition: int, first_offset: int, attempt: TaskAttempt, number: int) -> str:
-    """Return the relative name of a file of records that could not be decoded."""
-    return f"quarantine/{_name(partition, first_offset, attempt, number)}.avro"
+def quarantine_file(
+    partition: int, first_offset: int, attempt: TaskAttempt, number: int, *, of_batches: bool = False
+) -> str:
+    """Return the relative name of a file of records that could not be decoded, or of batches that cannot be opened."""
+    return f"quarantine/{'batch-' if of_batches else ''}{_name(partition, first_offset, attempt, number)}.avro"
 
 
 def run_of(path: str) -> str | None:

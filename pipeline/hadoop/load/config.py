@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from pipeline.client.cluster.config import IsolationLevel
 from pipeline.errors import ConfigurationError
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
@@ -42,19 +43,25 @@ class LoadConfig(SettingsModel):
     registry: Annotated[tuple[str, ...], Field(alias="schema.registry.url")] = ()
     """URLs of schema registries, with commas between them; option `--registry`. Needed for `value.format=avro`."""
     on_bad_record: Annotated[Literal["fail", "quarantine"], Field(alias="on.bad.record")] = "fail"
-    """Treatment of records that cannot be decoded: `fail` ends the load, `quarantine` writes them to separate files."""
+    """Treatment of records that cannot be decoded, and of batches that cannot be opened: `fail` ends the load,
+    `quarantine` writes them to separate files."""
     fail_on_data_loss: Annotated[bool, Field(alias="fail.on.data.loss")] = True
     """True if a load fails when offsets were deleted before they were loaded. Otherwise it records them as skipped."""
     start_timestamp_ms: Annotated[int | None, Field(alias="start.timestamp.ms", ge=0)] = None
     """Time in ms since 1970 at which a load begins with partitions that no manifest contains, by default with their
     first record."""
+    isolation_level: Annotated[Literal["read_committed", "read_uncommitted"], Field(alias="isolation.level")] = (
+        "read_committed"
+    )
+    """Records to load: `read_committed` leaves out aborted transactions, and stops before the first open one."""
     window_ms: Annotated[int, Field(alias="window.ms", ge=1000, le=HOUR_MS)] = DEFAULT_WINDOW_MS
     """Length in ms of the windows of the counts, equal to `audit.window.ms`; must divide an hour, and stay the same for
     a topic."""
     max_records_per_task: Annotated[int, Field(alias="max.records.per.task", ge=1000, le=10**10)] = 10_000_000
     """Maximum records of one Spark task, which takes 8 to 256 MB of the log."""
     max_opened_bytes: Annotated[int, Field(alias="max.opened.bytes", ge=1, le=MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
-    """Maximum size in bytes of one decompressed batch. A larger batch ends the load; raise the setting to load it."""
+    """Maximum size in bytes of one decompressed batch. A larger batch cannot be opened: see
+    `on.bad.record`."""
     orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
     """Age in ms at which the files of a dead run are deleted. A run is dead once another one has committed instead."""
 
@@ -81,6 +88,11 @@ class LoadConfig(SettingsModel):
         if HOUR_MS % self.window_ms:
             raise ValueError("window.ms must divide an hour, because the audit's reports are made by the hour")
         return self
+
+    @property
+    def isolation(self) -> IsolationLevel:
+        """Level at which brokers are asked."""
+        return IsolationLevel[self.isolation_level.upper()]
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:

@@ -277,7 +277,13 @@ class PreparedLoad:
             schemas=RegistryLookup(config.registry) if config.value_format == "avro" else None,
         )
         client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{self.run_id}")
-        job = LoadJob(client=client, spec=spec, tasks=tuple(tasks), max_opened_bytes=config.max_opened_bytes)
+        job = LoadJob(
+            client=client,
+            spec=spec,
+            tasks=tuple(tasks),
+            max_opened_bytes=config.max_opened_bytes,
+            isolation_level=config.isolation,
+        )
         try:
             return run_tasks(spark, job)
         except (PySparkException, Py4JError) as error:
@@ -289,10 +295,10 @@ class PreparedLoad:
 async def _ask_cluster(config: LoadConfig) -> tuple[TopicState, Mapping[int, int] | None]:
     client = ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")
     async with open_cluster(client) as cluster:
-        state = await topic_state(cluster, config.topic)
+        state = (await topic_state(cluster, config.topic)).at(config.isolation)
         if config.start_timestamp_ms is None:
             return state, None
-        return state, await offsets_at(cluster, state, config.start_timestamp_ms)
+        return state, await offsets_at(cluster, state, config.start_timestamp_ms, config.isolation)
 
 
 def _check_same(config: LoadConfig, head: Head, state: TopicState) -> int:

@@ -15,7 +15,7 @@ from pipeline.hadoop.commit.manifest import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.client.cluster.config import ClientConfig
+    from pipeline.client.cluster.config import ClientConfig, IsolationLevel
     from pipeline.hadoop.load.task import TaskSpec
     from pipeline.hadoop.ranges.batch_counts import TaskResult
 
@@ -31,6 +31,7 @@ class LoadJob:
     tasks: tuple[tuple[OffsetRange, ...], ...]
     """The ranges of each task."""
     max_opened_bytes: int
+    isolation_level: "IsolationLevel"
 
 
 def run_tasks(spark: "SparkSession", job: LoadJob) -> "list[TaskResult]":
@@ -42,24 +43,30 @@ def run_tasks(spark: "SparkSession", job: LoadJob) -> "list[TaskResult]":
 def _run_task(job: LoadJob, ranges: tuple[OffsetRange, ...]) -> "TaskResult":
     import pyarrow as pa
     from pyspark import TaskContext
-    from pyspark.sql.pandas.types import to_arrow_schema
 
+    from pipeline.client.cluster.config import ConsumerConfig
     from pipeline.hadoop.commit.layout import TaskAttempt
     from pipeline.hadoop.load.task import write_task
+    from pipeline.hadoop.ranges.plan import BadBatch
     from pipeline.hadoop.ranges.range_reader import RangeReader
-    from pipeline.hadoop.ranges.rows import row_schema
+    from pipeline.hadoop.ranges.rows import arrow_schema, row_schema
 
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("a load writes in Spark tasks only")
     attempt = TaskAttempt(run_id=job.spec.run_id, task=context.partitionId(), attempt=context.taskAttemptId())
-    columns = to_arrow_schema(row_schema(include_batches=True), timezone="UTC")
+    columns = arrow_schema(row_schema(include_batches=True))
     reader = RangeReader(
         client=job.client,
         schema=pa.schema([field for field in columns if field.name not in _UNUSED_COLUMNS]),
         include_batches=True,
         fail_on_data_loss=True,
         max_opened_bytes=job.max_opened_bytes,
+        on_bad_batch=BadBatch.ROW,  # the writer decides
+        consumer=ConsumerConfig(isolation_level=job.isolation_level),
     )
-    rows = chain.from_iterable(reader.read(job.spec.topic, loaded) for loaded in ranges)
+    begin: dict[int, int] = {}
+    for planned in chain.from_iterable(job.tasks):
+        begin[planned.partition] = min(planned.start, begin.get(planned.partition, planned.start))
+    rows = chain.from_iterable(reader.read(job.spec.topic, loaded, begin=begin[loaded.partition]) for loaded in ranges)
     return write_task(job.spec, attempt, context.attemptNumber(), rows)

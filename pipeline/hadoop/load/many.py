@@ -163,11 +163,12 @@ async def _plan(
     assert isinstance(opened, OpenedLoad)
     assert isinstance(state, TopicState)
     try:
+        state = state.at(opened.config.isolation)
         first_start = None
         since_ms = opened.config.start_timestamp_ms
         if since_ms is not None and not state.bounds.keys() <= opened.head.offsets.keys():
             with unwrapped_errors():
-                first_start = await offsets_at(cluster, state, since_ms)
+                first_start = await offsets_at(cluster, state, since_ms, opened.config.isolation)
         planned.append(_Planned(topic=topic, prepared=opened.prepare(state, first_start)))
     except PipelineError as error:
         planned.append(_Planned(topic=topic, error=error))

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.hadoop.avro.avro_columns import PLAIN_SCHEMA, DatumColumns, plain_columns
-from pipeline.hadoop.avro.avro_container import ContainerWriter
-from pipeline.hadoop.avro.avro_schema import envelope_schema
+from pipeline.hadoop.avro.avro_container import ContainerWriter, encode_long
+from pipeline.hadoop.avro.avro_schema import BATCH_SCHEMA, envelope_schema
 from pipeline.hadoop.avro.datums import DatumSchema, encode_envelopes
 from pipeline.hadoop.files.filesystem import FileSink
 from pipeline.hadoop.table.column_types import cast_batch, common_schema
@@ -54,11 +54,17 @@ class SummingSink:
 
 
 class AvroFile:
-    """Envelopes around the values of one schema, or around plain bytes, in blocks. `pending_bytes` are in memory."""
+    """Envelopes around the values of one schema, or around plain bytes, in blocks. `pending_bytes` are in memory.
 
-    def __init__(self, sink: SummingSink, schema: DatumSchema | None, codec: str, unique_name: str) -> None:
+    In a file of the quarantine the rows have a column `reason`.
+    """
+
+    def __init__(
+        self, sink: SummingSink, schema: DatumSchema | None, codec: str, unique_name: str, *, with_reason: bool = False
+    ) -> None:
         self._is_datum = schema is not None
-        header = envelope_schema(None if schema is None else schema.text)
+        self._with_reason = with_reason
+        header = envelope_schema(None if schema is None else schema.text, with_reason=with_reason)
         self._container = ContainerWriter(sink, header, codec, unique_name)
         self._pending: list[memoryview] = []
         self._pending_rows = 0
@@ -66,7 +72,8 @@ class AvroFile:
 
     def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:  # noqa: ARG002 - datums are copied as they are
         """Add rows; `decoded` holds their values if the file has columns for them."""
-        envelopes = encode_envelopes(rows, is_datum=self._is_datum)
+        reasons = rows.column("reason") if self._with_reason else None
+        envelopes = encode_envelopes(rows, is_datum=self._is_datum, reasons=reasons)
         first_row, start = 0, 0
         data = envelopes.data.data
         while first_row < len(envelopes.ends):
@@ -136,4 +143,27 @@ def table_columns(columns: DatumColumns | None, left_out: Container[str]) -> pa.
     return common_schema([[field for field in fields if field.name not in left_out]])
 
 
-RowFile = AvroFile | ParquetFile
+class BatchFile:
+    """Batches that could not be opened, each a block or several, as they come (`fault_rows`). Nothing is pending."""
+
+    pending_bytes = 0
+
+    def __init__(self, sink: SummingSink, codec: str, unique_name: str) -> None:
+        self._container = ContainerWriter(sink, BATCH_SCHEMA, codec, unique_name)
+
+    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:  # noqa: ARG002 - batches have no values
+        """Write rows of batches."""
+        for row in rows.to_pylist():
+            numbers = (row["partition"], row["offset"], row["batch_records"], row["timestamp_ms"], int(row["key"]))
+            reason = row["batch_fault"].encode()
+            fields = [*map(encode_long, numbers), encode_long(len(reason)), reason, encode_long(len(row["value"]))]
+            self._container.write_block(memoryview(b"".join([*fields, row["value"]])), 1)
+
+    def flush(self) -> None:
+        """Do nothing: all rows are written."""
+
+    def finish(self) -> None:
+        """Do nothing: the file ends with its last block."""
+
+
+RowFile = AvroFile | ParquetFile | BatchFile

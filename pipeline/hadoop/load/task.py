@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.hadoop.avro.avro_columns import VALUE, DatumColumns, DatumDecodeError
@@ -31,8 +32,18 @@ from pipeline.hadoop.commit.layout import (
 )
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.filesystem import FileSink, FileSystem, open_filesystem
-from pipeline.hadoop.load.row_files import AvroFile, Decoded, ParquetFile, RowFile, SummingSink, table_columns
+from pipeline.hadoop.load.row_files import (
+    AvroFile,
+    BatchFile,
+    Decoded,
+    ParquetFile,
+    RowFile,
+    SummingSink,
+    table_columns,
+)
 from pipeline.hadoop.ranges.batch_counts import BatchTally, TaskResult
+from pipeline.hadoop.ranges.rows import FIRST_PIECE
+from pipeline.records.batch import read_header
 from pipeline.records.tally import HOUR_MS
 
 MAX_OPEN_FILES: Final = 48
@@ -71,6 +82,9 @@ class _OpenFile:
 FileKey = tuple[int, int | None, int]
 """Partition, hour (None for the quarantine), schema id."""
 
+_BATCHES: Final = NO_SCHEMA - 1
+"""Stands for the schema id of quarantine files of batches."""
+
 Faults = dict[int, str]
 """Row number of a bad row, and the reason."""
 
@@ -100,6 +114,10 @@ class TaskWriter:
             for row in batch.filter(pa.array(is_end)).to_pylist():
                 self._ends.append((row["partition"], row["offset"], row["batch_records"]))
             batch = batch.filter(pa.array(~is_end))
+        is_fault = batch.column("batch_fault").is_valid().to_numpy(zero_copy_only=False)
+        if is_fault.any():
+            self._set_batch_aside(batch.filter(pa.array(is_fault)))
+            batch = batch.filter(pa.array(~is_fault))
         if not batch.num_rows:
             return
         self._tally.add(batch)
@@ -203,11 +221,29 @@ class TaskWriter:
         bad = np.zeros(rows.num_rows, dtype=np.bool_)
         bad[list(faults)] = True
         aside = rows.filter(pa.array(bad))
+        reasons = pa.array([faults[row] for row in sorted(faults)], pa.string())
+        aside = pa.RecordBatch.from_arrays([*aside.columns, reasons], [*aside.schema.names, "reason"])
         partitions = aside.column("partition").to_numpy()
         for partition in np.unique(partitions).tolist():
             self._write((partition, None, NO_SCHEMA), aside.filter(pa.array(partitions == partition)), [])
         kept = [value for value, is_bad in zip(decoded, bad, strict=True) if not is_bad] if decoded else []
         return rows.filter(pa.array(~bad)), ids[~bad], kept
+
+    def _set_batch_aside(self, rows: pa.RecordBatch) -> None:
+        """Write batches that cannot be opened to the quarantine, or let the load fail for the first of them.
+
+        A batch counts as many records as its header says, and not among the counts of windows.
+        """
+        if not self._spec.quarantine:
+            partition, offset, reason = (
+                rows.column(name).to_pylist()[0] for name in ("partition", "offset", "batch_fault")
+            )
+            self._bad_record = (partition, offset, f"a batch cannot be opened: {reason}")
+            return
+        self._rows += pc.sum(rows.column("batch_records")).as_py()
+        for index in range(rows.num_rows):
+            row = rows.slice(index, 1)
+            self._write((row.column("partition").to_pylist()[0], None, _BATCHES), row, [])
 
     def _split(self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded) -> None:
         """Write rows to the files of their partition, hour and schema."""
@@ -236,26 +272,29 @@ class TaskWriter:
         self._clock += 1
         file.used = self._clock
         file.rows.add(rows, decoded)
-        file.listed = replace(
-            file.listed,
-            records=file.listed.records + rows.num_rows,
-            last_offset=int(rows.column("offset").to_numpy()[-1]),
-        )
+        if isinstance(file.rows, BatchFile):
+            records, last_offset = _extent_of_batch(rows, file.listed)
+        else:
+            records, last_offset = rows.num_rows, int(rows.column("offset").to_numpy()[-1])
+        file.listed = replace(file.listed, records=file.listed.records + records, last_offset=last_offset)
         while sum(other.rows.pending_bytes for other in self._open.values()) > MAX_PENDING_BYTES:
             max(self._open.values(), key=lambda other: other.rows.pending_bytes).rows.flush()
 
     def _create(self, key: FileKey, first_offset: int) -> _OpenFile:
         partition, hour, schema_id = key
         if hour is None:
-            name = quarantine_file(partition, first_offset, self._attempt, self._number)
+            of_batches = schema_id == _BATCHES
+            name = quarantine_file(partition, first_offset, self._attempt, self._number, of_batches=of_batches)
         else:
             name = data_file(hour, partition, first_offset, self._attempt, self._number, self._spec.format)
         self._number += 1
         sink = self._files.create(self._layout.absolute(name))
         summing = SummingSink(sink)
         rows: RowFile
-        if hour is None:
-            rows = AvroFile(summing, None, self._spec.codec, name)
+        if schema_id == _BATCHES:
+            rows = BatchFile(summing, self._spec.codec, name)
+        elif hour is None:
+            rows = AvroFile(summing, None, self._spec.codec, name, with_reason=True)
         elif self._spec.format == "parquet":
             # A table of values has no column `value` of bytes because of tombstones that come before all values.
             left_out = (VALUE,) if self._columns is None and self._schemas is not None else ()
@@ -282,6 +321,12 @@ class TaskWriter:
         file.rows.finish()
         file.sink.close()
         self._finished.append(replace(file.listed, bytes=file.sum.bytes, crc32c=file.sum.crc32c))
+
+
+def _extent_of_batch(row: pa.RecordBatch, listed: DataFile) -> tuple[int, int]:
+    """Return the number of records and the last offset of a row of `fault_rows`."""
+    key, records, value = (row.column(name).to_pylist()[0] for name in ("key", "batch_records", "value"))
+    return (records, read_header(value).last_offset) if key == FIRST_PIECE else (0, listed.last_offset)
 
 
 def _group_numbers(parts: Sequence[NDArray[Any]]) -> NDArray[np.intp]:

@@ -1,13 +1,15 @@
 """Asks brokers for the bounds of a topic's partitions, and for offsets by time."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import trio
 
 from pipeline.client.admin.offsets import ListedOffset, list_offsets, list_offsets_once
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.client.cluster.config import IsolationLevel
 from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.errors import PipelineError
 from pipeline.hadoop.ranges.plan import PartitionBounds
@@ -30,22 +32,33 @@ class TopicState:
     topic_id: str | None
     bounds: Mapping[int, PartitionBounds]
 
+    def at(self, isolation_level: IsolationLevel) -> "TopicState":
+        """Return the bounds for a reader of this level: one of uncommitted records reads up to the high watermark."""
+        if isolation_level is IsolationLevel.READ_COMMITTED:
+            return self
+        bounds = {number: replace(bound, end=bound.high_watermark) for number, bound in self.bounds.items()}
+        return replace(self, bounds=bounds)
+
 
 async def topic_state(cluster: Cluster, topic: str) -> TopicState:
-    """Return the bounds of all partitions. Raises KafkaError for an unknown topic, and as list_offsets."""
+    """Return the bounds of all partitions. They end at the last stable offsets (`TopicState.at`).
+
+    Raises KafkaError for an unknown topic, and as list_offsets.
+    """
     view = await _existing(cluster, topic)
     partitions = [TopicPartition(topic, number) for number in sorted(view.partitions)]
-    timeout_s = cluster.config.default_api_timeout_ms / 1000
-    # The end first: a log start that moves meanwhile can then only make the range smaller.
-    latest = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=timeout_s)
-    earliest = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), timeout_s=timeout_s)
-    return _state(view, latest, earliest)
+    ask = partial(list_offsets, cluster, timeout_s=cluster.config.default_api_timeout_ms / 1000)
+    # The ends first, the smallest before the other: what moves meanwhile can then only make the range smaller.
+    stable = await ask(dict.fromkeys(partitions, LATEST), isolation_level=IsolationLevel.READ_COMMITTED)
+    latest = await ask(dict.fromkeys(partitions, LATEST))
+    earliest = await ask(dict.fromkeys(partitions, EARLIEST))
+    return _state(view, stable, latest, earliest)
 
 
 async def topic_states(cluster: Cluster, topics: Collection[str]) -> dict[str, TopicState | PipelineError]:
     """Return the state of each topic as `topic_state` does, or what it raised.
 
-    All topics take one request for metadata, and two requests to each broker. Only topics that these leave open,
+    All topics take one request for metadata, and three requests to each broker. Only topics that these leave open,
     because leaders move or the topic is unknown, are asked for one by one.
     """
     found: dict[str, TopicState | PipelineError] = {}
@@ -60,11 +73,12 @@ async def topic_states(cluster: Cluster, topics: Collection[str]) -> dict[str, T
         if topic in view.topics
         for number in sorted(view.topics[topic].partitions)
     ]
-    timeout_s = cluster.config.request_timeout_ms / 1000
-    # The end first: see `topic_state`.
-    latest, _ = await list_offsets_once(cluster, dict.fromkeys(partitions, LATEST), timeout_s=timeout_s, lane=_LANE)
-    earliest, _ = await list_offsets_once(cluster, dict.fromkeys(partitions, EARLIEST), timeout_s=timeout_s, lane=_LANE)
-    known = latest.keys() & earliest.keys()
+    ask_once = partial(list_offsets_once, cluster, timeout_s=cluster.config.request_timeout_ms / 1000, lane=_LANE)
+    # The ends first: see `topic_state`.
+    stable, _ = await ask_once(dict.fromkeys(partitions, LATEST), isolation_level=IsolationLevel.READ_COMMITTED)
+    latest, _ = await ask_once(dict.fromkeys(partitions, LATEST))
+    earliest, _ = await ask_once(dict.fromkeys(partitions, EARLIEST))
+    known = stable.keys() & latest.keys() & earliest.keys()
 
     async def ask(topic: str) -> None:
         try:
@@ -78,7 +92,7 @@ async def topic_states(cluster: Cluster, topics: Collection[str]) -> dict[str, T
             described = view.topics.get(topic)
             numbers = described.partitions if described is not None else {}
             if described is not None and numbers and all(TopicPartition(topic, number) in known for number in numbers):
-                found[topic] = _state(described, latest, earliest)
+                found[topic] = _state(described, stable, latest, earliest)
             else:
                 nursery.start_soon(ask, topic)
     return found
@@ -86,6 +100,7 @@ async def topic_states(cluster: Cluster, topics: Collection[str]) -> dict[str, T
 
 def _state(
     topic: TopicMetadata,
+    stable: Mapping[TopicPartition, ListedOffset],
     latest: Mapping[TopicPartition, ListedOffset],
     earliest: Mapping[TopicPartition, ListedOffset],
 ) -> TopicState:
@@ -93,8 +108,9 @@ def _state(
     for number in sorted(topic.partitions):
         partition = TopicPartition(topic.name, number)
         start = earliest[partition].offset
-        end = max(latest[partition].offset, start)
-        bounds[number] = PartitionBounds(log_start_offset=start, high_watermark=end)
+        high_watermark = max(latest[partition].offset, start)
+        end = max(stable[partition].offset, start)
+        bounds[number] = PartitionBounds(log_start_offset=start, high_watermark=high_watermark, end=end)
     topic_id = None if topic.id == ZERO_UUID else str(topic.id)
     return TopicState(name=topic.name, topic_id=topic_id, bounds=bounds)
 
@@ -111,11 +127,22 @@ async def _existing(cluster: Cluster, topic: str) -> TopicMetadata:
     return await cluster.topic(topic)
 
 
-async def offsets_at(cluster: Cluster, state: TopicState, timestamp_ms: int) -> dict[int, int]:
-    """Return by partition the first offset whose record is not older than `timestamp_ms`, else the log end offset."""
-    wanted = {TopicPartition(state.name, partition): timestamp_ms for partition in state.bounds}
-    found = await list_offsets(cluster, wanted, timeout_s=cluster.config.default_api_timeout_ms / 1000)
-    return {
-        partition.partition: state.bounds[partition.partition].high_watermark if listed.offset < 0 else listed.offset
-        for partition, listed in found.items()
-    }
+async def offsets_at(
+    cluster: Cluster, state: TopicState, timestamp_ms: int, isolation_level: IsolationLevel
+) -> dict[int, int]:
+    """Return by partition the first offset whose record is not older than `timestamp_ms`, else the end."""
+    found = await offsets_since(cluster, state, dict.fromkeys(state.bounds, timestamp_ms), isolation_level)
+    return {number: state.bounds[number].end if offset is None else offset for number, offset in found.items()}
+
+
+async def offsets_since(
+    cluster: Cluster, state: TopicState, timestamps_ms: Mapping[int, int], isolation_level: IsolationLevel
+) -> dict[int, int | None]:
+    """Return by partition the first offset whose record is not older than its time, None if all records are older."""
+    found = await list_offsets(
+        cluster,
+        {TopicPartition(state.name, partition): time_ms for partition, time_ms in timestamps_ms.items()},
+        timeout_s=cluster.config.default_api_timeout_ms / 1000,
+        isolation_level=isolation_level,
+    )
+    return {partition.partition: None if listed.offset < 0 else listed.offset for partition, listed in found.items()}

@@ -1,12 +1,14 @@
 """Plans the offsets that a load reads, and splits them into tasks. Pure.
 
-The plan is fixed before the first byte is read: from where the last manifest ends to the high watermark of that moment.
+The plan is fixed before the first byte is read: from where the last manifest ends to the high watermark of that moment,
+or to the last stable offset (`isolation.level=read_committed`), so that no transaction of the range is still open.
 Offsets that the topic no longer holds, or that lie beyond its end although a manifest lists them, are lost and named in
 an error. Deleted ones are skipped only with `fail.on.data.loss=false`, and the manifest then records them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.manifest import OffsetRange
@@ -22,12 +24,27 @@ class DataLossError(PipelineError):
         self.reason = reason
 
 
+class BadBatch(Enum):
+    """Treatment of a batch that cannot be opened."""
+
+    FAIL = "fail"
+    """Fail the task by name."""
+    ROW = "row"
+    """Yield a row with the bytes of the batch and the reason."""
+    SKIP = "skip"
+    """Continue after it, with a warning in the log of the worker."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionBounds:
-    """Offsets of a partition: `log_start_offset` up to, not including, `high_watermark`."""
+    """Offsets of a partition: `log_start_offset` up to, not including, `high_watermark`.
+
+    `end` is where a reader of committed records stops: the last stable offset, behind which a transaction is open.
+    """
 
     log_start_offset: int
     high_watermark: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +92,8 @@ def plan_load(
                 raise DataLossError(topic, missing, reason)
             skipped.append(missing)
             start = bound.log_start_offset
-        if start < bound.high_watermark:
-            ranges.append(OffsetRange(partition=partition, start=start, end=bound.high_watermark))
+        if start < bound.end:
+            ranges.append(OffsetRange(partition=partition, start=start, end=bound.end))
     loaded = {planned.partition for planned in ranges}
     return LoadPlan(ranges=tuple(ranges), skipped=tuple(gap for gap in skipped if gap.partition in loaded))
 

@@ -2,6 +2,8 @@
 
 A thread runs trio and the consumer. Opened batches wait in a queue of a few, so that fetching, opening and handing
 over run side by side within bounded memory. Leaving the iterator early ends the thread.
+
+Batches of aborted transactions are left out whole (`committed_batches.py`), and control batches are skipped.
 """
 
 import queue
@@ -11,23 +13,31 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
+import structlog
 import trio
 
 from pipeline.client.cluster.cluster import open_cluster
-from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, IsolationLevel
 from pipeline.client.consumer.consumer import Consumer, open_consumer
-from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
+from pipeline.client.consumer.errors import PartitionBatchError, PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError
 from pipeline.hadoop.commit.manifest import OffsetRange
-from pipeline.hadoop.ranges.plan import DataLossError
-from pipeline.hadoop.ranges.rows import end_of_range, to_rows
+from pipeline.hadoop.ranges.committed_batches import committed_data
+from pipeline.hadoop.ranges.plan import BadBatch, DataLossError
+from pipeline.hadoop.ranges.rows import end_of_range, fault_rows, to_rows
 from pipeline.model import TopicPartition
-from pipeline.records.columns import open_in_portions
+from pipeline.records.batch import iterate_headers, read_header
+from pipeline.records.columns import RecordColumns, open_in_portions
+
+logger = structlog.get_logger()
 
 QUEUED_BATCHES = 2
 IDLE_LIMIT_S = 120.0
 _HANDOVER_POLL_S = 0.2
+
+
+READ_COMMITTED = ConsumerConfig(isolation_level=IsolationLevel.READ_COMMITTED)
 
 
 class _StoppedError(Exception):
@@ -43,76 +53,159 @@ class RangeReader:
     include_batches: bool
     fail_on_data_loss: bool
     max_opened_bytes: int
+    on_bad_batch: BadBatch = BadBatch.FAIL
+    consumer: ConsumerConfig = READ_COMMITTED
 
-    def read(self, topic: str, loaded: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def read(self, topic: str, loaded: OffsetRange, *, begin: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `loaded` in the order of their offsets.
 
-        Raises DataLossError if the log start offset is beyond the range's start (with `fail_on_data_loss`), the
-        consumer's errors, and DeadlineExceededError if nothing came for IDLE_LIMIT_S.
+        `begin` is the start of the planned range that was split into `loaded` and others: a batch that cannot be
+        opened belongs to the range in which it begins to be read.
+
+        Raises DataLossError if the log start offset is beyond the range's start (with `fail_on_data_loss`),
+        CorruptBatchError with BadBatch.FAIL, the consumer's errors, and DeadlineExceededError if nothing came for
+        IDLE_LIMIT_S.
         """
-        handover = _Handover()
-        thread = threading.Thread(target=self._run, args=(topic, loaded, handover), name=f"read-{topic}", daemon=True)
+        reading = _Reading(self, topic, loaded, loaded.start if begin is None else begin)
+        thread = threading.Thread(target=reading.run, name=f"read-{topic}", daemon=True)
         thread.start()
         try:
-            yield from handover.batches()
+            yield from reading.handover.batches()
         finally:
-            handover.stop()
+            reading.handover.stop()
             thread.join()
 
-    def _run(self, topic: str, loaded: OffsetRange, handover: "_Handover") -> None:
+
+class _Reading:
+    """Range that is being read, in a thread of its own."""
+
+    def __init__(self, reader: RangeReader, topic: str, loaded: OffsetRange, begin: int) -> None:
+        self.handover = _Handover()
+        self._reader = reader
+        self._topic_partition = TopicPartition(topic, loaded.partition)
+        self._range = loaded
+        self._begin = begin
+        self._row_count = 0
+        self._refused: bytes | None = None
+        """Batch that the consumer refused last, and which is read a second time before it counts as damaged."""
+        self._is_refusal_final = False
+
+    def run(self) -> None:
         try:
-            trio.run(self._pump, topic, loaded, handover)
+            trio.run(self._pump)
         except _StoppedError:
             return
         except BaseException as error:
-            handover.put_last(error)
+            self.handover.put_last(error)
         else:
-            handover.put_last(None)
+            self.handover.put_last(None)
 
-    async def _pump(self, topic: str, loaded: OffsetRange, handover: "_Handover") -> None:
-        partition = TopicPartition(topic, loaded.partition)
-        row_count = 0
-        async with open_cluster(self.client) as cluster, open_consumer(cluster, ConsumerConfig()) as consumer:
-            await cluster.topic(topic)
+    async def _pump(self) -> None:
+        reader, loaded, partition = self._reader, self._range, self._topic_partition
+        async with open_cluster(reader.client) as cluster, open_consumer(cluster, reader.consumer) as consumer:
+            await cluster.topic(partition.topic)
             consumer.assign({partition: loaded.start})
             position = loaded.start
             idle_since = trio.current_time()
             while position < loaded.end:
-                fetched = await self._poll(consumer, partition, loaded)
+                try:
+                    fetched = await consumer.poll_batches()
+                except PartitionOffsetOutOfRangeError as error:
+                    self._follow_log_start(consumer, error)
+                    continue
+                except PartitionBatchError as error:
+                    position = await self._refuse(consumer, error)
+                    continue
                 for batches in fetched:
                     position = batches.next_offset
                     idle_since = trio.current_time()
-                    row_count += await trio.to_thread.run_sync(self._open, topic, loaded, batches, handover)
+                    await trio.to_thread.run_sync(self.open, batches)
                 if trio.current_time() - idle_since > IDLE_LIMIT_S:
-                    raise DeadlineExceededError(f"{topic} {loaded}: nothing came after offset {position} for 120 s")
-        if self.include_batches:
-            handover.put(end_of_range(topic, loaded.partition, loaded.end, row_count, self.schema))
+                    reason = f"nothing came after offset {position} for 120 s"
+                    raise DeadlineExceededError(f"{partition.topic} {loaded}: {reason}")
+        if reader.include_batches:
+            self.handover.put(
+                end_of_range(partition.topic, loaded.partition, loaded.end, self._row_count, reader.schema)
+            )
 
-    def _open(self, topic: str, loaded: OffsetRange, batches: FetchedBatches, handover: "_Handover") -> int:
-        """Hand over fetched batches and return their number of rows. Waits in a thread for memory and room."""
-        row_count = 0
-        start = max(loaded.start, batches.position)
-        try:
-            for columns in open_in_portions(batches.data, max_batch_bytes=self.max_opened_bytes):
-                rows = to_rows(columns.between(start, loaded.end), topic, loaded.partition, self.schema)
-                row_count += rows.num_rows
-                if rows.num_rows:
-                    handover.put(rows)
-        except OpenedBatchTooLargeError as error:
-            reason = f"{error.reason}; raise max.opened.bytes of the load (maxOpenedBytes of the source)"
-            raise CorruptBatchError(f"{topic}-{loaded.partition}: {reason}", error.offset) from error
-        return row_count
+    def _follow_log_start(self, consumer: Consumer, error: PartitionOffsetOutOfRangeError) -> None:
+        """Continue at the log start offset. Raises DataLossError if that is loss, or no way to continue."""
+        missing_end = min(max(error.log_start_offset, error.requested), self._range.end)
+        missing = OffsetRange(partition=self._range.partition, start=error.requested, end=missing_end)
+        if self._reader.fail_on_data_loss or error.requested > error.log_end_offset:
+            reason = f"gone while it was read: {error}"
+            raise DataLossError(self._topic_partition.topic, missing, reason) from error
+        consumer.seek(self._topic_partition, error.log_start_offset)
 
-    async def _poll(self, consumer: Consumer, partition: TopicPartition, loaded: OffsetRange) -> list[FetchedBatches]:
-        try:
-            return await consumer.poll_batches()
-        except PartitionOffsetOutOfRangeError as error:
-            missing_end = min(max(error.log_start_offset, error.requested), loaded.end)
-            missing = OffsetRange(partition=loaded.partition, start=error.requested, end=missing_end)
-            if self.fail_on_data_loss or error.requested > error.log_end_offset:
-                raise DataLossError(partition.topic, missing, f"gone while it was read: {error}") from error
-            consumer.seek(partition, error.log_start_offset)
-            return []
+    async def _refuse(self, consumer: Consumer, error: PartitionBatchError) -> int:
+        """Treat a batch with a wrong checksum, and return the offset to continue at.
+
+        The batch is read twice, since it may have been damaged on its way. Raises the error if the broker does not
+        send the batch, so that nobody can tell what is missing.
+        """
+        if error.batch is None:
+            raise error
+        batch = error.batch.tobytes()
+        if batch != self._refused:
+            self._refused, self._is_refusal_final = batch, False
+            consumer.seek(self._topic_partition, error.offset)
+            return error.offset
+        if not self._is_refusal_final:  # a batch whose end is not sure is met again at its later offsets
+            self._is_refusal_final = True
+            await trio.to_thread.run_sync(self._take_bad, memoryview(batch), error.cause)
+        return consumer.skip_batch(self._topic_partition)
+
+    def open(self, batches: FetchedBatches) -> None:
+        """Hand over the rows of fetched batches. Waits in a thread for memory and room."""
+        data = committed_data(batches) if batches.aborted else batches.data
+        start = max(self._range.start, batches.position)
+        with suppress(CorruptBatchError):
+            for columns in self._opened(data):
+                self._hand_over(columns, start)
+                start = max(start, columns.next_offset or 0)
+            return
+        # After the error, which would keep the opened payloads alive: batch by batch what was not handed over.
+        for position, header in iterate_headers(data):
+            if header.next_offset <= start:
+                continue
+            batch = data[position : position + header.size_bytes]
+            try:
+                for columns in self._opened(batch):
+                    self._hand_over(columns, start)
+            except CorruptBatchError as error:
+                self._take_bad(batch, error)
+
+    def _opened(self, data: memoryview) -> Iterator[RecordColumns]:
+        return open_in_portions(data, max_batch_bytes=self._reader.max_opened_bytes)
+
+    def _hand_over(self, columns: RecordColumns, start: int) -> None:
+        topic, partition = self._topic_partition
+        rows = to_rows(columns.between(start, self._range.end), topic, partition, self._reader.schema)
+        if rows.num_rows:
+            self._row_count += rows.num_rows
+            self.handover.put(rows)
+
+    def _take_bad(self, batch: memoryview, error: Exception) -> None:
+        """Treat a batch that cannot be opened, as the reader's setting says."""
+        topic, partition = self._topic_partition
+        header = read_header(batch)
+        reason = error.reason if isinstance(error, CorruptBatchError) else str(error)
+        if isinstance(error, OpenedBatchTooLargeError):
+            reason += "; raise max.opened.bytes of the load (maxOpenedBytes of the source)"
+        reader = self._reader
+        begins_at = max(header.base_offset, self._begin)
+        if reader.on_bad_batch is BadBatch.FAIL:
+            advice = "option onBadBatch=skip of the source continues after such batches"
+            raise CorruptBatchError(f"{topic}-{partition}: {reason} ({advice})", header.base_offset)
+        if not self._range.start <= begins_at < self._range.end:
+            return  # another task takes it
+        if reader.on_bad_batch is BadBatch.SKIP:
+            place = {"topic": topic, "partition": partition, "offset": begins_at, "next_offset": header.next_offset}
+            logger.warning("bad_batch_skipped", reason=reason, **place)
+            return
+        for rows in fault_rows(batch, topic, partition, self._begin, reason, reader.schema):
+            self._row_count += rows.column("batch_records").to_pylist()[0]
+            self.handover.put(rows)
 
 
 class _Handover:

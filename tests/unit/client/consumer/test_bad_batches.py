@@ -60,6 +60,7 @@ async def test_batches_before_a_damaged_one_are_handed_out_before_its_error(
         error = caught.value
         assert (error.topic_partition, error.offset, error.next_offset) == (T0, 20, 30)
         assert isinstance(error.cause, CorruptBatchError)
+        assert error.batch == scripted.partition(T0).batches[2][1]
         assert consumer.position(T0) == 20
         assert await consumer.poll_batches(timeout_s=0.05) == []
         assert consumer.skip_batch(T0) == 30

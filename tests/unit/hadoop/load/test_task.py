@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.hadoop.avro.avro_columns import TOMBSTONE
-from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, SchemaError
-from pipeline.hadoop.commit.layout import TaskAttempt, topic_layout
+from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, SchemaError
+from pipeline.hadoop.commit.layout import TaskAttempt, run_of, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile, OffsetRange
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 from pipeline.hadoop.load import task as task_module
 from pipeline.hadoop.load.task import TaskSpec, TaskWriter
 from pipeline.hadoop.ranges.batch_counts import CoverageError, TaskResult, check_coverage
-from pipeline.hadoop.ranges.rows import end_of_range, row_schema, to_rows
+from pipeline.hadoop.ranges.rows import MAX_PIECE_BYTES, end_of_range, fault_rows, row_schema, to_rows
 from pipeline.records.batch import read_header, set_base_offset
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.columns import open_batches
@@ -61,13 +61,16 @@ def datum(schema_id: int, value: Any) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
 
 
-def batch(base_offset: int, records: Any, codec: Codec = Codec.NONE) -> bytearray:
-    builder = BatchBuilder(codec, 1 << 20)
+def batch(base_offset: int, records: Any, codec: Codec = Codec.NONE, limit: int = 1 << 20) -> bytearray:
+    builder = BatchBuilder(codec, limit)
     for key, value, headers, timestamp_ms in records:
         assert builder.append(key, value, headers, timestamp_ms)
     built = builder.build()
     set_base_offset(built, 0, base_offset)
     return built
+
+
+ATTEMPT = TaskAttempt(run_id="r1", task=0, attempt=1)
 
 
 class Load:
@@ -96,7 +99,7 @@ class Load:
         assert end is not None
         rows = to_rows(columns.between(start, end), "t", 4, ROWS)
         layout = topic_layout(str(self.root), "t")
-        writer = TaskWriter(self.spec, LocalFileSystem(), layout, TaskAttempt(run_id="r1", task=0, attempt=1))
+        writer = TaskWriter(self.spec, LocalFileSystem(), layout, ATTEMPT)
         portion = portion or max(rows.num_rows, 1)
         for first in range(0, rows.num_rows, portion):
             writer.add(rows.slice(first, portion))
@@ -232,8 +235,53 @@ def test_a_bad_record_is_named_or_set_aside(tmp_path: Path, value: bytes, file_f
     assert result.bad_record is None
     (aside,) = [file for file in result.files if file.quarantined]
     assert [(row[OFFSET], row["value"]) for row in load.avro(aside)] == [(21, value)]
+    assert load.avro(aside)[0][REASON]
     assert sum(file.records for file in result.files if not file.quarantined) == 3
     check_coverage("t", [OffsetRange(partition=4, start=20, end=24)], [result], 600_000)
+
+
+def test_reasons_of_many_records_stand_beside_them(tmp_path: Path) -> None:
+    load = Load(tmp_path, schemas=lookup, quarantine=True)
+    values = [b"", datum(1, {"name": "g"}), b"\0\0\0\0\x63abc", datum(1, {"name": "a"}) + b"!"]
+    result = load.run(batch(0, users(*values)))
+    (aside,) = [file for file in result.files if file.quarantined]
+    reasons = {row[OFFSET]: row[REASON] for row in load.avro(aside)}
+    assert reasons.keys() == {0, 2, 3}
+    assert reasons[0].startswith("the value does not begin")
+    assert "unknown" in reasons[2]
+    assert reasons[3].endswith("bytes follow the datum")
+
+
+def test_a_batch_that_cannot_be_opened_is_a_bad_record_or_goes_to_a_file_of_its_own(tmp_path: Path) -> None:
+    bad = batch(3, users(b"x" * (MAX_PIECE_BYTES + 5), b"y"), limit=MAX_PIECE_BYTES << 1)
+    task = OffsetRange(partition=4, start=0, end=6)
+
+    def run(load: Load) -> TaskResult:
+        writer = TaskWriter(load.spec, LocalFileSystem(), topic_layout(str(load.root), "t"), ATTEMPT)
+        before = to_rows(open_batches(batch(0, users(b"a", b"b", b"c"))), "t", 4, ROWS)
+        after = to_rows(open_batches(batch(5, users(b"d"))), "t", 4, ROWS)
+        for rows in (before, *fault_rows(memoryview(bad), "t", 4, 0, "no codec", ROWS), after):
+            writer.add(rows)
+        writer.add(end_of_range("t", 4, 6, 6, ROWS))
+        return writer.finish(0)
+
+    assert run(Load(tmp_path / "fail")).bad_record == (4, 3, "a batch cannot be opened: no codec")
+    load = Load(tmp_path / "aside", quarantine=True)
+    result = run(load)
+    (aside,) = [file for file in result.files if file.quarantined]
+    assert aside.path == "quarantine/batch-4-3-r1-0-1-1.avro"
+    assert run_of(aside.path) == "r1"
+    assert (aside.records, aside.first_offset, aside.last_offset) == (2, 3, 4)
+    rows = load.avro(aside)
+    assert b"".join(row["value"] for row in rows) == bytes(bad)
+    assert [(row[OFFSET], row["_records"], row["_piece"], row[REASON]) for row in rows] == [
+        (3, 2, 0, "no codec"),
+        (3, 0, 1, "no codec"),
+    ]
+    counts = check_coverage("t", [task], [result], 600_000)
+    assert sum(count.records for count in counts.values()) == 4
+    with pytest.raises(CoverageError, match="6 rows were read, 6 reached the writers, 4 are in files"):
+        check_coverage("t", [task], [replace(result, files=tuple(set(result.files) - {aside}))], 600_000)
 
 
 def test_bad_utf8_has_no_column(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from pipeline.hadoop.load.job import LoadError, open_load
 from pipeline.hadoop.ranges.cluster_offsets import TopicState
 from pipeline.hadoop.ranges.plan import PartitionBounds
 
-STATE = TopicState(name="visits", topic_id=None, bounds={0: PartitionBounds(log_start_offset=0, high_watermark=9)})
+STATE = TopicState(
+    name="visits", topic_id=None, bounds={0: PartitionBounds(log_start_offset=0, high_watermark=9, end=9)}
+)
 
 
 def config(root: Any, **settings: Any) -> LoadConfig:

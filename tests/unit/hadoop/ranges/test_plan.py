@@ -8,14 +8,21 @@ from pipeline.hadoop.commit.manifest import OffsetRange, next_offsets
 from pipeline.hadoop.ranges.plan import DataLossError, PartitionBounds, plan_load, split_ranges
 
 
-def bounds(log_start_offset: int, high_watermark: int) -> PartitionBounds:
-    return PartitionBounds(log_start_offset=log_start_offset, high_watermark=high_watermark)
+def bounds(log_start_offset: int, high_watermark: int, end: int | None = None) -> PartitionBounds:
+    end = high_watermark if end is None else end
+    return PartitionBounds(log_start_offset=log_start_offset, high_watermark=high_watermark, end=end)
 
 
 def test_a_load_goes_from_the_last_manifest_to_the_high_watermark() -> None:
     plan = plan_load("t", {0: 5, 1: 7}, {0: bounds(0, 9), 1: bounds(2, 7), 2: bounds(3, 4)})
     assert plan.ranges == (OffsetRange(partition=0, start=5, end=9), OffsetRange(partition=2, start=3, end=4))
     assert plan.skipped == ()
+
+
+def test_a_load_of_committed_records_ends_before_the_first_open_transaction() -> None:
+    assert plan_load("t", {}, {0: bounds(0, 9, 6)}).ranges == (OffsetRange(partition=0, start=0, end=6),)
+    # A load of uncommitted records came further: nothing is lost, and nothing is new yet.
+    assert plan_load("t", {0: 8}, {0: bounds(0, 9, 6)}).ranges == ()
 
 
 def test_a_first_load_may_start_later() -> None:

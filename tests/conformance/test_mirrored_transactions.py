@@ -3,10 +3,12 @@
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import trio
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -15,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
+from pipeline.hadoop.source import PipelineDataSource
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
@@ -111,6 +114,20 @@ def read_committed(bootstrap: str) -> Seen:
     return seen
 
 
+def loaded(bootstrap: str, **options: str) -> Seen:
+    """Offset and value of each record that the source of Spark jobs reads, one task for every two offsets."""
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(TOPICS), "maxRecordsPerTask": "2"}
+    source = PipelineDataSource(given | options)
+    reader = source.reader(source.schema())
+    seen: dict[str, list[tuple[int, bytes]]] = {topic: [] for topic in TOPICS}
+    for task in reader.partitions():
+        for rows in reader.read(task):
+            assert isinstance(rows, pa.RecordBatch)
+            for topic, offset, value in zip(*map(rows.column, ("topic", "offset", "value")), strict=True):
+                seen[topic.as_py()].append((offset.as_py(), value.as_py()))
+    return seen
+
+
 def write_history(bootstrap: str, transactions: Transactions) -> None:
     """Interleaved transactions that commit, abort or stay open; TRIMMED then begins in the middle of two of them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
@@ -200,6 +217,12 @@ async def test_a_reader_of_committed_records_sees_the_same_in_the_hub(apache_kaf
             assert values == {"plain before", "plain between", "commits 1", "commits 2", "commits again"}
             assert {value.decode()[:-2] for _, value in expected[TRIMMED]} == {"commits 2", "commits again"}
             assert await seen_in(hub) == expected
+            assert await in_thread(loaded, apache_kafka) == expected
+            addresses = ",".join(map(str, await hub.addresses()))
+            assert await in_thread(loaded, addresses) == expected
+            everything = await in_thread(partial(loaded, **{"kafka.isolation.level": "read_uncommitted"}), addresses)
+            values = {value.decode()[:-2] for _, value in everything[WHOLE]}
+            assert values > {"aborts 1", "aborts again 2", "stays open 1", "plain behind"}
             for topic in TOPICS:
                 await hub.wait_for_isr(topic, 2)
             for broker in (1, 2):  # each topic has another leader, then its first one after a restart

@@ -68,36 +68,6 @@ def test_a_load_takes_the_records_since_the_last_one(spark: Any, topic: Any, fil
     assert not list(Path(f"{topic.root.removeprefix('file://')}/{topic.name}/_runs").iterdir())
 
 
-def test_spark_reads_brokers_directly(spark: Any, topic: Any) -> None:
-    topic.produce(2500)
-    source = spark.read.format("pipeline").option("kafka.bootstrap.servers", topic.bootstrap)
-    rows = source.option("subscribe", topic.name).option("maxRecordsPerTask", "100").load()
-    assert rows.selectExpr("count(distinct cast(value as string))", "min(timestamp)").collect()[0][0] == 2500
-    partial = source.option("startingOffsets", json.dumps({topic.name: {"1": 3}}))
-    rows = partial.option("endingOffsets", json.dumps({topic.name: {"1": 7}})).load()
-    assert [(row.partition, row.offset) for row in rows.collect()] == [(1, 3), (1, 4), (1, 5), (1, 6)]
-    with pytest.raises(Exception, match="does not hold these offsets"):
-        partial.option("endingOffsets", json.dumps({topic.name: {"1": 10**6}})).load().count()
-
-
-def test_a_stream_reads_what_comes(spark: Any, topic: Any, tmp_path: Path) -> None:
-    topic.produce(300)
-    rows = spark.readStream.format("pipeline").option("kafka.bootstrap.servers", topic.bootstrap)
-    numbers = rows.option("subscribe", topic.name).load().selectExpr("cast(value as string) as number")
-    for _ in range(2):
-        query = (
-            numbers.writeStream.format("parquet")
-            .option("path", f"{tmp_path}/stream")
-            .option("checkpointLocation", f"{tmp_path}/checkpoint")
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(DEADLINE_S)
-        found = [int(row.number) for row in spark.read.parquet(f"{tmp_path}/stream").collect()]
-        assert sorted(found) == list(range(topic.produced))
-        topic.produce(200)
-
-
 @pytest.fixture(scope="module")
 def event_schema_id(local: Any) -> Any:
     answer = httpx.post(

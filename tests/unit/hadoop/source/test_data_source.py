@@ -1,15 +1,35 @@
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import datasource
+from pyspark.sql.types import LongType, StructField, StructType
 
+from pipeline.client.cluster.config import IsolationLevel
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.manifest import OffsetRange
 from pipeline.hadoop.ranges.cluster_offsets import TopicState
 from pipeline.hadoop.ranges.plan import DataLossError, PartitionBounds
 from pipeline.hadoop.ranges.rows import row_schema
-from pipeline.hadoop.source.data_source import PipelineDataSource, SourceOptions, TopicRange, _resolve, _tasks
+from pipeline.hadoop.source.data_source import PipelineDataSource
+from pipeline.hadoop.source.filters import Conditions
+from pipeline.hadoop.source.options import Position, SourceOptions
+from pipeline.hadoop.source.positions import (
+    StreamOffsets,
+    TopicRange,
+    beginning,
+    count_new,
+    from_spark,
+    initial_offsets,
+    micro_batch_end,
+    plan_tasks,
+    resolve,
+)
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 OPTIONS = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
 
@@ -18,66 +38,209 @@ def options(**more: str) -> SourceOptions:
     return SourceOptions.parse(OPTIONS | more)
 
 
+def state(**bounds: tuple[int, int]) -> TopicState:
+    """Log start and end by partition, `p0` and so on."""
+    return TopicState(
+        name="t",
+        topic_id=None,
+        bounds={
+            int(name[1:]): PartitionBounds(log_start_offset=start, high_watermark=end, end=end)
+            for name, (start, end) in bounds.items()
+        },
+    )
+
+
 @pytest.fixture
 def states() -> dict[str, TopicState]:
-    bounds = {
-        0: PartitionBounds(log_start_offset=5, high_watermark=9),
-        1: PartitionBounds(log_start_offset=0, high_watermark=0),
-    }
-    return {"t": TopicState(name="t", topic_id=None, bounds=bounds)}
+    return {"t": state(p0=(5, 9), p1=(0, 0))}
 
 
 def ranges(parsed: SourceOptions, states: Mapping[str, TopicState]) -> list[tuple[int, ...]]:
-    start, end = _resolve(parsed.starting, states), _resolve(parsed.ending, states)
-    return [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in _tasks(parsed, states, start, end)]
+    start, end = resolve(parsed.starting, states), resolve(parsed.ending, states)
+    tasks = plan_tasks(parsed, states, start, end)
+    return [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in tasks]
 
 
-def test_defaults_are_those_of_sparks_kafka_source() -> None:
+def test_defaults() -> None:
     parsed = options()
-    assert (parsed.starting, parsed.ending, parsed.fail_on_data_loss) == ("earliest", "latest", True)
+    assert (parsed.starting, parsed.ending) == (Position(named=EARLIEST), Position(named=LATEST))
+    assert (parsed.fail_on_data_loss, parsed.include_headers) == (True, True)
+    assert parsed.consumer.isolation_level is IsolationLevel.READ_COMMITTED
     assert [str(address) for address in parsed.client.bootstrap] == ["a:1", "b:2"]
+
+
+def test_settings_of_clients_are_passed_on() -> None:
+    given = {
+        "kafka.client.id": "report",
+        "kafka.request.timeout.ms": "1234",
+        "kafka.fetch.max.bytes": "99",
+        "kafka.isolation.level": "read_uncommitted",
+    }
+    parsed = options(**given)
+    assert (parsed.client.client_id, parsed.client.request_timeout_ms) == ("report", 1234)
+    assert (parsed.consumer.max_bytes, parsed.consumer.isolation_level) == (99, IsolationLevel.READ_UNCOMMITTED)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("kafka.bootstrap.servers", "nowhere"),
+        ("kafka.isolation.level", "serializable"),
+        ("kafka.request.timeout.ms", "soon"),
+        ("kafka.fetch.max.bytes", "0"),
         ("subscribe", ""),
+        ("subscribePattern", "t.*"),
+        ("assign", '{"t": [0]}'),
         ("startingOffsets", "soon"),
+        ("startingTimestamp", "noon"),
+        ("startingOffsetsByTimestamp", "noon"),
+        ("startingOffsetsByTimestampStrategy", "earliest"),
         ("endingOffsets", '{"t": 3}'),
+        ("endingOffsetsByTimestamp", "[]"),
         ("failOnDataLoss", "maybe"),
+        ("includeHeaders", "some"),
         ("maxRecordsPerTask", "0"),
+        ("maxRecordsPerPartition", "-1"),
+        ("minPartitions", "many"),
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxTriggerDelay", "soon"),
         ("maxOpenedBytes", str(1 << 30)),
+        ("onBadBatch", "row"),
+        ("valueFormat", "json"),
         ("group.id", "g"),
     ],
 )
 def test_wrong_options_are_named(key: str, value: str) -> None:
-    with pytest.raises(ConfigurationError, match=key):
+    with pytest.raises(ConfigurationError, match=key if key != "kafka.fetch.max.bytes" else "max.bytes"):
         options(**{key: value})
+
+
+def test_avro_needs_a_registry() -> None:
+    with pytest.raises(ConfigurationError, match=r"schema\.registry\.url"):
+        options(valueFormat="avro")
+
+
+def test_a_pattern_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="subscribePattern"):
+        SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribePattern": "("})
+
+
+def test_times_go_before_offsets() -> None:
+    times = {"startingTimestamp": "7", "startingOffsetsByTimestamp": '{"t": {"0": 8}}', "startingOffsets": "latest"}
+    assert options(**times).starting == Position(time_ms=7)
+    del times["startingTimestamp"]
+    assert options(**times).starting == Position(times={"t": {0: 8}})
+    assert options(**times).starting.times_of("t", {0: None, 1: None}) == {0: 8}
 
 
 def test_partitions_become_tasks(states: Mapping[str, TopicState]) -> None:
     assert ranges(options(), states) == [(0, 5, 9)]
     assert ranges(options(maxRecordsPerTask="3"), states) == [(0, 5, 7), (0, 7, 9)]
+    assert ranges(options(maxRecordsPerPartition="3"), states) == [(0, 5, 7), (0, 7, 9)]
     assert ranges(options(startingOffsets='{"t": {"0": 6}}', endingOffsets='{"t": {"0": -1, "1": -1}}'), states) == [
         (0, 6, 9)
     ]
+
+
+def test_there_are_at_least_so_many_tasks() -> None:
+    found = ranges(options(minPartitions="4"), {"t": state(p0=(0, 30), p1=(0, 10))})
+    assert found == [(0, 0, 10), (0, 10, 20), (0, 20, 30), (1, 0, 10)]
 
 
 def test_offsets_that_are_gone_are_loss(states: Mapping[str, TopicState]) -> None:
     with pytest.raises(DataLossError, match="deleted"):
         ranges(options(startingOffsets='{"t": {"0": 2}}'), states)
     assert ranges(options(startingOffsets='{"t": {"0": 2}}', failOnDataLoss="false"), states) == [(0, 5, 9)]
+    beyond = '{"t": {"0": 10}}'
     with pytest.raises(DataLossError, match="does not hold"):
-        ranges(options(endingOffsets='{"t": {"0": 10}}'), states)
+        ranges(options(endingOffsets=beyond), states)
+    assert ranges(options(endingOffsets=beyond, failOnDataLoss="false"), states) == [(0, 5, 9)]
     with pytest.raises(DataLossError, match="no such partition"):
         ranges(options(startingOffsets='{"t": {"7": 2}}'), states)
 
 
+def stream(parsed: SourceOptions, states: Mapping[str, TopicState], start: StreamOffsets) -> tuple[StreamOffsets, Any]:
+    """The end of a micro batch, and its tasks."""
+    end = micro_batch_end(start, states, resolve(Position(named=LATEST), states), parsed.max_offsets_per_trigger)
+    tasks = plan_tasks(parsed, states, beginning(start, states), from_spark(end))
+    return end, [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in tasks]
+
+
+def test_a_stream_does_not_read_partitions_that_startingoffsets_leaves_out() -> None:
+    parsed = options(startingOffsets='{"t": {"0": 23}}')
+    states = {"t": state(p0=(0, 100), p1=(0, 100), p2=(0, 100))}
+    start = initial_offsets(resolve(parsed.starting, states), states)
+    assert start == {"t": {"0": 23, "1": None, "2": None}}
+    end, tasks = stream(parsed, states, start)
+    assert tasks == [(0, 23, 100)]
+    assert end == {"t": {"0": 100, "1": None, "2": None}}
+    grown = {"t": state(p0=(0, 100), p1=(0, 200), p2=(0, 200), p3=(0, 5))}
+    end, tasks = stream(parsed, grown, end)
+    assert tasks == [(3, 0, 5)]
+    assert end == {"t": {"0": 100, "1": None, "2": None, "3": 5}}
+    assert stream(parsed, grown, end) == (end, [])
+
+
+@given(
+    st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, 20), st.integers(0, 200)), min_size=1),
+    st.integers(1, 90),
+)
+def test_micro_batches_of_few_offsets_read_all_once(partitions: Mapping[int, tuple[int, int]], most: int) -> None:
+    states = {"t": state(**{f"p{number}": (start, start + size) for number, (start, size) in partitions.items()})}
+    parsed = options(maxOffsetsPerTrigger=str(most))
+    start = initial_offsets(resolve(parsed.starting, states), states)
+    read = []
+    for _ in range(5000):
+        end, tasks = stream(parsed, states, start)
+        assert count_new(start, end, states) <= most + len(partitions)
+        if end == start:
+            break
+        read += [(number, offset) for number, first, last in tasks for offset in range(first, last)]
+        start = end
+    everything = [(n, o) for n, (first, size) in sorted(partitions.items()) for o in range(first, first + size)]
+    assert sorted(read) == everything
+    assert len(read) == len(set(read))
+
+
+def test_offsets_of_a_stream_never_go_back() -> None:
+    states = {"t": state(p0=(0, 7))}
+    assert micro_batch_end({"t": {"0": 9}}, states, {"t": {0: 7}}, None) == {"t": {"0": 9}}
+
+
+def test_filters_leave_out_partitions_and_offsets() -> None:
+    def conditions(*filters: Any) -> Conditions:
+        return Conditions.of(filters)
+
+    found = conditions(datasource.EqualTo(("topic",), "t"), datasource.In(("partition",), (1, 3)))
+    assert [found.allows("t", 1), found.allows("t", 2), found.allows("u", 1)] == [True, False, False]
+    assert conditions(datasource.LessThan(("partition",), 2)).allows("t", 1)
+    found = conditions(datasource.GreaterThan(("offset",), 10), datasource.LessThanOrEqual(("offset",), 20))
+    assert found.clip(0, 100) == (11, 21)
+    assert found.clip(30, 100)[0] == found.clip(30, 100)[1]
+    assert conditions(datasource.EqualTo(("offset",), 5)).clip(0, 100) == (5, 6)
+    noon = datetime(2026, 1, 1, 12, 0, 0, 999, tzinfo=UTC)
+    found = conditions(datasource.GreaterThanOrEqual(("timestamp",), noon), datasource.LessThan(("timestamp",), noon))
+    assert found.since_ms == 1_767_268_800_000
+    unknown: Iterable[Any] = [
+        datasource.Not(datasource.EqualTo(("partition",), 1)),
+        datasource.EqualTo(("headers", "key"), "x"),
+        datasource.IsNotNull(("offset",)),
+    ]
+    assert Conditions.of(unknown) == Conditions()
+
+
 def test_objects_that_spark_sends_to_workers_are_picklable() -> None:
     source = PipelineDataSource(OPTIONS | {"includeBatches": "true"})
-    reader = source.reader(source.schema())
-    task = TopicRange("t", OffsetRange(partition=0, start=1, end=2))
-    assert pickle.loads(pickle.dumps((source, reader, task)))[2] == task
-    assert "batch_crc" in to_arrow_schema(source.schema(), timezone="UTC").names
+    reader, stream_reader = source.reader(source.schema()), source.streamReader(source.schema())
+    task = TopicRange("t", OffsetRange(partition=0, start=1, end=2), 0)
+    assert pickle.loads(pickle.dumps((source, reader, stream_reader, task)))[3] == task
     assert PipelineDataSource(OPTIONS).schema() == row_schema(include_batches=False)
+    assert "headers" not in PipelineDataSource(OPTIONS | {"includeHeaders": "false"}).schema().fieldNames()
+
+
+def test_a_schema_may_name_columns_of_the_source_alone() -> None:
+    source = PipelineDataSource(OPTIONS)
+    source.reader(StructType([StructField("offset", LongType())]))
+    for wrong in (StructField("offsets", LongType()), StructField("key", LongType())):
+        with pytest.raises(ConfigurationError, match=wrong.name):
+            source.reader(StructType([wrong]))

@@ -1,0 +1,198 @@
+"""Offsets of a read: where it begins and ends, and how much a micro batch takes. Pure but for `find_states`.
+
+Offsets of a stream, which Spark keeps in its checkpoint, are JSON: topic to partition to offset. The offset of a
+partition that `startingOffsets` leaves out is null in all of them, so that it differs from one that is new.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql.datasource import InputPartition
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.errors import ConfigurationError
+from pipeline.hadoop.commit.manifest import OffsetRange
+from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
+from pipeline.hadoop.ranges.plan import DataLossError, split_ranges
+from pipeline.hadoop.source.options import OffsetsByTopic, Position, SourceOptions
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+
+StreamOffsets = dict[str, dict[str, int | None]]
+"""Offsets as Spark keeps them: partitions are text, None stands for a partition that is not read."""
+
+States = Mapping[str, TopicState]
+
+
+@dataclass(frozen=True)
+class TopicRange(InputPartition):
+    """Offset range that one task reads, of a planned range that starts at `begin`."""
+
+    topic: str
+    loaded: OffsetRange
+    begin: int
+
+
+async def find_states(cluster: Cluster, options: SourceOptions) -> dict[str, TopicState]:
+    """Return the bounds of all partitions of the subscription. Raises as `topic_state`, and DataLossError."""
+    subscription = options.subscription
+    topics = subscription.topics
+    if subscription.pattern is not None:
+        view = await cluster.fetch_all_topics()
+        found = (topic for topic in view.topics.values() if not topic.is_internal)
+        topics = tuple(sorted(topic.name for topic in found if re.fullmatch(subscription.pattern, topic.name)))
+    states = {topic: await topic_state(cluster, topic, options.consumer.isolation_level) for topic in topics}
+    for topic, assigned in (subscription.partitions or {}).items():
+        bounds = states[topic].bounds
+        for partition in assigned:
+            if partition not in bounds:
+                raise _no_partition(topic, partition, 0)
+        states[topic] = replace(states[topic], bounds={partition: bounds[partition] for partition in assigned})
+    return states
+
+
+async def find_offsets(cluster: Cluster, options: SourceOptions, states: States, position: Position) -> OffsetsByTopic:
+    """Return the offsets of a position, of the partitions that it is given for.
+
+    Raises DataLossError for a partition that does not exist; ConfigurationError if all records are older than a time
+    and the strategy for the start of a read is `error`.
+    """
+    is_start = position is options.starting
+    found = resolve(position, states)
+    for topic, state in states.items():
+        times = position.times_of(topic, state.bounds)
+        for partition, time_ms in times.items():
+            if partition not in state.bounds:
+                raise _no_partition(topic, partition, 0)
+            if time_ms < 0:
+                raise ConfigurationError("startingOffsetsByTimestamp", f"{topic}-{partition}: no time {time_ms}")
+        if not times:
+            continue
+        for partition, offset in (await offsets_at(cluster, state, times, options.consumer.isolation_level)).items():
+            if offset is None and is_start and options.fails_without_time:
+                reason = f"all records are older than {times[partition]}"
+                raise ConfigurationError(
+                    "startingOffsetsByTimestampStrategy", f"is error, and of {topic}-{partition} {reason}"
+                )
+            found[topic][partition] = state.bounds[partition].end if offset is None else offset
+    return found
+
+
+def resolve(position: Position, states: States) -> OffsetsByTopic:
+    """Return the offsets of a position as numbers of the log. A position of times has none. Raises DataLossError."""
+    resolved: OffsetsByTopic = {}
+    for topic, state in states.items():
+        offsets = (position.offsets or {}).get(topic, {})
+        if position.named is not None:
+            offsets = dict.fromkeys(state.bounds, position.named)
+        resolved[topic] = {}
+        for partition, offset in offsets.items():
+            bounds = state.bounds.get(partition)
+            if bounds is None:
+                raise _no_partition(topic, partition, offset)
+            named = {EARLIEST: bounds.log_start_offset, LATEST: bounds.end}
+            resolved[topic][partition] = named.get(offset, offset)
+    return resolved
+
+
+def _no_partition(topic: str, partition: int, offset: int) -> DataLossError:
+    missing = OffsetRange(partition=partition, start=offset, end=offset)
+    return DataLossError(topic, missing, "there is no such partition")
+
+
+def plan_tasks(options: SourceOptions, states: States, start: OffsetsByTopic, end: OffsetsByTopic) -> list[TopicRange]:
+    """Split the offsets between `start` and `end` into tasks. A partition that one of them lacks is not read.
+
+    Raises DataLossError for offsets that the log does not hold.
+    """
+    ranges = list(_ranges(options, states, start, end))
+    most = options.max_records_per_partition
+    if options.min_partitions is not None:
+        total = sum(wanted.end - wanted.start for _, wanted in ranges)
+        most = min(most, max(1, math.ceil(total / options.min_partitions)))
+    return [TopicRange(topic, task, wanted.start) for topic, wanted in ranges for task in split_ranges([wanted], most)]
+
+
+def _ranges(
+    options: SourceOptions, states: States, start: OffsetsByTopic, end: OffsetsByTopic
+) -> Iterator[tuple[str, OffsetRange]]:
+    for topic, ends in sorted(end.items()):
+        for partition, end_offset in sorted(ends.items()):
+            start_offset = start.get(topic, {}).get(partition)
+            if start_offset is None or start_offset >= end_offset:
+                continue
+            state = states.get(topic)
+            bounds = None if state is None else state.bounds.get(partition)
+            wanted = OffsetRange(partition=partition, start=start_offset, end=end_offset)
+            if bounds is None or end_offset > bounds.end:
+                if options.fail_on_data_loss or bounds is None:
+                    raise DataLossError(topic, wanted, "the topic does not hold these offsets, or no longer holds them")
+                wanted = replace(wanted, end=bounds.end)
+            if wanted.start < bounds.log_start_offset:
+                if options.fail_on_data_loss:
+                    missing = replace(wanted, end=bounds.log_start_offset)
+                    raise DataLossError(topic, missing, "these offsets were deleted (failOnDataLoss=false goes on)")
+                wanted = replace(wanted, start=bounds.log_start_offset)
+            if wanted.start < wanted.end:
+                yield topic, wanted
+
+
+def initial_offsets(found: OffsetsByTopic, states: States) -> StreamOffsets:
+    """Return the first offsets of a stream: those of a position, and null for the partitions that it leaves out."""
+    return {
+        topic: {str(partition): found.get(topic, {}).get(partition) for partition in sorted(state.bounds)}
+        for topic, state in states.items()
+    }
+
+
+def beginning(start: StreamOffsets, states: States) -> OffsetsByTopic:
+    """Return where a micro batch begins: new partitions at the start of their log, others where the last one ended."""
+    begin = from_spark(start)
+    for topic, state in states.items():
+        known = start.get(topic, {})
+        new = {number: bounds.log_start_offset for number, bounds in state.bounds.items() if str(number) not in known}
+        begin[topic] = begin.get(topic, {}) | new
+    return begin
+
+
+def micro_batch_end(start: StreamOffsets, states: States, targets: OffsetsByTopic, most: int | None) -> StreamOffsets:
+    """Return where a micro batch from `start` on ends: at `targets`, or after about `most` offsets in all.
+
+    As in Spark's Kafka source, each partition has a share of `most` by the number of its new offsets, and at least one
+    offset. Offsets never go back: a target before the start is none.
+    """
+    begin = beginning(start, states)
+    new = {
+        (topic, partition): max(0, targets.get(topic, {}).get(partition, offset) - offset)
+        for topic, offsets in begin.items()
+        for partition, offset in offsets.items()
+    }
+    total = sum(new.values())
+    ends: StreamOffsets = {topic: dict(offsets) for topic, offsets in start.items()}
+    for (topic, partition), size in new.items():
+        share = size
+        if most is not None and total > most:
+            prorated = most * size / total
+            share = min(size, math.ceil(prorated) if prorated < 1 else math.floor(prorated))
+        if share or str(partition) in start.get(topic, {}):
+            ends.setdefault(topic, {})[str(partition)] = begin[topic][partition] + share
+    return ends
+
+
+def count_new(start: StreamOffsets, end: StreamOffsets, states: States) -> int:
+    """Return the number of offsets between two offsets of a stream."""
+    begin, until = beginning(start, states), from_spark(end)
+    return sum(
+        offset - begin.get(topic, {}).get(partition, offset)
+        for topic, offsets in until.items()
+        for partition, offset in offsets.items()
+    )
+
+
+def from_spark(offsets: StreamOffsets) -> OffsetsByTopic:
+    """Return the offsets of the partitions that are read."""
+    return {
+        topic: {int(number): offset for number, offset in parts.items() if offset is not None}
+        for topic, parts in offsets.items()
+    }

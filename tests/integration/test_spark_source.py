@@ -16,7 +16,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.producer.raw_produce import raw_produce
-from pipeline.hadoop.commit.manifest import committed_counts, committed_files
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.job import BadRecordError, run_load
 from pipeline.model import TopicPartition
@@ -74,7 +73,7 @@ def test_batches_that_cannot_be_opened_go_to_the_quarantine_and_the_load_goes_on
     assert topic.manifests() == []
     result = load(spark, topic, **{"on.bad.record": "quarantine"})
     assert sorted(row["value"] for row in topic.rows()) == [b"after", b"before"]
-    (aside,) = committed_files(topic.manifests(), quarantined=True)
+    (aside,) = topic.table().data_files(quarantined=True)
     counts = {"garbage": 2, "bomb": 1, "length": 2, "count": 3}
     assert (result.records, result.quarantined) == (2, sum(counts.values()) + 2)
     assert (aside.records, aside.first_offset, aside.last_offset) == (10, 1, 10)
@@ -86,7 +85,7 @@ def test_batches_that_cannot_be_opened_go_to_the_quarantine_and_the_load_goes_on
         assert row["value"][21:] == bytes(batch)[21:]
     assert "checksum" in rows[-1]["_reason"]
     assert b"X" + b"x" * 99 in rows[-1]["value"]
-    assert sum(count.records for count in committed_counts(topic.manifests()).values()) == 2
+    assert sum(count.records for count in topic.table().counts.values()) == 2
     assert not load(spark, topic, **{"on.bad.record": "quarantine"}).committed
 
 

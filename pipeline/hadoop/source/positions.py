@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.manifest import OffsetRange
-from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
+from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_since, topic_state
 from pipeline.hadoop.ranges.plan import DataLossError, split_ranges
 from pipeline.hadoop.source.options import OffsetsByTopic, Position, SourceOptions
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
@@ -42,7 +42,8 @@ async def find_states(cluster: Cluster, options: SourceOptions) -> dict[str, Top
         view = await cluster.fetch_all_topics()
         found = (topic for topic in view.topics.values() if not topic.is_internal)
         topics = tuple(sorted(topic.name for topic in found if re.fullmatch(subscription.pattern, topic.name)))
-    states = {topic: await topic_state(cluster, topic, options.consumer.isolation_level) for topic in topics}
+    level = options.consumer.isolation_level
+    states = {topic: (await topic_state(cluster, topic)).at(level) for topic in topics}
     for topic, assigned in (subscription.partitions or {}).items():
         bounds = states[topic].bounds
         for partition in assigned:
@@ -69,7 +70,8 @@ async def find_offsets(cluster: Cluster, options: SourceOptions, states: States,
                 raise ConfigurationError("startingOffsetsByTimestamp", f"{topic}-{partition}: no time {time_ms}")
         if not times:
             continue
-        for partition, offset in (await offsets_at(cluster, state, times, options.consumer.isolation_level)).items():
+        since = await offsets_since(cluster, state, times, options.consumer.isolation_level)
+        for partition, offset in since.items():
             if offset is None and is_start and options.fails_without_time:
                 reason = f"all records are older than {times[partition]}"
                 raise ConfigurationError(

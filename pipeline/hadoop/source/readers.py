@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import ConfigurationError
-from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at
+from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_since
 from pipeline.hadoop.ranges.range_reader import RangeReader
 from pipeline.hadoop.ranges.rows import arrow_schema
 from pipeline.hadoop.source.filters import Conditions
@@ -169,7 +169,7 @@ class BatchReader(DataSourceReader):
         bounds = {number: conditions.clip(start[number], end[number]) for number in read}
         if conditions.since_ms is not None and read:
             since = dict.fromkeys(read, max(0, conditions.since_ms))
-            found = await offsets_at(cluster, state, since, self._rows.options.consumer.isolation_level)
+            found = await offsets_since(cluster, state, since, self._rows.options.consumer.isolation_level)
             for number, offset in found.items():
                 first, last = bounds[number]
                 bounds[number] = (last if offset is None else max(first, offset), last)

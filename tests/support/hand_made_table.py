@@ -54,7 +54,7 @@ class HandMadeTable:
 
         def write(sink: Any, name: str) -> None:
             file = AvroFile(sink, datums, codec, name)
-            file.add(rows, [])
+            file.add(rows, None)
             file.finish()
 
         return self._commit("avro", count, write, about)

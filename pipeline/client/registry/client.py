@@ -67,6 +67,11 @@ class SchemaRegistryClient:
 
         return await self._once(self._texts, schema_id, fetch)
 
+    async def versions_of_id(self, schema_id: int) -> list[tuple[str, int]]:
+        """Return the subjects that have a schema, each with its version there. Raises SchemaRegistryError (40403)."""
+        answer = await self._call("GET", f"/schemas/ids/{schema_id}/versions")
+        return [(str(found["subject"]), int(found["version"])) for found in answer]
+
     async def register(self, subject: str, text: str) -> int:
         """Register the schema as a version of the subject, if it is new, and return its id.
 

@@ -73,6 +73,9 @@ _BLOCK_START: Final = -1
 @njit(cache=True, nogil=True)
 def read_long(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, _Int, int]:
     """Read a zigzag number; return value, position after it, and fault."""
+    if position < end and buffer[position] < 0x80:
+        short = np.int64(buffer[position])
+        return (short >> 1) ^ -(short & 1), position + 1, 0
     value = np.uint64(0)
     shift = 0
     while True:
@@ -139,16 +142,20 @@ def skip_datum(
     buffer: Bytes,
     position: _Int,
     end: _Int,
+    root: _Int,
+    steps: _Int,
     stack: Int64s,
-) -> tuple[_Int, int]:
-    """Return the position after one datum, and a fault. `stack` holds pairs of node and items left in its block."""
-    stack[0, 0], stack[0, 1] = 0, _BLOCK_START
+) -> tuple[_Int, int, _Int]:
+    """Walk one datum of node `root` in at most so many steps. Return the position after it, a fault, the steps left.
+
+    `stack` holds pairs of node and items left in its block.
+    """
+    stack[0, 0], stack[0, 1] = root, _BLOCK_START
     depth = 1
-    steps = MAX_FREE_STEPS + 16 * (end - position)
     while depth:
         steps -= 1
         if steps < 0:
-            return position, _TOO_COMPLEX
+            return position, _TOO_COMPLEX, steps
         depth -= 1
         node, left = stack[depth, 0], stack[depth, 1]
         kind = kinds[node]
@@ -156,10 +163,10 @@ def skip_datum(
         if kind < _RECORD:
             position, fault = _skip_leaf(kind, first, buffer, position, end)
             if fault:
-                return position, fault
+                return position, fault, steps
             continue
         if depth + count + 2 > len(stack):
-            return position, _TOO_COMPLEX
+            return position, _TOO_COMPLEX, steps
         if kind == _RECORD:
             for child in range(count - 1, -1, -1):
                 stack[depth, 0], stack[depth, 1] = children[first + child], _BLOCK_START
@@ -167,9 +174,9 @@ def skip_datum(
         elif kind == _UNION:
             branch, position, fault = read_long(buffer, position, end)
             if fault:
-                return position, fault
+                return position, fault, steps
             if branch < 0 or branch >= count:
-                return position, _BRANCH
+                return position, _BRANCH, steps
             stack[depth, 0], stack[depth, 1] = children[first + branch], _BLOCK_START
             depth += 1
         elif left == _BLOCK_START:
@@ -178,9 +185,9 @@ def skip_datum(
                 items = -items
                 size, position, fault = read_long(buffer, position, end)
                 if not fault and (size < 0 or size > end - position or items < 0):
-                    return position, _LENGTH
+                    return position, _LENGTH, steps
             if fault:
-                return position, fault
+                return position, fault, steps
             if items:
                 stack[depth, 0], stack[depth, 1] = node, items
                 depth += 1
@@ -190,10 +197,10 @@ def skip_datum(
             if kind == _MAP:
                 position, fault = skip_bytes(buffer, position, end)
                 if fault:
-                    return position, fault
+                    return position, fault, steps
             stack[depth, 0], stack[depth, 1] = children[first], _BLOCK_START
             depth += 1
-    return position, 0
+    return position, 0, steps
 
 
 @njit(cache=True, nogil=True)
@@ -211,7 +218,9 @@ def find_faults(
     stack = np.empty((MAX_DEPTH + len(children), 2), dtype=np.int64)
     bad = 0
     for row in range(len(starts)):
-        position, fault = skip_datum(kinds, arguments, child_counts, children, buffer, starts[row], ends[row], stack)
+        start, end = starts[row], ends[row]
+        steps = MAX_FREE_STEPS + 16 * (end - start)
+        position, fault, _ = skip_datum(kinds, arguments, child_counts, children, buffer, start, end, 0, steps, stack)
         if not fault and position != ends[row]:
             fault = _TRAILING_BYTES
         faults[row] = fault

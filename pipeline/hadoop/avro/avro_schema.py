@@ -1,4 +1,4 @@
-"""Avro schemas of a load: a table by which datums are walked, and the envelope around them. Pure.
+"""Avro schemas of a load: their types as nodes, a table by which datums are walked, and the envelope. Pure.
 
 The envelope keeps a record's key, offset, timestamp and headers beside its value without decoding the value: a record
 whose first fields are written here and whose last is the union of null (a tombstone) and the schema of the value, so
@@ -7,7 +7,7 @@ that the value's own bytes follow a single byte. It has no namespace, because na
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
@@ -65,7 +65,7 @@ class AvroKind(IntEnum):
     MAP = 12
 
 
-_PRIMITIVES: Mapping[str, AvroKind] = {
+_KINDS: Mapping[str, AvroKind] = {
     "null": AvroKind.NULL,
     "boolean": AvroKind.BOOLEAN,
     "int": AvroKind.INT,
@@ -74,11 +74,59 @@ _PRIMITIVES: Mapping[str, AvroKind] = {
     "double": AvroKind.DOUBLE,
     "bytes": AvroKind.BYTES,
     "string": AvroKind.BYTES,
+    "fixed": AvroKind.FIXED,
+    "enum": AvroKind.ENUM,
+    "record": AvroKind.RECORD,
+    "error": AvroKind.RECORD,
+    "union": AvroKind.UNION,
+    "array": AvroKind.ARRAY,
+    "map": AvroKind.MAP,
 }
+
+_LOGICAL_TYPES: Final = frozenset(
+    {
+        ("int", "date"),
+        ("int", "time-millis"),
+        ("long", "time-micros"),
+        *(("long", f"{local}timestamp-{unit}") for local in ("", "local-") for unit in ("millis", "micros", "nanos")),
+    }
+)
+"""Logical types that change a column, by the types that may bear them; `decimal` is a matter of its attributes."""
 
 
 class SchemaError(PipelineError):
     """A text is not an Avro schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldNode:
+    """A field of a record; `node` is the number of its type. `has_default` tells a default of null from none."""
+
+    name: str
+    aliases: tuple[str, ...]
+    node: int
+    has_default: bool
+    default: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class SchemaNode:
+    """A type of a schema: Avro's word for it, full names, attributes. `children` are numbers of other nodes.
+
+    `logical` is the logical type, empty if there is none or if it does not fit the type, which Avro says to ignore.
+    """
+
+    type: str
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    children: list[int] = field(default_factory=list)
+    fields: list[FieldNode] = field(default_factory=list)
+    symbols: tuple[str, ...] = ()
+    default_symbol: str | None = None
+    size: int = 0
+    logical: str = ""
+    precision: int = 0
+    scale: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,79 +139,120 @@ class SchemaTable:
     argument: NDArray[np.int64]
     child_count: NDArray[np.int64]
     children: NDArray[np.int64]
+    nodes: tuple[SchemaNode, ...]
 
 
 def parse(text: str) -> Any:
     """Return fastavro's parsed schema with all names resolved. Raises SchemaError."""
     try:
         return fastavro.parse_schema(json.loads(text))
-    except (ValueError, TypeError, KeyError, SchemaParseException, UnknownType) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, SchemaParseException, UnknownType) as error:
         raise SchemaError(f"not an Avro schema: {error}") from error
+    except RecursionError as error:
+        raise SchemaError("not an Avro schema: nested too deeply") from error
 
 
 def schema_table(parsed: Any) -> SchemaTable:
-    """Return the table of a parsed schema."""
-    return _TableBuilder().build(parsed)
+    """Return the table of a parsed schema. Raises SchemaError for attributes that Avro does not know."""
+    try:
+        nodes = _NodeBuilder().build(parsed)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SchemaError(f"not an Avro schema: {error!r}") from error
+    children: list[int] = []
+    arguments = []
+    for node in nodes:
+        kind = _KINDS[node.type]
+        argument = {AvroKind.FIXED: node.size, AvroKind.ENUM: len(node.symbols)}.get(kind, len(children))
+        arguments.append(argument)
+        children += node.children
+    return SchemaTable(
+        kind=np.array([_KINDS[node.type] for node in nodes], dtype=np.int64),
+        argument=np.array(arguments, dtype=np.int64),
+        child_count=np.array([len(node.children) for node in nodes], dtype=np.int64),
+        children=np.array([*children, 0], dtype=np.int64),
+        nodes=tuple(nodes),
+    )
 
 
-class _TableBuilder:
+class _NodeBuilder:
     def __init__(self) -> None:
-        self._nodes: list[tuple[AvroKind, int, list[int]]] = []
+        self._nodes: list[SchemaNode] = []
         self._named: dict[str, int] = {}
 
-    def build(self, parsed: Any) -> SchemaTable:
+    def build(self, parsed: Any) -> list[SchemaNode]:
         self._add(parsed)
-        children: list[int] = []
-        arguments = []
-        for kind, argument, node_children in self._nodes:
-            arguments.append(argument if kind in {AvroKind.FIXED, AvroKind.ENUM} else len(children))
-            children += node_children
-        return SchemaTable(
-            kind=np.array([kind for kind, _, _ in self._nodes], dtype=np.int64),
-            argument=np.array(arguments, dtype=np.int64),
-            child_count=np.array([len(node_children) for _, _, node_children in self._nodes], dtype=np.int64),
-            children=np.array([*children, 0], dtype=np.int64),
-        )
+        return self._nodes
 
     def _add(self, schema: Any) -> int:
         if isinstance(schema, list):
-            return self._add_parent(AvroKind.UNION, None, schema)
-        name = schema if isinstance(schema, str) else schema["type"]
-        if isinstance(name, dict | list):
-            return self._add(name)
-        if name in _PRIMITIVES:
-            return self._add_leaf(_PRIMITIVES[name], 0, None)
-        match name:
-            case "fixed":
-                return self._add_leaf(AvroKind.FIXED, schema["size"], schema["name"])
+            return self._add_parent(SchemaNode(type="union"), schema)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if isinstance(kind, dict | list):
+            return self._add(kind)
+        if kind not in _KINDS:
+            return self._named[kind]
+        node = SchemaNode(type="record" if kind == "error" else kind)
+        if isinstance(schema, str):
+            return self._append(node)
+        if kind in {"record", "error", "enum", "fixed"}:
+            node.name = schema["name"]
+            node.aliases = _full_names(schema.get("aliases", ()), node.name)
+        node.size = int(schema.get("size", 0)) if kind == "fixed" else 0
+        _set_logical_type(node, schema)
+        match kind:
             case "enum":
-                return self._add_leaf(AvroKind.ENUM, len(schema["symbols"]), schema["name"])
+                node.symbols = tuple(schema["symbols"])
+                node.default_symbol = schema.get("default")
             case "record" | "error":
-                return self._add_parent(AvroKind.RECORD, schema["name"], [field["type"] for field in schema["fields"]])
+                return self._add_record(node, schema["fields"])
             case "array":
-                return self._add_parent(AvroKind.ARRAY, None, [schema["items"]])
+                return self._add_parent(node, [schema["items"]])
             case "map":
-                return self._add_parent(AvroKind.MAP, None, [schema["values"]])
-            case reference:
-                return self._named[reference]
+                return self._add_parent(node, [schema["values"]])
+        return self._append(node)
 
-    def _add_leaf(self, kind: AvroKind, argument: int, name: str | None) -> int:
-        self._nodes.append((kind, argument, []))
-        return self._remember(name)
+    def _add_record(self, node: SchemaNode, fields: Any) -> int:
+        number = self._add_parent(node, [field["type"] for field in fields])
+        for field_schema, child in zip(fields, node.children, strict=True):
+            node.fields.append(
+                FieldNode(
+                    name=field_schema["name"],
+                    aliases=tuple(field_schema.get("aliases", ())),
+                    node=child,
+                    has_default="default" in field_schema,
+                    default=field_schema.get("default"),
+                )
+            )
+        return number
 
-    def _add_parent(self, kind: AvroKind, name: str | None, children: list[Any]) -> int:
-        node_children: list[int] = []
-        self._nodes.append((kind, 0, node_children))
-        node = self._remember(name)
+    def _add_parent(self, node: SchemaNode, children: list[Any]) -> int:
+        number = self._append(node)
         for child in children:
-            node_children.append(self._add(child))  # noqa: PERF401 - a recursive type looks at itself meanwhile
-        return node
+            node.children.append(self._add(child))  # one by one: a recursive type looks at itself meanwhile
+        return number
 
-    def _remember(self, name: str | None) -> int:
-        node = len(self._nodes) - 1
-        if name is not None:
-            self._named[name] = node
-        return node
+    def _append(self, node: SchemaNode) -> int:
+        self._nodes.append(node)
+        if node.name:
+            self._named[node.name] = len(self._nodes) - 1
+        return len(self._nodes) - 1
+
+
+def _full_names(aliases: Any, name: str) -> tuple[str, ...]:
+    namespace = name.rpartition(".")[0]
+    return tuple(alias if "." in alias or not namespace else f"{namespace}.{alias}" for alias in aliases)
+
+
+def _set_logical_type(node: SchemaNode, schema: Mapping[str, Any]) -> None:
+    logical = schema.get("logicalType")
+    if not isinstance(logical, str):
+        return
+    if logical == "decimal" and node.type in {"bytes", "fixed"}:
+        precision, scale = schema.get("precision", 0), schema.get("scale", 0)
+        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision and precision > 0:
+            node.logical, node.precision, node.scale = logical, precision, scale
+    elif (node.type, logical) in _LOGICAL_TYPES:
+        node.logical = logical
 
 
 def envelope_schema(value_schema: str | None, *, with_reason: bool = False) -> str:

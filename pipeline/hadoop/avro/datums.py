@@ -92,6 +92,12 @@ class DatumSchema:
         return faults
 
 
+def compiled(schema_id: int, text: str) -> DatumSchema:
+    """Return a schema with its forms. Raises SchemaError if the text is none."""
+    parsed = parse(text)
+    return DatumSchema(schema_id, text, parsed, schema_table(parsed))
+
+
 class DatumSchemas:
     """Schemas by id, each looked up and compiled once."""
 
@@ -103,10 +109,7 @@ class DatumSchemas:
         """Return a schema. Raises SchemaError, and as the lookup if the registry does not answer."""
         known = self._known.get(schema_id)
         if known is None:
-            text = self._lookup(schema_id)
-            parsed = parse(text)
-            known = DatumSchema(schema_id, text, parsed, schema_table(parsed))
-            self._known[schema_id] = known
+            known = self._known[schema_id] = compiled(schema_id, self._lookup(schema_id))
         return known
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from pipeline.hadoop.avro.avro_kernels import MAX_DEPTH, read_long, skip_bytes, skip_datum
+from pipeline.hadoop.avro.avro_kernels import MAX_DEPTH, MAX_FREE_STEPS, read_long, skip_bytes, skip_datum
 from pipeline.records.kernels import Bytes, Int64s, copy_bytes
 
 _Int = int | np.int64
@@ -104,7 +104,10 @@ def split_envelopes(
         envelopes[row, VALUE_START] = -1
         if branch == 1:
             envelopes[row, VALUE_START] = position
-            position, fault = skip_datum(kinds, arguments, child_counts, children, buffer, position, end, stack)
+            steps = MAX_FREE_STEPS + 16 * (end - position)
+            position, fault, _ = skip_datum(
+                kinds, arguments, child_counts, children, buffer, position, end, 0, steps, stack
+            )
             if fault:
                 return header, fault
         elif branch != 0:

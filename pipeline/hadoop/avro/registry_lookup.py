@@ -18,6 +18,19 @@ class RegistryLookup:
         """Return the schema's text. Raises SchemaError for an unknown id, and as the client without an answer."""
         return trio.run(self._fetch, schema_id)
 
+    def versions(self, schema_id: int) -> list[tuple[str, int]]:
+        """Return the subjects that have a schema, each with its version there; none for an unknown id."""
+        return trio.run(self._fetch_versions, schema_id)
+
+    async def _fetch_versions(self, schema_id: int) -> list[tuple[str, int]]:
+        async with open_schema_registry(self.urls) as registry:
+            try:
+                return await registry.versions_of_id(schema_id)
+            except SchemaRegistryError as error:
+                if error.code == SCHEMA_NOT_FOUND:
+                    return []
+                raise
+
     async def _fetch(self, schema_id: int) -> str:
         async with open_schema_registry(self.urls) as registry:
             try:

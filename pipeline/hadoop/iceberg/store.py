@@ -42,8 +42,8 @@ from pyiceberg.types import (
 from pyiceberg.types import StructType as IcebergStruct
 
 from pipeline.errors import ConfigurationError, PipelineError
-from pipeline.hadoop.avro.avro_columns import TOMBSTONE
 from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP
+from pipeline.hadoop.avro.column_types import TOMBSTONE
 from pipeline.hadoop.commit.manifest import Manifest, check_follows
 from pipeline.hadoop.commit.publication import CommitConflictError, CommitOutcomeUnknownError, Head
 from pipeline.hadoop.files.filesystem import open_filesystem

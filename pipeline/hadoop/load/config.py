@@ -15,6 +15,8 @@ from pipeline.settings import Addresses, SettingsModel
 
 DAY_MS = 24 * HOUR_MS
 
+SubjectStrategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
+
 
 class LoadConfig(SettingsModel):
     """Settings of a load: its topic and its files."""
@@ -42,6 +44,11 @@ class LoadConfig(SettingsModel):
     """Codec of the files. In Parquet `deflate` is gzip."""
     registry: Annotated[tuple[str, ...], Field(alias="schema.registry.url")] = ()
     """URLs of schema registries, with commas between them; option `--registry`. Needed for `value.format=avro`."""
+    value_subject_name_strategy: Annotated[SubjectStrategy, Field(alias="value.subject.name.strategy")] = (
+        "TopicNameStrategy"
+    )
+    """Strategy by which producers name the subjects of values, as in their own setting of this name. The columns of a
+    Parquet file are those of the subject's latest version."""
     on_bad_record: Annotated[Literal["fail", "quarantine"], Field(alias="on.bad.record")] = "fail"
     """Treatment of records that cannot be decoded, and of batches that cannot be opened: `fail` ends the load,
     `quarantine` writes them to separate files."""

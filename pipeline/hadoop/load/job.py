@@ -20,7 +20,7 @@ from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import TopicLayout, check_run_id, topic_layout
-from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, next_offsets
+from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, TableSchema, next_offsets
 from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
 from pipeline.hadoop.commit.store import CommitStore, ManifestStore
@@ -93,11 +93,11 @@ def run_load(spark: "SparkSession", config: LoadConfig, *, clock: Clock, run_id:
 def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> "PreparedLoad | None":
     """Fix the plan of a load, without Spark. Return None if there are no new records.
 
-    Raises ConfigurationError, DataLossError, LoadError, StorageError and the client's errors.
+    Raises ConfigurationError, DataLossError, LoadError, StorageError, SchemaError for a topic whose latest schema has
+    no columns, and the clients' errors.
     """
     opened = open_load(config, *open_filesystem(config.root), clock=clock, run_id=run_id)
-    state, first_start = trio.run(_ask_cluster, config)
-    return opened.prepare(state, first_start)
+    return trio.run(_ask_and_prepare, opened)
 
 
 def open_load(
@@ -144,10 +144,11 @@ class OpenedLoad:
     store: CommitStore
     head: Head
 
-    def prepare(self, state: TopicState, first_start: Mapping[int, int] | None) -> "PreparedLoad | None":
+    async def prepare(self, state: TopicState, first_start: Mapping[int, int] | None) -> "PreparedLoad | None":
         """Fix the plan; `first_start` as in `plan_load`. Return None if there are no new records.
 
-        Raises DataLossError and LoadError.
+        Raises DataLossError, LoadError, SchemaError for a topic whose latest schema has no columns, and the errors of
+        the registry's client.
         """
         config, head = self.config, self.head
         window_ms = _check_same(config, head, state)
@@ -161,6 +162,9 @@ class OpenedLoad:
         if not plan.ranges:
             logger.info("load_found_nothing_new", topic=config.topic)
             return None
+        from pipeline.hadoop.load.table_schemas import plan_schemas
+
+        schemas = await plan_schemas(config, () if head.manifest is None else head.manifest.schemas)
         return PreparedLoad(
             config=config,
             clock=self.clock,
@@ -172,6 +176,7 @@ class OpenedLoad:
             topic_id=state.topic_id,
             window_ms=window_ms,
             plan=plan,
+            schemas=schemas,
         )
 
 
@@ -189,6 +194,7 @@ class PreparedLoad:
     topic_id: str | None
     window_ms: int
     plan: LoadPlan
+    schemas: tuple[TableSchema, ...]
 
     def run(self, spark: "SparkSession") -> LoadResult:
         """Carry out the plan and commit.
@@ -224,6 +230,8 @@ class PreparedLoad:
 
     def _write(self, spark: "SparkSession") -> tuple[Manifest, bool]:
         """Run the job. Return the manifest to commit, and True if failed attempts may have left files."""
+        from pipeline.hadoop.avro.registry_lookup import RegistryLookup
+        from pipeline.hadoop.load.table_schemas import with_found_types
         from pipeline.hadoop.ranges.batch_counts import check_coverage
 
         config, plan, head = self.config, self.plan, self.head
@@ -237,6 +245,7 @@ class PreparedLoad:
         bad = [result.bad_record for result in results if result.bad_record is not None]
         if bad:
             raise BadRecordError(config.topic, *min(bad))
+        files = tuple(sorted(file for result in results for file in result.files))
         counts = check_coverage(config.topic, [part for task in tasks for part in task], results, self.window_ms)
         manifest = Manifest(
             sequence=head.next_sequence,
@@ -249,7 +258,8 @@ class PreparedLoad:
             offsets=next_offsets(head.offsets, plan.ranges),
             ranges=plan.ranges,
             skipped=plan.skipped,
-            files=tuple(sorted(file for result in results for file in result.files)),
+            files=files,
+            schemas=with_found_types(self.schemas, files, RegistryLookup(config.registry)),
             counts=counts,
             previous_sha256=head.sha256,
         )
@@ -266,6 +276,7 @@ class PreparedLoad:
         from pipeline.hadoop.load.task import TaskSpec
 
         config = self.config
+        registry = RegistryLookup(config.registry) if config.value_format == "avro" else None
         spec = TaskSpec(
             root=config.root,
             topic=config.topic,
@@ -274,7 +285,9 @@ class PreparedLoad:
             codec=config.codec,
             window_ms=self.window_ms,
             quarantine=config.on_bad_record == "quarantine",
-            schemas=RegistryLookup(config.registry) if config.value_format == "avro" else None,
+            schemas=registry,
+            table_schemas=self.schemas,
+            versions=None if registry is None else registry.versions,
         )
         client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{self.run_id}")
         job = LoadJob(
@@ -290,6 +303,10 @@ class PreparedLoad:
             # The error that a worker raised, without the traces that Spark puts around it.
             found = _WORKER_ERROR.findall(str(error)) or [str(error).strip().split("\n", 1)[0]]
             raise LoadError(config.topic, found[-1]) from error
+
+
+async def _ask_and_prepare(opened: OpenedLoad) -> PreparedLoad | None:
+    return await opened.prepare(*await _ask_cluster(opened.config))
 
 
 async def _ask_cluster(config: LoadConfig) -> tuple[TopicState, Mapping[int, int] | None]:

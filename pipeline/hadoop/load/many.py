@@ -169,7 +169,9 @@ async def _plan(
         if since_ms is not None and not state.bounds.keys() <= opened.head.offsets.keys():
             with unwrapped_errors():
                 first_start = await offsets_at(cluster, state, since_ms, opened.config.isolation)
-        planned.append(_Planned(topic=topic, prepared=opened.prepare(state, first_start)))
+        with unwrapped_errors():
+            prepared = await opened.prepare(state, first_start)
+        planned.append(_Planned(topic=topic, prepared=prepared))
     except PipelineError as error:
         planned.append(_Planned(topic=topic, error=error))
 

@@ -3,15 +3,20 @@
 Bytes and CRC-32C of each file are summed up while it is written, for the manifest.
 """
 
-from collections.abc import Container, Sequence
-from typing import Any, Final
+from typing import Final
 
 import crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.hadoop.avro.avro_columns import PLAIN_SCHEMA, DatumColumns, plain_columns
+from pipeline.hadoop.avro.avro_columns import (
+    PLAIN_SCHEMA,
+    TOMBSTONE_SCHEMA,
+    DatumColumns,
+    plain_columns,
+    tombstone_columns,
+)
 from pipeline.hadoop.avro.avro_container import ContainerWriter, encode_long
 from pipeline.hadoop.avro.avro_schema import BATCH_SCHEMA, envelope_schema
 from pipeline.hadoop.avro.datums import DatumSchema, encode_envelopes
@@ -21,7 +26,8 @@ from pipeline.hadoop.table.column_types import cast_batch, common_schema
 AVRO_BLOCK_BYTES: Final = 512 * 1024
 PARQUET_GROUP_BYTES: Final = 32 * 1024 * 1024
 
-Decoded = Sequence[dict[str, Any] | None]
+LEVEL_BYTES: Final = 4
+"""Bytes that Parquet needs for an item of a list, beside its value."""
 
 
 class SummingSink:
@@ -70,8 +76,8 @@ class AvroFile:
         self._pending_rows = 0
         self.pending_bytes = 0
 
-    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:  # noqa: ARG002 - datums are copied as they are
-        """Add rows; `decoded` holds their values if the file has columns for them."""
+    def add(self, rows: pa.RecordBatch, values: pa.StructArray | None) -> None:  # noqa: ARG002 - datums are copied
+        """Add rows; `values` are decoded if the file has columns for them."""
         reasons = rows.column("reason") if self._with_reason else None
         envelopes = encode_envelopes(rows, is_datum=self._is_datum, reasons=reasons)
         first_row, start = 0, 0
@@ -101,27 +107,41 @@ class AvroFile:
 
 
 class ParquetFile:
-    """Columns of the record and of decoded values, or of plain bytes. `pending_bytes` are in memory."""
+    """Columns of the record, and of decoded values, of plain bytes, or of no value. `pending_bytes` are in memory."""
 
     def __init__(
-        self, sink: SummingSink, columns: DatumColumns | None, codec: str, target: pa.Schema | None = None
+        self,
+        sink: SummingSink,
+        columns: DatumColumns | None,
+        codec: str,
+        *,
+        is_plain: bool = False,
+        has_table_types: bool = False,
     ) -> None:
-        """Write the columns of `target`, by default those of the decoded values as they are."""
+        """`is_plain` puts the bytes of the values into a column if there are no `columns`.
+
+        `has_table_types` gives columns the types that a table has for them (`table_type`).
+        """
         self._columns = columns
-        self._target = target
-        self._schema = target or (PLAIN_SCHEMA if columns is None else columns.schema)
+        self._is_plain = is_plain
+        self._has_table_types = has_table_types
+        schema = columns.schema if columns is not None else PLAIN_SCHEMA if is_plain else TOMBSTONE_SCHEMA
+        self._schema = common_schema([list(schema)]) if has_table_types else schema
         compression = {"null": "none", "zstandard": "zstd", "deflate": "gzip"}.get(codec, codec)
         self._writer = pq.ParquetWriter(sink, self._schema, compression=compression)
         self._pending: list[pa.RecordBatch] = []
         self.pending_bytes = 0
 
-    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
-        """Add rows; `decoded` holds their values if the file has columns for them."""
-        batch = plain_columns(rows) if self._columns is None else self._columns.to_arrow(rows, decoded)
-        if self._target is not None:
-            batch = cast_batch(batch, self._target)
+    def add(self, rows: pa.RecordBatch, values: pa.StructArray | None) -> None:
+        """Add rows; `values` are decoded if the file has columns for them."""
+        if self._columns is not None and values is not None:
+            batch = self._columns.to_arrow(rows, values)
+        else:
+            batch = plain_columns(rows) if self._is_plain else tombstone_columns(rows)
+        if self._has_table_types:
+            batch = cast_batch(batch, self._schema)
         self._pending.append(batch)
-        self.pending_bytes += batch.nbytes
+        self.pending_bytes += batch.nbytes + sum(LEVEL_BYTES * _items(column) for column in batch.columns)
         if self.pending_bytes >= PARQUET_GROUP_BYTES:
             self.flush()
 
@@ -137,12 +157,6 @@ class ParquetFile:
         self._writer.close()
 
 
-def table_columns(columns: DatumColumns | None, left_out: Container[str]) -> pa.Schema:
-    """Return the columns of a Parquet file with the types that a table has for them."""
-    fields = PLAIN_SCHEMA if columns is None else columns.schema
-    return common_schema([[field for field in fields if field.name not in left_out]])
-
-
 class BatchFile:
     """Batches that could not be opened, each a block or several, as they come (`fault_rows`). Nothing is pending."""
 
@@ -151,7 +165,7 @@ class BatchFile:
     def __init__(self, sink: SummingSink, codec: str, unique_name: str) -> None:
         self._container = ContainerWriter(sink, BATCH_SCHEMA, codec, unique_name)
 
-    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:  # noqa: ARG002 - batches have no values
+    def add(self, rows: pa.RecordBatch, values: pa.StructArray | None) -> None:  # noqa: ARG002 - batches have none
         """Write rows of batches."""
         for row in rows.to_pylist():
             numbers = (row["partition"], row["offset"], row["batch_records"], row["timestamp_ms"], int(row["key"]))
@@ -167,3 +181,14 @@ class BatchFile:
 
 
 RowFile = AvroFile | ParquetFile | BatchFile
+
+
+def _items(array: pa.Array) -> int:
+    """Return the number of items in the lists of a column, at all depths."""
+    if pa.types.is_struct(array.type):
+        return sum(_items(array.field(index)) for index in range(array.type.num_fields))
+    if pa.types.is_map(array.type):
+        return len(array.items) + _items(array.items)
+    if pa.types.is_list(array.type):
+        return len(array.values) + _items(array.values)
+    return 0

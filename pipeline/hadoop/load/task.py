@@ -1,4 +1,4 @@
-"""Splits the rows of one Spark task by hour, and writes one file per partition and hour (and schema).
+"""Splits the rows of one Spark task by hour, and writes one file per partition and hour (and schema, or record type).
 
 Runs in a Python worker, without a SparkContext. Files are written under their final names, which carry run, task and
 attempt, so a repeated or speculative attempt never meets another; only the files of the attempt whose result Spark
@@ -8,7 +8,7 @@ Invariants: every row is in exactly one file of the result, or the result names 
 and the bytes that wait in memory for them are bounded.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.hadoop.avro.avro_columns import VALUE, DatumColumns, DatumDecodeError
-from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, FRAME_SIZE, DatumFault
+from pipeline.hadoop.avro.avro_columns import Faults
+from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, DatumFault
 from pipeline.hadoop.avro.avro_schema import SchemaError
 from pipeline.hadoop.avro.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, SchemaLookup, schema_ids
 from pipeline.hadoop.commit.layout import (
@@ -30,17 +30,10 @@ from pipeline.hadoop.commit.layout import (
     quarantine_file,
     topic_layout,
 )
-from pipeline.hadoop.commit.manifest import DataFile
+from pipeline.hadoop.commit.manifest import DataFile, TableSchema
 from pipeline.hadoop.files.filesystem import FileSink, FileSystem, open_filesystem
-from pipeline.hadoop.load.row_files import (
-    AvroFile,
-    BatchFile,
-    Decoded,
-    ParquetFile,
-    RowFile,
-    SummingSink,
-    table_columns,
-)
+from pipeline.hadoop.load.column_sets import ColumnSets, SubjectVersions
+from pipeline.hadoop.load.row_files import AvroFile, BatchFile, ParquetFile, RowFile, SummingSink
 from pipeline.hadoop.ranges.batch_counts import BatchTally, TaskResult
 from pipeline.hadoop.ranges.rows import FIRST_PIECE
 from pipeline.records.batch import read_header
@@ -48,6 +41,8 @@ from pipeline.records.tally import HOUR_MS
 
 MAX_OPEN_FILES: Final = 48
 MAX_PENDING_BYTES: Final = 96 * 1024 * 1024
+MAX_DECODED_ROWS: Final = 16_384
+"""Rows that are decoded at a time, which bounds the memory of lists of empty items."""
 
 ROW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp_ms", "headers")
 
@@ -56,7 +51,8 @@ ROW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp_ms", "he
 class TaskSpec:
     """Values that all tasks of a run share; picklable. `schemas` is None if values are plain bytes.
 
-    `has_table_types` is True if Parquet columns have the types that a table has for them (`table_type`).
+    Columns are those of `table_schemas`, and with `has_table_types` have the types that a table has for them
+    (`table_type`). `versions` tells whether a schema is later than the table's.
     """
 
     root: str
@@ -68,6 +64,8 @@ class TaskSpec:
     quarantine: bool
     schemas: SchemaLookup | None
     has_table_types: bool = False
+    table_schemas: tuple[TableSchema, ...] = ()
+    versions: SubjectVersions | None = None
 
 
 @dataclass(slots=True)
@@ -80,13 +78,14 @@ class _OpenFile:
 
 
 FileKey = tuple[int, int | None, int]
-"""Partition, hour (None for the quarantine), schema id."""
+"""Partition, hour (None for the quarantine), and what the file's values are: a schema id, or the number of a column
+set (Parquet), or NO_SCHEMA for plain bytes and for tombstones of an unknown type."""
 
 _BATCHES: Final = NO_SCHEMA - 1
-"""Stands for the schema id of quarantine files of batches."""
+"""Stands for the values of quarantine files of batches."""
 
-Faults = dict[int, str]
-"""Row number of a bad row, and the reason."""
+Decoded = dict[int, pa.StructArray]
+"""Values by column set, null in the rows of other sets."""
 
 
 class TaskWriter:
@@ -98,7 +97,7 @@ class TaskWriter:
         self._layout = layout
         self._attempt = attempt
         self._schemas = None if spec.schemas is None else DatumSchemas(spec.schemas)
-        self._columns: DatumColumns | None = None
+        self._sets = ColumnSets(spec.table_schemas, spec.versions)
         self._last_schema = NO_SCHEMA
         self._tally = BatchTally(spec.window_ms)
         self._open: dict[FileKey, _OpenFile] = {}
@@ -122,12 +121,15 @@ class TaskWriter:
             return
         self._tally.add(batch)
         self._rows += batch.num_rows
-        rows = batch.select(list(ROW_COLUMNS))
-        ids, decoded, faults = self._check(rows)
-        if faults:
-            rows, ids, decoded = self._set_aside(rows, ids, decoded, faults)
-        if rows.num_rows:
-            self._split(rows, ids, decoded)
+        for first in range(0, batch.num_rows, MAX_DECODED_ROWS):
+            rows = batch.slice(first, MAX_DECODED_ROWS).select(list(ROW_COLUMNS))
+            ids, decoded, faults = self._check(rows)
+            if faults:
+                rows, ids, decoded = self._set_aside(rows, ids, decoded, faults)
+            if rows.num_rows:
+                self._split(rows, ids, decoded)
+            if self.has_failed:
+                return
 
     @property
     def has_failed(self) -> bool:
@@ -150,7 +152,7 @@ class TaskWriter:
         )
 
     def _check(self, rows: pa.RecordBatch) -> tuple[NDArray[np.int64], Decoded, Faults]:
-        """Return by row the schema of its file and, for Parquet, its decoded value; and the faults of bad rows."""
+        """Return by row what its file's values are (see FileKey), the decoded values, and the faults of bad rows."""
         timestamps = rows.column("timestamp_ms").to_numpy()
         outside = (timestamps < MIN_TIMESTAMP_MS) | (timestamps > MAX_TIMESTAMP_MS)
         faults = {
@@ -158,29 +160,28 @@ class TaskWriter:
             for row in np.flatnonzero(outside)
         }
         if self._schemas is None:
-            return np.full(rows.num_rows, NO_SCHEMA, dtype=np.int64), [], faults
+            return np.full(rows.num_rows, NO_SCHEMA, dtype=np.int64), {}, faults
         values = ByteColumn.of(rows.column("value"))
         ids, framing = schema_ids(values)
         for row in np.flatnonzero(framing):
             faults.setdefault(int(row), FAULT_REASONS[DatumFault(int(framing[row]))])
-        known: dict[int, DatumSchema] = {}
+        known: dict[int, tuple[DatumSchema, NDArray[np.intp]]] = {}
         for schema_id in np.unique(ids[ids != NO_SCHEMA]).tolist():
             at = np.flatnonzero(ids == schema_id)
             try:
-                schema = known[schema_id] = self._schemas.get(schema_id)
+                known[schema_id] = self._schemas.get(schema_id), at
             except SchemaError as error:
-                faults.update((int(row), f"schema {schema_id}: {error}") for row in at)
-                continue
+                _blame(faults, at, f"schema {schema_id}: {error}")
+        if self._spec.format == "parquet":
+            return self._decode(values, known, faults)
+        for schema_id, (schema, at) in known.items():
             found = schema.find_faults(values, at)
             for index in np.flatnonzero(found):
                 faults.setdefault(int(at[index]), f"schema {schema_id}: {FAULT_REASONS[DatumFault(int(found[index]))]}")
-        if self._spec.format == "avro":
-            return self._with_tombstones(ids, faults), [], faults
-        decoded, undecodable = self._decode(values, ids, known, faults)
-        return ids, decoded, faults | undecodable
+        return self._with_tombstones(ids, faults), {}, faults
 
     def _with_tombstones(self, ids: NDArray[np.int64], faults: Faults) -> NDArray[np.int64]:
-        """Give tombstones, which have no schema, the schema of the file of their neighbours."""
+        """Give tombstones, which have no schema, the file of their neighbours."""
         usable = ids[[row not in faults for row in range(len(ids))]] if faults else ids
         usable = usable[usable != NO_SCHEMA]
         if len(usable):
@@ -188,26 +189,32 @@ class TaskWriter:
         return np.where(ids == NO_SCHEMA, self._last_schema, ids)
 
     def _decode(
-        self, values: ByteColumn, ids: NDArray[np.int64], known: dict[int, DatumSchema], skipped: Container[int]
-    ) -> tuple[Decoded, Faults]:
-        """Return the values, but those of `skipped` rows, by the newest schema seen in this task; and new faults."""
-        newest = max(known, default=NO_SCHEMA)
-        if newest != NO_SCHEMA and (self._columns is None or newest > self._columns.reader_id):
-            self._columns = DatumColumns(known[newest])
-        decoded: list[dict[str, object] | None] = [None] * len(ids)
-        faults: Faults = {}
-        if self._columns is None:
-            return decoded, faults
-        decoders = {schema_id: self._columns.decoder(schema) for schema_id, schema in known.items()}
-        data = values.data.tobytes()
-        bounds = zip(ids.tolist(), values.starts.tolist(), values.stops.tolist(), strict=True)
-        for row, (schema_id, start, stop) in enumerate(bounds):
-            if schema_id != NO_SCHEMA and row not in skipped:
-                try:
-                    decoded[row] = decoders[schema_id](data[start + FRAME_SIZE : stop])
-                except DatumDecodeError as error:
-                    faults[row] = f"schema {schema_id}: {error}"
-        return decoded, faults
+        self, values: ByteColumn, known: dict[int, tuple[DatumSchema, NDArray[np.intp]]], faults: Faults
+    ) -> tuple[NDArray[np.int64], Decoded, Faults]:
+        """Return by row the number of its column set, the decoded values, and all faults."""
+        numbers = np.full(len(values.ends) - 1, NO_SCHEMA, dtype=np.int64)
+        writers: dict[int, list[tuple[DatumSchema, NDArray[np.intp]]]] = {}
+        if self._last_schema == NO_SCHEMA and (only := self._sets.only()) is not None:
+            self._last_schema = only.number
+        for schema, at in known.values():
+            try:
+                number = self._sets.of(schema).number
+                self._sets.sets[number].columns.dropped_fields(schema)
+            except SchemaError as error:
+                _blame(faults, at, f"schema {schema.id}: {error}")
+                continue
+            numbers[at] = number
+            writers.setdefault(number, []).append((schema, at))
+        decoded: Decoded = {}
+        for number, members in writers.items():
+            decoded[number], found = self._sets.sets[number].columns.decode(values, members)
+            for row, reason in found.items():
+                faults.setdefault(row, reason)
+        numbers = self._with_tombstones(numbers, faults)
+        for number in np.unique(numbers[numbers != NO_SCHEMA]).tolist():
+            if number not in decoded:  # tombstones alone
+                decoded[number] = pa.nulls(len(numbers), self._sets.sets[number].columns.value_type)
+        return numbers, decoded, faults
 
     def _set_aside(
         self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded, faults: Faults
@@ -217,7 +224,7 @@ class TaskWriter:
             first = min(faults)
             partition, offset = (rows.column(name).to_pylist()[first] for name in ("partition", "offset"))
             self._bad_record = (partition, offset, faults[first])
-            return rows.slice(0, 0), ids[:0], []
+            return rows.slice(0, 0), ids[:0], {}
         bad = np.zeros(rows.num_rows, dtype=np.bool_)
         bad[list(faults)] = True
         aside = rows.filter(pa.array(bad))
@@ -225,8 +232,8 @@ class TaskWriter:
         aside = pa.RecordBatch.from_arrays([*aside.columns, reasons], [*aside.schema.names, "reason"])
         partitions = aside.column("partition").to_numpy()
         for partition in np.unique(partitions).tolist():
-            self._write((partition, None, NO_SCHEMA), aside.filter(pa.array(partitions == partition)), [])
-        kept = [value for value, is_bad in zip(decoded, bad, strict=True) if not is_bad] if decoded else []
+            self._write((partition, None, NO_SCHEMA), aside.filter(pa.array(partitions == partition)), None)
+        kept = {number: values.filter(pa.array(~bad)) for number, values in decoded.items()}
         return rows.filter(pa.array(~bad)), ids[~bad], kept
 
     def _set_batch_aside(self, rows: pa.RecordBatch) -> None:
@@ -243,27 +250,25 @@ class TaskWriter:
         self._rows += pc.sum(rows.column("batch_records")).as_py()
         for index in range(rows.num_rows):
             row = rows.slice(index, 1)
-            self._write((row.column("partition").to_pylist()[0], None, _BATCHES), row, [])
+            self._write((row.column("partition").to_pylist()[0], None, _BATCHES), row, None)
 
     def _split(self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded) -> None:
-        """Write rows to the files of their partition, hour and schema."""
+        """Write rows to the files of their partition, hour, and schema or column set."""
         timestamps = rows.column("timestamp_ms").to_numpy()
-        reader_id = NO_SCHEMA if self._columns is None else self._columns.reader_id
-        file_ids = ids if self._spec.format == "avro" else np.full_like(ids, reader_id)
-        parts = (rows.column("partition").to_numpy(), timestamps - timestamps % HOUR_MS, file_ids)
-        partition, hour, schema_id = (int(part[0]) for part in parts)
+        parts = (rows.column("partition").to_numpy(), timestamps - timestamps % HOUR_MS, ids)
+        partition, hour, number = (int(part[0]) for part in parts)
         if all((part == part[0]).all() for part in parts):
-            self._write((partition, hour, schema_id), rows, decoded)
+            self._write((partition, hour, number), rows, decoded.get(number))
             return
         members = _group_numbers(parts)
         for group in range(int(members.max()) + 1):
             mask = members == group
-            at = np.flatnonzero(mask)
-            partition, hour, schema_id = (int(part[at[0]]) for part in parts)
-            share = [decoded[row] for row in at.tolist()] if decoded else []
-            self._write((partition, hour, schema_id), rows.filter(pa.array(mask)), share)
+            partition, hour, number = (int(part[mask.argmax()]) for part in parts)
+            values = decoded.get(number)
+            share = None if values is None else values.filter(pa.array(mask))
+            self._write((partition, hour, number), rows.filter(pa.array(mask)), share)
 
-    def _write(self, key: FileKey, rows: pa.RecordBatch, decoded: Decoded) -> None:
+    def _write(self, key: FileKey, rows: pa.RecordBatch, values: pa.StructArray | None) -> None:
         file = self._open.get(key)
         if file is None:
             while len(self._open) >= MAX_OPEN_FILES:
@@ -271,7 +276,7 @@ class TaskWriter:
             file = self._open[key] = self._create(key, int(rows.column("offset").to_numpy()[0]))
         self._clock += 1
         file.used = self._clock
-        file.rows.add(rows, decoded)
+        file.rows.add(rows, values)
         if isinstance(file.rows, BatchFile):
             records, last_offset = _extent_of_batch(rows, file.listed)
         else:
@@ -281,9 +286,9 @@ class TaskWriter:
             max(self._open.values(), key=lambda other: other.rows.pending_bytes).rows.flush()
 
     def _create(self, key: FileKey, first_offset: int) -> _OpenFile:
-        partition, hour, schema_id = key
+        partition, hour, number = key
         if hour is None:
-            of_batches = schema_id == _BATCHES
+            of_batches = number == _BATCHES
             name = quarantine_file(partition, first_offset, self._attempt, self._number, of_batches=of_batches)
         else:
             name = data_file(hour, partition, first_offset, self._attempt, self._number, self._spec.format)
@@ -291,19 +296,28 @@ class TaskWriter:
         sink = self._files.create(self._layout.absolute(name))
         summing = SummingSink(sink)
         rows: RowFile
-        if schema_id == _BATCHES:
+        record_type, schema_id = None, None
+        if number == _BATCHES:
             rows = BatchFile(summing, self._spec.codec, name)
         elif hour is None:
             rows = AvroFile(summing, None, self._spec.codec, name, with_reason=True)
         elif self._spec.format == "parquet":
-            # A table of values has no column `value` of bytes because of tombstones that come before all values.
-            left_out = (VALUE,) if self._columns is None and self._schemas is not None else ()
-            target = table_columns(self._columns, left_out) if self._spec.has_table_types else None
-            rows = ParquetFile(summing, self._columns, self._spec.codec, target)
+            chosen = None if number == NO_SCHEMA else self._sets.sets[number]
+            columns = None if chosen is None else chosen.columns
+            rows = ParquetFile(
+                summing,
+                columns,
+                self._spec.codec,
+                is_plain=self._schemas is None,
+                has_table_types=self._spec.has_table_types,
+            )
+            if chosen is not None:
+                record_type, schema_id = chosen.record_type, chosen.schema_id
         else:
-            is_plain = self._schemas is None or schema_id == NO_SCHEMA
-            schema = None if is_plain or self._schemas is None else self._schemas.get(schema_id)
+            is_plain = self._schemas is None or number == NO_SCHEMA
+            schema = None if is_plain or self._schemas is None else self._schemas.get(number)
             rows = AvroFile(summing, schema, self._spec.codec, name)
+            schema_id = None if schema is None else schema.id
         listed = DataFile(
             path=name,
             partition=partition,
@@ -313,6 +327,8 @@ class TaskWriter:
             first_offset=first_offset,
             last_offset=first_offset,
             crc32c=0,
+            record_type=record_type,
+            schema_id=schema_id,
         )
         return _OpenFile(rows, sink, summing, listed)
 
@@ -327,6 +343,11 @@ def _extent_of_batch(row: pa.RecordBatch, listed: DataFile) -> tuple[int, int]:
     """Return the number of records and the last offset of a row of `fault_rows`."""
     key, records, value = (row.column(name).to_pylist()[0] for name in ("key", "batch_records", "value"))
     return (records, read_header(value).last_offset) if key == FIRST_PIECE else (0, listed.last_offset)
+
+
+def _blame(faults: Faults, rows: NDArray[np.intp], reason: str) -> None:
+    for row in rows.tolist():
+        faults.setdefault(row, reason)
 
 
 def _group_numbers(parts: Sequence[NDArray[Any]]) -> NDArray[np.intp]:

@@ -28,7 +28,7 @@ from pipeline.hadoop.source.readers import (
     PlainStreamReader,
     Rows,
     StreamReader,
-    check_columns,
+    check_wanted_columns,
 )
 from pipeline.hadoop.source.values import ValueColumn, ValueSchema, find_schema
 
@@ -70,5 +70,5 @@ class PipelineDataSource(DataSource):
         return kind(self._rows(schema))
 
     def _rows(self, schema: StructType) -> Rows:
-        check_columns(schema, self.schema())
+        check_wanted_columns(schema, self.schema())
         return Rows(options=self._parsed, schema=schema, values=self._values)

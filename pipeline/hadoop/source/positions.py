@@ -60,7 +60,7 @@ async def find_offsets(cluster: Cluster, options: SourceOptions, states: States,
     and the strategy for the start of a read is `error`.
     """
     is_start = position is options.starting
-    found = resolve(position, states)
+    found = resolve_positions(position, states)
     for topic, state in states.items():
         times = position.times_of(topic, state.bounds)
         for partition, time_ms in times.items():
@@ -81,7 +81,7 @@ async def find_offsets(cluster: Cluster, options: SourceOptions, states: States,
     return found
 
 
-def resolve(position: Position, states: States) -> OffsetsByTopic:
+def resolve_positions(position: Position, states: States) -> OffsetsByTopic:
     """Return the offsets of a position as numbers of the log. A position of times has none. Raises DataLossError."""
     resolved: OffsetsByTopic = {}
     for topic, state in states.items():

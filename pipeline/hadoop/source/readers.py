@@ -32,7 +32,7 @@ from pipeline.hadoop.source.positions import (
     initial_offsets,
     micro_batch_end,
     plan_tasks,
-    resolve,
+    resolve_positions,
 )
 from pipeline.hadoop.source.values import ValueColumn, ValueSchema
 from pipeline.protocol.messages.list_offsets import LATEST
@@ -97,7 +97,7 @@ class Rows:
         return reader.read(partition.topic, partition.loaded, begin=partition.begin)
 
 
-def check_columns(schema: StructType, source: StructType) -> None:
+def check_wanted_columns(schema: StructType, source: StructType) -> None:
     """Raise ConfigurationError unless all columns of `schema` are columns of the source."""
     types = {field.name: field.dataType for field in source}
     for field in schema:
@@ -215,13 +215,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the offsets at which the query ends."""
-        self._target = resolve(_LATEST, self._states())
+        self._target = resolve_positions(_LATEST, self._states())
 
     def latestOffset(self, start: StreamOffsets, limit: "ReadLimit") -> StreamOffsets:  # noqa: N802 - Spark's name
         """Return the end of the next micro batch: the last stable offsets, or fewer by the limits of the options."""
         options = self._rows.options
         states = self._states()
-        target = resolve(_LATEST, states)
+        target = resolve_positions(_LATEST, states)
         if self._target is not None:
             states, target = _until(states, self._target, start), self._target
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -262,7 +262,7 @@ class PlainStreamReader(StreamReader):
     def latestOffset(self) -> StreamOffsets:  # type: ignore[override]  # noqa: N802 - Spark's name
         """Return the last stable offsets."""
         states = self._states()
-        return initial_offsets(resolve(_LATEST, states), states)
+        return initial_offsets(resolve_positions(_LATEST, states), states)
 
 
 def _until(states: dict[str, TopicState], target: OffsetsByTopic, start: StreamOffsets) -> dict[str, TopicState]:

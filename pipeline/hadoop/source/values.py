@@ -15,8 +15,8 @@ from pyspark.sql.types import DataType
 
 from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
 from pipeline.errors import ConfigurationError, PipelineError
-from pipeline.hadoop.avro.avro_columns import RECORD_FIELDS, VALUE, DatumColumns, DatumDecodeError
-from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, FRAME_SIZE, DatumFault
+from pipeline.hadoop.avro.avro_columns import RECORD_FIELDS, DatumColumns
+from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, DatumFault
 from pipeline.hadoop.avro.avro_schema import SchemaError, parse, schema_table
 from pipeline.hadoop.avro.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, schema_ids
 from pipeline.hadoop.avro.registry_lookup import RegistryLookup
@@ -90,31 +90,28 @@ class ValueColumn:
         values = ByteColumn.of(rows.column("value"))
         ids, framing = schema_ids(values)
         faults = {int(row): FAULT_REASONS[DatumFault(int(framing[row]))] for row in np.flatnonzero(framing)}
-        decoded: list[Any] = [None] * len(ids)
-        data = values.data.tobytes()
+        writers = []
         for schema_id in np.unique(ids[ids != NO_SCHEMA]).tolist():
             at = np.flatnonzero(ids == schema_id)
             try:
                 schema = self._schemas.get(schema_id)
+                self._columns.dropped_fields(schema)
             except SchemaError as error:
                 faults |= dict.fromkeys(at.tolist(), f"schema {schema_id}: {error}")
                 continue
-            found = schema.find_faults(values, at)
-            decoder = self._columns.decoder(schema)
-            for row, fault in zip(at.tolist(), found.tolist(), strict=True):
-                if fault:
-                    faults[row] = f"schema {schema_id}: {FAULT_REASONS[DatumFault(fault)]}"
-                    continue
-                try:
-                    datum = decoder(data[values.starts[row] + FRAME_SIZE : values.stops[row]])
-                    decoded[row] = datum if self._is_record else datum[VALUE]
-                except DatumDecodeError as error:
-                    faults[row] = f"schema {schema_id}: {error}"
+            writers.append((schema, at))
+        decoded, undecodable = self._columns.decode(values, writers)
+        faults |= undecodable
         if faults and self._fails:
             row = min(faults)
             raise BadValueError(topic, partition, rows.column("offset").to_pylist()[row], faults[row])
-        column: pa.Array = pa.array(decoded, self._type).cast(wanted, safe=False)
-        return column
+        column: pa.Array = decoded if self._is_record else decoded.field(0)
+        if faults:
+            bad = np.zeros(len(column), dtype=np.bool_)
+            bad[list(faults)] = True
+            column = column.take(pa.array(np.arange(len(column)), mask=bad))
+        cast: pa.Array = column.cast(wanted, safe=False)
+        return cast
 
 
 def _portable(data_type: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.hadoop.avro.avro_columns import PLAIN_SCHEMA, RECORD_FIELDS, VALUE, DatumColumns
+from pipeline.hadoop.avro.avro_columns import PLAIN_SCHEMA, RECORD_FIELDS, DatumColumns
+from pipeline.hadoop.avro.avro_schema import VALUE
 from pipeline.hadoop.avro.container_reader import ContainerReader
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.filesystem import open_filesystem

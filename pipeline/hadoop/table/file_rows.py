@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.hadoop.avro.avro_columns import VALUE, DatumColumns, plain_columns
-from pipeline.hadoop.avro.avro_kernels import FRAME_SIZE
-from pipeline.hadoop.avro.avro_schema import TIMESTAMP
+from pipeline.hadoop.avro.avro_columns import DatumColumns, plain_columns
+from pipeline.hadoop.avro.avro_schema import TIMESTAMP, VALUE, SchemaError
 from pipeline.hadoop.avro.container_reader import ContainerReader
+from pipeline.hadoop.avro.datums import ByteColumn
 from pipeline.hadoop.files.filesystem import FileSystem
 from pipeline.hadoop.table.column_types import cast_batch
 
@@ -60,6 +61,9 @@ def rows_within(batch: pa.RecordBatch, times: tuple[int | None, int | None]) -> 
 def _decoded(rows: pa.RecordBatch, container: ContainerReader, columns: DatumColumns | None) -> pa.RecordBatch:
     if columns is None or container.schema is None:
         return plain_columns(rows)
-    decode = columns.decoder(container.schema)
-    values = rows.column("value").to_pylist()
-    return columns.to_arrow(rows, [None if value is None else decode(value[FRAME_SIZE:]) for value in values])
+    values = ByteColumn.of(rows.column("value"))
+    decoded, faults = columns.decode(values, [(container.schema, np.flatnonzero(values.present))])
+    if faults:
+        row, reason = min(faults.items())
+        raise SchemaError(f"offset {rows.column('offset').to_pylist()[row]}: {reason}")
+    return columns.to_arrow(rows, decoded)

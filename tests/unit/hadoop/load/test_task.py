@@ -2,7 +2,6 @@
 
 import io
 import json
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,25 +15,23 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.hadoop.avro.avro_columns import TOMBSTONE
 from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, SchemaError
-from pipeline.hadoop.commit.layout import TaskAttempt, run_of, topic_layout
-from pipeline.hadoop.commit.manifest import DataFile, OffsetRange
+from pipeline.hadoop.avro.column_types import TOMBSTONE
+from pipeline.hadoop.commit.layout import run_of, topic_layout
+from pipeline.hadoop.commit.manifest import OffsetRange, TableSchema
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 from pipeline.hadoop.load import task as task_module
-from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.load.task import TaskWriter
 from pipeline.hadoop.ranges.batch_counts import CoverageError, TaskResult, check_coverage
-from pipeline.hadoop.ranges.rows import MAX_PIECE_BYTES, end_of_range, fault_rows, row_schema, to_rows
-from pipeline.records.batch import read_header, set_base_offset
-from pipeline.records.builder import BatchBuilder
+from pipeline.hadoop.ranges.rows import MAX_PIECE_BYTES, end_of_range, fault_rows, to_rows
+from pipeline.records.batch import read_header
 from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec
 from pipeline.records.tally import HOUR_MS
+from tests.support.load_task import ATTEMPT, ROWS, TaskLoad, batch
 
 NOON_MS = 1_700_006_400_000
-ROWS = to_arrow_schema(row_schema(include_batches=True), timezone="UTC")
 
 USER_1 = {"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"}]}
 USER_2 = {
@@ -55,68 +52,16 @@ def lookup(schema_id: int) -> str | None:
     return SCHEMAS[schema_id]
 
 
+def table_schema(schema_id: int, record_type: str | None = None, version: int = 1) -> TableSchema:
+    return TableSchema(
+        record_type=record_type, subject="t-value", version=version, schema_id=schema_id, text=SCHEMAS[schema_id]
+    )
+
+
 def datum(schema_id: int, value: Any) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(SCHEMAS[schema_id])), value)
     return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
-
-
-def batch(base_offset: int, records: Any, codec: Codec = Codec.NONE, limit: int = 1 << 20) -> bytearray:
-    builder = BatchBuilder(codec, limit)
-    for key, value, headers, timestamp_ms in records:
-        assert builder.append(key, value, headers, timestamp_ms)
-    built = builder.build()
-    set_base_offset(built, 0, base_offset)
-    return built
-
-
-ATTEMPT = TaskAttempt(run_id="r1", task=0, attempt=1)
-
-
-class Load:
-    """Batches of one partition through one task."""
-
-    def __init__(self, directory: Path, **spec: Any) -> None:
-        self.root = directory
-        settings: dict[str, Any] = {
-            "root": str(directory),
-            "topic": "t",
-            "run_id": "r1",
-            "format": "avro",
-            "codec": "snappy",
-            "window_ms": 600_000,
-            "quarantine": False,
-            "schemas": None,
-        }
-        self.spec = TaskSpec(**(settings | spec))
-
-    def run(
-        self, *batches: bytearray, start: int = 0, end: int | None = None, portion: int | None = None
-    ) -> TaskResult:
-        data = b"".join(batches)
-        columns = open_batches(data)
-        end = columns.next_offset if end is None else end
-        assert end is not None
-        rows = to_rows(columns.between(start, end), "t", 4, ROWS)
-        layout = topic_layout(str(self.root), "t")
-        writer = TaskWriter(self.spec, LocalFileSystem(), layout, ATTEMPT)
-        portion = portion or max(rows.num_rows, 1)
-        for first in range(0, rows.num_rows, portion):
-            writer.add(rows.slice(first, portion))
-        writer.add(end_of_range("t", 4, end, rows.num_rows, ROWS))
-        result = writer.finish(0)
-        assert pickle.loads(pickle.dumps(result)) == result
-        return result
-
-    def path(self, file: DataFile) -> Path:
-        return Path(self.root, "t", file.path)
-
-    def avro(self, file: DataFile) -> list[Any]:
-        if self.spec.codec == "zstandard":  # which fastavro reads with a further library only
-            with avro.datafile.DataFileReader(self.path(file).open("rb"), avro.io.DatumReader()) as reader:
-                return list(reader)
-        with self.path(file).open("rb") as stream:
-            return list(fastavro.reader(stream))
 
 
 FIELD = st.none() | st.binary(max_size=6)
@@ -142,7 +87,7 @@ def test_plain_values_come_back_whole(
     codec: str,
     file_format: str,
 ) -> None:
-    load = Load(tmp_path_factory.mktemp("load"), codec=codec, format=file_format)
+    load = TaskLoad(tmp_path_factory.mktemp("load"), codec=codec, format=file_format)
     built, expected, offset = [], [], 10
     for records in batches:
         built.append(batch(offset, records, Codec.ZSTD))
@@ -180,7 +125,7 @@ def users(*values: bytes | None, first_hour: int = 0) -> list[Any]:
 
 
 def test_datums_of_two_schemas_and_tombstones_as_avro(tmp_path: Path) -> None:
-    load = Load(tmp_path, schemas=lookup, codec="deflate")
+    load = TaskLoad(tmp_path, schemas=lookup, codec="deflate")
     values = [datum(1, {"name": "a"}), None, datum(2, {"name": None, "age": 3, "seen": 5}), None]
     result = load.run(batch(0, users(*values)))
     first, second = sorted(result.files, key=lambda file: file.first_offset)
@@ -193,28 +138,22 @@ def test_datums_of_two_schemas_and_tombstones_as_avro(tmp_path: Path) -> None:
 
 
 def test_a_schema_that_is_a_union_has_an_envelope(tmp_path: Path) -> None:
-    load = Load(tmp_path, schemas=lookup)
+    load = TaskLoad(tmp_path, schemas=lookup)
     result = load.run(batch(0, users(datum(3, "x"), None, datum(3, None), datum(3, 4))))
     assert [row["value"] and row["value"]["datum"] for row in load.avro(result.files[0])] == ["x", None, None, 4]
     assert load.avro(result.files[0])[2]["value"] == {"datum": None}
 
 
-def test_parquet_has_the_columns_of_the_newest_schema(tmp_path: Path) -> None:
-    load = Load(tmp_path, schemas=lookup, format="parquet")
-    values = [datum(1, {"name": "a"}), None, datum(2, {"name": "b", "age": 3, "seen": 5})]
-    (file,) = load.run(batch(0, users(*values))).files
+def test_parquet_has_the_columns_of_the_table_schema(tmp_path: Path) -> None:
+    load = TaskLoad(tmp_path, schemas=lookup, format="parquet", table_schemas=(table_schema(2),))
+    values = [None, datum(1, {"name": "a"}), None, datum(2, {"name": "b", "age": 3, "seen": 5})]
+    (file,) = load.run(batch(0, users(*values)), portion=1).files
     table = pq.read_table(load.path(file))
-    assert table.column("name").to_pylist() == ["a", None, "b"]
-    assert table.column("age").to_pylist() == [7, None, 3]
-    assert table.column(TOMBSTONE).to_pylist() == [False, True, False]
+    assert table.column("name").to_pylist() == [None, "a", None, "b"]
+    assert table.column("age").to_pylist() == [None, 7, None, 3]
+    assert table.column(TOMBSTONE).to_pylist() == [True, False, True, False]
     assert table.schema.field("seen").type == pa.timestamp("ms", tz="UTC")
-
-
-def test_a_newer_schema_on_the_way_begins_a_file(tmp_path: Path) -> None:
-    load = Load(tmp_path, schemas=lookup, format="parquet")
-    values = [datum(1, {"name": "a"}), datum(2, {"name": "b", "age": 3, "seen": 5}), datum(1, {"name": "c"})]
-    files = load.run(batch(0, users(*values)), portion=1).files
-    assert [file.records for file in sorted(files, key=lambda file: file.first_offset)] == [1, 2]
+    assert (file.record_type, file.schema_id) == (None, 2)
 
 
 BAD = [b"", b"\1abcdef", b"\0\0\0\0\1", datum(1, {"name": "a"}) + b"!", b"\0\0\0\0\x63abc", b"\0\xff\xff\xff\xffa"]
@@ -225,12 +164,12 @@ BAD = [b"", b"\1abcdef", b"\0\0\0\0\1", datum(1, {"name": "a"}) + b"!", b"\0\0\0
 def test_a_bad_record_is_named_or_set_aside(tmp_path: Path, value: bytes, file_format: str) -> None:
     good = datum(1, {"name": "g"})
     data = batch(20, users(good, value, good, None))
-    load = Load(tmp_path / "fail", schemas=lookup, format=file_format)
+    load = TaskLoad(tmp_path / "fail", schemas=lookup, format=file_format)
     result = load.run(data)
     assert result.bad_record is not None
     assert result.bad_record[:2] == (4, 21)
 
-    load = Load(tmp_path / "aside", schemas=lookup, format=file_format, quarantine=True)
+    load = TaskLoad(tmp_path / "aside", schemas=lookup, format=file_format, quarantine=True)
     result = load.run(data)
     assert result.bad_record is None
     (aside,) = [file for file in result.files if file.quarantined]
@@ -241,7 +180,7 @@ def test_a_bad_record_is_named_or_set_aside(tmp_path: Path, value: bytes, file_f
 
 
 def test_reasons_of_many_records_stand_beside_them(tmp_path: Path) -> None:
-    load = Load(tmp_path, schemas=lookup, quarantine=True)
+    load = TaskLoad(tmp_path, schemas=lookup, quarantine=True)
     values = [b"", datum(1, {"name": "g"}), b"\0\0\0\0\x63abc", datum(1, {"name": "a"}) + b"!"]
     result = load.run(batch(0, users(*values)))
     (aside,) = [file for file in result.files if file.quarantined]
@@ -256,7 +195,7 @@ def test_a_batch_that_cannot_be_opened_is_a_bad_record_or_goes_to_a_file_of_its_
     bad = batch(3, users(b"x" * (MAX_PIECE_BYTES + 5), b"y"), limit=MAX_PIECE_BYTES << 1)
     task = OffsetRange(partition=4, start=0, end=6)
 
-    def run(load: Load) -> TaskResult:
+    def run(load: TaskLoad) -> TaskResult:
         writer = TaskWriter(load.spec, LocalFileSystem(), topic_layout(str(load.root), "t"), ATTEMPT)
         before = to_rows(open_batches(batch(0, users(b"a", b"b", b"c"))), "t", 4, ROWS)
         after = to_rows(open_batches(batch(5, users(b"d"))), "t", 4, ROWS)
@@ -265,8 +204,8 @@ def test_a_batch_that_cannot_be_opened_is_a_bad_record_or_goes_to_a_file_of_its_
         writer.add(end_of_range("t", 4, 6, 6, ROWS))
         return writer.finish(0)
 
-    assert run(Load(tmp_path / "fail")).bad_record == (4, 3, "a batch cannot be opened: no codec")
-    load = Load(tmp_path / "aside", quarantine=True)
+    assert run(TaskLoad(tmp_path / "fail")).bad_record == (4, 3, "a batch cannot be opened: no codec")
+    load = TaskLoad(tmp_path / "aside", quarantine=True)
     result = run(load)
     (aside,) = [file for file in result.files if file.quarantined]
     assert aside.path == "quarantine/batch-4-3-r1-0-1-1.avro"
@@ -285,7 +224,7 @@ def test_a_batch_that_cannot_be_opened_is_a_bad_record_or_goes_to_a_file_of_its_
 
 
 def test_bad_utf8_has_no_column(tmp_path: Path) -> None:
-    load = Load(tmp_path, schemas=lookup, format="parquet")
+    load = TaskLoad(tmp_path, schemas=lookup, format="parquet")
     bad_record = load.run(batch(0, users(b"\0\0\0\0\1\x02\xff"))).bad_record
     assert bad_record is not None
     assert bad_record[:2] == (4, 0)
@@ -293,10 +232,10 @@ def test_bad_utf8_has_no_column(tmp_path: Path) -> None:
 
 def test_a_timestamp_in_nanoseconds_is_a_bad_record(tmp_path: Path) -> None:
     records: list[Any] = [(None, b"v", [], NOON_MS), (None, b"v", [], NOON_MS * 1_000_000)]
-    bad_record = Load(tmp_path / "fail").run(batch(0, records)).bad_record
+    bad_record = TaskLoad(tmp_path / "fail").run(batch(0, records)).bad_record
     assert bad_record is not None
     assert bad_record[1] == 1
-    load = Load(tmp_path / "aside", quarantine=True)
+    load = TaskLoad(tmp_path / "aside", quarantine=True)
     result = load.run(batch(0, records))
     assert [file.quarantined for file in sorted(result.files, key=lambda file: file.first_offset)] == [False, True]
 
@@ -305,7 +244,7 @@ def test_a_registry_that_does_not_answer_is_no_bad_record(tmp_path: Path) -> Non
     def unreachable(schema_id: int) -> None:
         raise ConnectionError("no registry")
 
-    load = Load(tmp_path, schemas=unreachable, quarantine=True)
+    load = TaskLoad(tmp_path, schemas=unreachable, quarantine=True)
     with pytest.raises(ConnectionError):
         load.run(batch(0, users(datum(1, {"name": "a"}))))
 
@@ -313,7 +252,7 @@ def test_a_registry_that_does_not_answer_is_no_bad_record(tmp_path: Path) -> Non
 def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path: Path) -> None:
     data = batch(0, users(*[b"v"] * 10))
     tasks = [OffsetRange(partition=4, start=0, end=3), OffsetRange(partition=4, start=3, end=10)]
-    results = [Load(tmp_path / str(task.start)).run(data, start=task.start, end=task.end) for task in tasks]
+    results = [TaskLoad(tmp_path / str(task.start)).run(data, start=task.start, end=task.end) for task in tasks]
     assert [count.batches for count in check_coverage("t", tasks, results, 600_000).values()] == [1]
     with pytest.raises(CoverageError, match="3 of the 10 records"):
         check_coverage("t", tasks[:1], results[:1], 600_000)
@@ -321,7 +260,7 @@ def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path: Path) -> None
 
 def test_missing_rows_are_noticed(tmp_path: Path) -> None:
     tasks = [OffsetRange(partition=4, start=0, end=3)]
-    result = Load(tmp_path).run(batch(0, users(*[b"v"] * 3)))
+    result = TaskLoad(tmp_path).run(batch(0, users(*[b"v"] * 3)))
     assert check_coverage("t", tasks, [result], 600_000)
     for wrong in (
         replace(result, ends=()),
@@ -339,6 +278,6 @@ def test_missing_rows_are_noticed(tmp_path: Path) -> None:
 def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_module, "MAX_OPEN_FILES", 2)
     records: list[Any] = [(None, b"%d" % hour, [], NOON_MS + hour % 5 * HOUR_MS) for hour in range(20)]
-    result = Load(tmp_path).run(batch(0, records), portion=1)
+    result = TaskLoad(tmp_path).run(batch(0, records), portion=1)
     assert sum(file.records for file in result.files) == 20
     assert len({file.path for file in result.files}) == len(result.files) == 20

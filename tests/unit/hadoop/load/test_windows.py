@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.layout import topic_layout
@@ -44,7 +45,7 @@ def table(root: Any, window_ms: Any) -> None:
 
 def prepare(root: Any, **settings: Any) -> Any:
     opened = open_load(config(root, **settings), *open_filesystem(str(root)), clock=lambda: 0)
-    return opened.prepare(STATE, None)
+    return trio.run(opened.prepare, STATE, None)
 
 
 @pytest.mark.parametrize("window_ms", [7 * 60_000, 7_200_000, 86_400_000, 3_599_999])

@@ -27,7 +27,7 @@ from pipeline.hadoop.source.positions import (
     initial_offsets,
     micro_batch_end,
     plan_tasks,
-    resolve,
+    resolve_positions,
 )
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
@@ -56,7 +56,7 @@ def states() -> dict[str, TopicState]:
 
 
 def ranges(parsed: SourceOptions, states: Mapping[str, TopicState]) -> list[tuple[int, ...]]:
-    start, end = resolve(parsed.starting, states), resolve(parsed.ending, states)
+    start, end = resolve_positions(parsed.starting, states), resolve_positions(parsed.ending, states)
     tasks = plan_tasks(parsed, states, start, end)
     return [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in tasks]
 
@@ -161,7 +161,9 @@ def test_offsets_that_are_gone_are_loss(states: Mapping[str, TopicState]) -> Non
 
 def stream(parsed: SourceOptions, states: Mapping[str, TopicState], start: StreamOffsets) -> tuple[StreamOffsets, Any]:
     """The end of a micro batch, and its tasks."""
-    end = micro_batch_end(start, states, resolve(Position(named=LATEST), states), parsed.max_offsets_per_trigger)
+    end = micro_batch_end(
+        start, states, resolve_positions(Position(named=LATEST), states), parsed.max_offsets_per_trigger
+    )
     tasks = plan_tasks(parsed, states, beginning(start, states), from_spark(end))
     return end, [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in tasks]
 
@@ -169,7 +171,7 @@ def stream(parsed: SourceOptions, states: Mapping[str, TopicState], start: Strea
 def test_a_stream_does_not_read_partitions_that_startingoffsets_leaves_out() -> None:
     parsed = options(startingOffsets='{"t": {"0": 23}}')
     states = {"t": state(p0=(0, 100), p1=(0, 100), p2=(0, 100))}
-    start = initial_offsets(resolve(parsed.starting, states), states)
+    start = initial_offsets(resolve_positions(parsed.starting, states), states)
     assert start == {"t": {"0": 23, "1": None, "2": None}}
     end, tasks = stream(parsed, states, start)
     assert tasks == [(0, 23, 100)]
@@ -188,7 +190,7 @@ def test_a_stream_does_not_read_partitions_that_startingoffsets_leaves_out() -> 
 def test_micro_batches_of_few_offsets_read_all_once(partitions: Mapping[int, tuple[int, int]], most: int) -> None:
     states = {"t": state(**{f"p{number}": (start, start + size) for number, (start, size) in partitions.items()})}
     parsed = options(maxOffsetsPerTrigger=str(most))
-    start = initial_offsets(resolve(parsed.starting, states), states)
+    start = initial_offsets(resolve_positions(parsed.starting, states), states)
     read = []
     for _ in range(5000):
         end, tasks = stream(parsed, states, start)

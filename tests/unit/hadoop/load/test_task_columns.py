@@ -1,0 +1,149 @@
+"""Parquet files of one task: columns by record type and version, and bad values that fail their rows alone."""
+
+import io
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.hadoop.commit.manifest import DataFile, TableSchema
+from tests.support.load_task import TaskLoad, batch
+
+NOON_MS = 1_700_006_400_000
+
+
+def record(name: str, *fields: Any, **attributes: Any) -> str:
+    return json.dumps({"type": "record", "name": name, "fields": list(fields), **attributes})
+
+
+def field(name: str, schema: Any, **attributes: Any) -> Any:
+    return {"name": name, "type": schema, **attributes}
+
+
+A, B, C = field("a", "int"), field("b", "int", default=0), field("c", "string", default="")
+TEXTS = {
+    1: record("User", A, B),  # version 2, registered elsewhere before
+    5: record("User", A),  # version 1
+    6: record("User", A, B, C),  # version 3
+    7: record("shop.Order", field("total", "long")),
+    8: '"string"',
+    9: record("Tree", field("next", ["null", "Tree"])),
+    10: record("Money", field("m", {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2})),
+    11: record(
+        "E", field("e", {"type": "record", "name": "Empty", "fields": []}), field("u", ["null", "int", "string"])
+    ),
+}
+VERSIONS = {1: 2, 5: 1, 6: 3}
+
+
+def versions(schema_id: int) -> Sequence[tuple[str, int]]:
+    return [("t-value", VERSIONS[schema_id]), ("elsewhere", 1)] if schema_id in VERSIONS else []
+
+
+def table(schema_id: int, record_type: str | None = None, version: int | None = None) -> TableSchema:
+    return TableSchema(
+        record_type=record_type,
+        subject="t-value",
+        version=version or VERSIONS.get(schema_id, 1),
+        schema_id=schema_id,
+        text=TEXTS[schema_id],
+    )
+
+
+def datum(schema_id: int, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(TEXTS[schema_id])), value)
+    return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
+
+
+def framed(schema_id: int, data: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + data
+
+
+def load(tmp_path: Path, values: Sequence[bytes | None], *tables: TableSchema, portion: int = 100) -> dict[Any, Any]:
+    """Return the columns of values by record type and schema, the offsets of the quarantine under None."""
+    task = TaskLoad(
+        tmp_path,
+        schemas=TEXTS.__getitem__,
+        format="parquet",
+        quarantine=True,
+        table_schemas=tables,
+        versions=versions,
+    )
+    result = task.run(batch(0, [(None, value, [], NOON_MS) for value in values]), portion=portion)
+    assert sum(file.records for file in result.files) == len(values)
+    found: dict[Any, Any] = {}
+    for file in result.files:
+        if file.quarantined:
+            found.setdefault(None, []).extend(row["_offset"] for row in task.avro(file))
+        else:
+            found.setdefault((file.record_type, file.schema_id), []).extend(rows_of(task, file))
+    return found
+
+
+def rows_of(task: TaskLoad, file: DataFile) -> list[Any]:
+    columns = pq.read_table(task.path(file))
+    rows = columns.drop([name for name in columns.column_names if name.startswith("_")]).to_pylist()
+    return rows or [{}] * columns.num_rows
+
+
+def test_the_subjects_version_decides_and_not_the_id(tmp_path: Path) -> None:
+    values = [datum(1, {"a": 1, "b": 2}), datum(5, {"a": 3})]
+    assert load(tmp_path, values, table(1)) == {(None, 1): [{"a": 1, "b": 2}, {"a": 3, "b": 0}]}
+
+
+def test_a_field_that_the_subject_removed_is_dropped_and_a_later_one_is_not(tmp_path: Path) -> None:
+    values = [datum(1, {"a": 1, "b": 2}), datum(6, {"a": 3, "b": 4, "c": "new"}), datum(5, {"a": 5})]
+    assert load(tmp_path / "removed", values[::2], table(5, version=9)) == {(None, 5): [{"a": 1}, {"a": 5}]}
+    found = load(tmp_path / "later", values, table(1))
+    assert found == {(None, 1): [{"a": 1, "b": 2}, {"a": 5, "b": 0}], (None, 6): [{"a": 3, "b": 4, "c": "new"}]}
+
+
+def test_a_schema_of_no_version_of_the_subject_loses_no_field(tmp_path: Path) -> None:
+    table_schema = TableSchema(record_type=None, subject="other", version=9, schema_id=5, text=TEXTS[5])
+    assert load(tmp_path, [datum(1, {"a": 1, "b": 2})], table_schema) == {(None, 1): [{"a": 1, "b": 2}]}
+
+
+def test_record_types_have_files_of_their_own(tmp_path: Path) -> None:
+    values = [datum(5, {"a": 1}), datum(7, {"total": 9}), datum(8, "s"), None, datum(1, {"a": 1, "b": 2})]
+    for portion in (1, 100):
+        found = load(tmp_path / str(portion), values, table(1, "User"), table(7, "shop.Order"), portion=portion)
+        assert None not in found
+        tombstones = [rows for rows in found.values() if {} in rows or any(set(row.values()) == {None} for row in rows)]
+        assert len(tombstones) == 1
+        assert {key: [row for row in rows if set(row.values()) != {None}] for key, rows in found.items()} == {
+            ("User", 1): [{"a": 1, "b": 0}, {"a": 1, "b": 2}],
+            ("shop.Order", 7): [{"total": 9}],
+            ("string", 8): [{"value": "s"}],
+        }
+    found = load(tmp_path / "unrelated", values, table(1))
+    assert set(found) == {(None, 1), ("shop.Order", 7), ("string", 8)}
+
+
+def test_tombstones_before_any_value_agree_with_later_files(tmp_path: Path) -> None:
+    found = load(tmp_path / "known", [None, datum(5, {"a": 1})], table(5), portion=1)
+    assert found == {(None, 5): [{"a": None}, {"a": 1}]}
+    task = TaskLoad(tmp_path / "unknown", schemas=TEXTS.__getitem__, format="parquet")
+    files = task.run(batch(0, [(None, value, [], NOON_MS) for value in (None, datum(8, "s"))]), portion=1).files
+    schemas = [pq.read_schema(task.path(file)) for file in files]
+    assert pa.unify_schemas(schemas).field("value").type == pa.string()
+
+
+def test_bad_values_fail_their_rows_alone(tmp_path: Path) -> None:
+    def money(number: int) -> bytes:
+        return framed(10, b"\x06" + number.to_bytes(3, "big", signed=True))
+
+    assert load(tmp_path / "decimal", [money(9999), money(10_000), money(-1)], table(10)) == {
+        (None, 10): [{"m": Decimal("99.99")}, {"m": Decimal("-0.01")}],
+        None: [1],
+    }
+    found = load(tmp_path / "types", [datum(11, {"e": {}, "u": "x"}), datum(11, {"e": {}, "u": 3})], table(11))
+    members = [row["u"] for row in found[None, 11]]
+    assert members == [{"member0": None, "member1": "x"}, {"member0": 3, "member1": None}]
+    tree = datum(9, {"next": None})
+    assert load(tmp_path / "tree", [tree, datum(5, {"a": 1})], table(5)) == {(None, 5): [{"a": 1}], None: [0]}

@@ -1,0 +1,54 @@
+"""The source with each PySpark that it supports, in an environment of its own below .cache."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.testing.local_cluster import LocalCluster
+from tests.support.load_topic import LoadedTopic
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).parent / "programs" / "read_with_pyspark.py"
+DEADLINE_S = 500
+
+
+def python_with(version: str) -> str:
+    """A Python with this PySpark, and all else of this environment."""
+    directory = ROOT / ".cache" / f"pyspark-{version}"
+    python = directory / "bin" / "python"
+    ready = directory / ".installed"
+    if not ready.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--clear", str(directory)], check=True)
+        packages = directory / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*install, "--target", str(packages), f"pyspark=={version}"], check=True, timeout=DEADLINE_S)
+        (packages / "others.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
+        ready.touch()
+    return str(python)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["4.0.0", "4.1.1", "4.2.0"])
+def test_the_source_reads_with_this_pyspark(version: str, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster") as local:
+        topic = LoadedTopic(local.bootstrap, tmp_path.as_uri())
+        topic.produce(60)
+        python = python_with(version)
+        command = [python, str(PROGRAM), local.bootstrap, topic.name, str(tmp_path)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python}
+        environment.pop("SPARK_HOME", None)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=tmp_path, env=environment
+        )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert found["version"] == version
+    assert found["batch"] == found["stream"] == list(range(60))
+    assert found["headers"] == 60
+    assert 0 < len(found["filtered"]) < 60

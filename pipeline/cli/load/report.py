@@ -41,7 +41,7 @@ async def _report_topic(cluster: "Cluster", root: str, topic: str, datacenter: s
     numbers = range(max(1, state.sequence - REPORTED_COMMITS + 1), state.sequence + 1)
     recent = {key for number in numbers for key in read_manifest(files, layout, number)[0].counts}
     counts: dict[TopicPartition, dict[int, Counts]] = {}
-    for key in recent:
+    for key in recent & state.counts.keys():
         partition, start = key
         counts.setdefault(TopicPartition(topic, partition), {})[start] = state.counts[key]
     await publish_load(

@@ -56,7 +56,7 @@ def run_resident(
     def load() -> "list[TopicResult]":
         round_ended.clear()
         try:
-            results = run_loads(application.session, loads, clock=wall_clock)
+            results = run_loads(application.without_sql, loads, clock=wall_clock)
             if datacenter is not None:
                 trio.run(partial(report_counts, loads, results, datacenter))
             return results

@@ -101,7 +101,7 @@ def _load(loads: "LoadsConfig", spark: "SparkSettings", datacenter: str | None) 
     output.configure_logging("warning")
     results = with_spark(
         SparkApplication(spark),
-        lambda application: run_loads(application.session, loads, clock=wall_clock),
+        lambda application: run_loads(application.without_sql, loads, clock=wall_clock),
         f"Loading {loads.selection.include or ', '.join(sorted(loads.named))}",
     )
     if datacenter is not None:

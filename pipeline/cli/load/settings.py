@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pipeline.cli.terminal.settings import Settings, flatten, parse_assignments, read_document
+from pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig
@@ -42,8 +43,12 @@ def loads_config(path: Path | None, options: Mapping[str, Any], assignments: lis
 
 def spark_settings(master: str | None, conf: list[str]) -> "SparkSettings":
     """Return the settings of Spark by the options `--master` and `--conf`. Raises ConfigurationError."""
-    from pipeline.hadoop.load.spark_session import SparkSettings
+    from pipeline.hadoop.load.spark_session import SparkSettings, is_submitted
 
+    if is_submitted() and (master is not None or conf):
+        raise ConfigurationError(
+            "--master and --conf", "are options of spark-submit here: give them before the program"
+        )
     given = parse_assignments(conf)
     # Rows do not pass through the JVM of the driver, which has little to do.
     settings = SparkSettings(is_short=True, settings=given)

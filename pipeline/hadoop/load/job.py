@@ -26,6 +26,7 @@ from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, en
 from pipeline.hadoop.commit.store import CommitStore, ManifestStore
 from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
 from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.load.load_tasks import LoadJob, Spark, run_tasks
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
 from pipeline.hadoop.ranges.plan import DataLossError, LoadPlan, plan_load
 from pipeline.hadoop.ranges.task_ranges import divide_ranges
@@ -33,8 +34,6 @@ from pipeline.model import Clock
 from pipeline.records.tally import HOUR_MS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pipeline.hadoop.ranges.batch_counts import TaskResult
 
 logger = structlog.get_logger()
@@ -84,7 +83,7 @@ class LoadResult:
 NOTHING_NEW: Final = LoadResult(committed=False, manifest=None)
 
 
-def run_load(spark: "SparkSession", config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> LoadResult:
+def run_load(spark: Spark, config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> LoadResult:
     """Load and commit the records that are new since the last manifest. Raises as `prepare_load` and its `run`."""
     prepared = prepare_load(config, clock=clock, run_id=run_id)
     return NOTHING_NEW if prepared is None else prepared.run(spark)
@@ -196,7 +195,7 @@ class PreparedLoad:
     plan: LoadPlan
     schemas: tuple[TableSchema, ...]
 
-    def run(self, spark: "SparkSession") -> LoadResult:
+    def run(self, spark: Spark) -> LoadResult:
         """Carry out the plan and commit.
 
         Raises CommitConflictError if another run committed first; DataLossError, BadRecordError, CoverageError,
@@ -228,7 +227,7 @@ class PreparedLoad:
             files=len(manifest.files),
         )
 
-    def _write(self, spark: "SparkSession") -> tuple[Manifest, bool]:
+    def _write(self, spark: Spark) -> tuple[Manifest, bool]:
         """Run the job. Return the manifest to commit, and True if failed attempts may have left files."""
         from pipeline.hadoop.avro.registry_lookup import RegistryLookup
         from pipeline.hadoop.load.table_schemas import with_found_types
@@ -267,12 +266,11 @@ class PreparedLoad:
         speculates = spark.sparkContext.getConf().get("spark.speculation", "false") == "true"
         return manifest, has_retries or speculates
 
-    def _run_tasks(self, spark: "SparkSession", tasks: "Sequence[tuple[OffsetRange, ...]]") -> "list[TaskResult]":
+    def _run_tasks(self, spark: Spark, tasks: "Sequence[tuple[OffsetRange, ...]]") -> "list[TaskResult]":
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         from pipeline.hadoop.avro.registry_lookup import RegistryLookup
-        from pipeline.hadoop.load.load_tasks import LoadJob, run_tasks
         from pipeline.hadoop.load.task import TaskSpec
 
         config = self.config

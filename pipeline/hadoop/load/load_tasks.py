@@ -8,16 +8,25 @@ SQL nor workers that only plan, which are half of the time of a small load.
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pipeline.hadoop.commit.manifest import OffsetRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from pipeline.client.cluster.config import ClientConfig, IsolationLevel
     from pipeline.hadoop.load.task import TaskSpec
     from pipeline.hadoop.ranges.batch_counts import TaskResult
+
+
+class Spark(Protocol):
+    """A SparkSession, or what stands for it where Spark SQL is not needed."""
+
+    @property
+    def sparkContext(self) -> "SparkContext":  # noqa: N802 - Spark's name
+        """Return the context that runs jobs."""
+
 
 _UNUSED_COLUMNS: Final = {"topic", "timestamp", "timestampType"}
 
@@ -34,7 +43,7 @@ class LoadJob:
     isolation_level: "IsolationLevel"
 
 
-def run_tasks(spark: "SparkSession", job: LoadJob) -> "list[TaskResult]":
+def run_tasks(spark: Spark, job: LoadJob) -> "list[TaskResult]":
     """Run the job and wait for its results. Raises Spark's errors."""
     tasks = spark.sparkContext.parallelize(job.tasks, len(job.tasks))
     return tasks.map(partial(_run_task, job)).collect()

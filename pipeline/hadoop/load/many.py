@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 import trio
@@ -24,12 +24,10 @@ from pipeline.hadoop.commit.publication import CommitConflictError
 from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
 from pipeline.hadoop.load.config import LoadsConfig
 from pipeline.hadoop.load.job import NOTHING_NEW, LoadError, LoadResult, OpenedLoad, PreparedLoad, open_load
+from pipeline.hadoop.load.load_tasks import Spark
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_states
 from pipeline.model import Clock
 from pipeline.net.nurseries import unwrapped_errors
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 logger = structlog.get_logger()
 
@@ -71,9 +69,7 @@ class _Planned:
         return sum(loaded.end - loaded.start for loaded in ranges)
 
 
-def run_loads(
-    spark: "SparkSession | Callable[[], SparkSession]", config: LoadsConfig, *, clock: Clock
-) -> list[TopicResult]:
+def run_loads(spark: Spark | Callable[[], Spark], config: LoadsConfig, *, clock: Clock) -> list[TopicResult]:
     """Load and commit what is new in all topics of `config`, and return a result for each, by name.
 
     spark: a session, or a function that starts one, which is called only if there are new records.
@@ -92,9 +88,9 @@ def run_loads(
     ]
     waiting = sorted((plan for plan in planned if plan.prepared is not None), key=lambda plan: -plan.lag)
     if waiting:
-        session = spark() if callable(spark) else spark
+        started = spark() if callable(spark) else spark
         with ThreadPoolExecutor(config.selection.parallel, "load") as threads:
-            results += threads.map(lambda plan: _carry_out(session, plan), waiting)
+            results += threads.map(lambda plan: _carry_out(started, plan), waiting)
     return sorted(results, key=lambda result: result.topic)
 
 
@@ -176,14 +172,14 @@ async def _plan(
         planned.append(_Planned(topic=topic, error=error))
 
 
-def _carry_out(session: "SparkSession", plan: _Planned) -> TopicResult:
+def _carry_out(spark: Spark, plan: _Planned) -> TopicResult:
     """Load one topic, in a thread of its own, whose jobs share the cores with those of other topics."""
     began = time.monotonic()
     assert plan.prepared is not None
     failed = TopicResult(topic=plan.topic, seconds=0, lag=plan.lag)
     try:
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", plan.topic)
-        result = plan.prepared.run(session)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", plan.topic)
+        result = plan.prepared.run(spark)
         return TopicResult(topic=plan.topic, seconds=time.monotonic() - began, result=result)
     except PipelineError as error:
         return replace(failed, error=error, seconds=time.monotonic() - began)

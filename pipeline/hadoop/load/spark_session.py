@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.hadoop.load.spark_process import SparkProcess, SparkStartError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.xml")
@@ -70,8 +71,15 @@ class SparkSettings:
         return chosen | dict(self.settings)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkWithoutSql:
+    """A Spark that runs jobs of a load, as a SparkSession does, and starts without Spark SQL."""
+
+    sparkContext: "SparkContext"  # noqa: N815 - Spark's name
+
+
 class SparkApplication:
-    """A Spark application that starts with the first session asked for, and again after its JVM has died.
+    """A Spark application that starts when it is first asked for, and again after its JVM has died.
 
     Inside `spark-submit` the application is the one that was submitted, with the settings given there.
     """
@@ -79,35 +87,44 @@ class SparkApplication:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._process = SparkProcess()
-        self._session: SparkSession | None = None
+        self._context: SparkContext | None = None
         self._lock = threading.Lock()
 
-    def session(self) -> "SparkSession":
-        """Return the session. Starting it takes seconds. Raises SparkStartError, and Spark's errors."""
+    def without_sql(self) -> SparkWithoutSql:
+        """Return a Spark for loads. Starting it takes seconds. Raises SparkStartError."""
         with self._lock:
-            if self._session is not None and self._is_usable(self._session):
-                return self._session
-            if self._session is not None and not is_submitted():
-                self._process.end(at_once=True)
-                self._forget()
-                self._process = SparkProcess()
-            try:
-                self._session = submitted_session() if is_submitted() else _connect(self._settings, self._process)
-            except SparkStartError:
-                raise
-            except Exception as error:  # of many kinds: py4j's, Spark's, or of a JVM that died meanwhile
-                self._process.end(at_once=True)
-                self._forget()
-                self._process = SparkProcess()
-                raise SparkStartError(f"Spark did not start: {_first_line(error)}") from error
-            return self._session
+            if self._context is None or not self._is_usable(self._context):
+                self._restart()
+            assert self._context is not None
+            return SparkWithoutSql(sparkContext=self._context)
+
+    def session(self) -> "SparkSession":
+        """Return a session. Raises SparkStartError, and Spark's errors."""
+        from pyspark.sql import SparkSession
+
+        return SparkSession(self.without_sql().sparkContext)
+
+    def _restart(self) -> None:
+        if not is_submitted() and self._context is not None:
+            self._process.end(at_once=True)
+            self._forget()
+            self._process = SparkProcess()
+        try:
+            self._context = _context({}) if is_submitted() else _connect(self._settings, self._process)
+        except SparkStartError:
+            raise
+        except Exception as error:  # of many kinds: py4j's, Spark's, or of a JVM that died meanwhile
+            self._process.end(at_once=True)
+            self._forget()
+            self._process = SparkProcess()
+            raise SparkStartError(f"Spark did not start: {_first_line(error)}") from error
 
     def stop(self) -> None:
         """Stop the application, and wait for the end of its JVM."""
         with self._lock:
-            if self._session is not None and (is_submitted() or self._process.is_running):
+            if self._context is not None and (is_submitted() or self._process.is_running):
                 with suppress(Exception):  # a JVM that dies meanwhile has stopped, too
-                    self._session.stop()
+                    self._context.stop()
             self._process.end()
             self._forget()
 
@@ -115,12 +132,11 @@ class SparkApplication:
         """End the JVM at once, from another thread than the one that uses the session, whose calls then fail."""
         self._process.end(at_once=True)
 
-    def _is_usable(self, session: "SparkSession") -> bool:
+    def _is_usable(self, context: Any) -> bool:
         """Return True if JVM and application are alive: a cluster may have ended the application alone."""
         if not is_submitted() and not self._process.is_running:
             return False
         try:
-            context: Any = session.sparkContext
             return not context._jsc.sc().isStopped()
         except Exception:  # of many kinds: py4j's, or that of a context without JVM
             return False
@@ -130,7 +146,7 @@ class SparkApplication:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        self._session = None
+        self._context = None
         if not is_submitted():
             state: Any = SparkContext
             state._gateway = state._jvm = state._active_spark_context = None
@@ -153,15 +169,6 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def submitted_session() -> "SparkSession":
-    """Return the session of a program that `spark-submit` runs; its own settings are left alone."""
-    from pyspark.sql import SparkSession
-
-    builder: Any = SparkSession.builder
-    session: SparkSession = builder.getOrCreate()
-    return session
-
-
 def local_session(
     *,
     cores: int = LOCAL_CORES,
@@ -174,8 +181,10 @@ def local_session(
 
     with_source: registers the data source `pipeline`, which starts Spark SQL.
     """
+    from pyspark.sql import SparkSession
+
     settings = SparkSettings(master=f"local[{cores}]", app_name=app_name, memory=memory, is_short=is_short)
-    session = _session(settings.spark_settings())
+    session = SparkSession(_context(settings.spark_settings()))
     if with_source:
         from pipeline.hadoop.source import PipelineDataSource
 
@@ -183,27 +192,23 @@ def local_session(
     return session
 
 
-def _connect(settings: SparkSettings, process: SparkProcess) -> "SparkSession":
+def _connect(settings: SparkSettings, process: SparkProcess) -> "SparkContext":
     chosen = settings.spark_settings()
     # PySpark looks for the JVM in the environment, and only there.
     found = process.start(chosen)
     os.environ.update(found)
     try:
-        return _session(chosen)
+        return _context(chosen)
     finally:
         for name in found:
             del os.environ[name]
 
 
-def _session(settings: Mapping[str, str]) -> "SparkSession":
-    from pyspark.sql import SparkSession
+def _context(settings: Mapping[str, str]) -> "SparkContext":
+    from pyspark import SparkConf, SparkContext
 
     # PySpark reads the workers' Python from the environment.
     if "spark.pyspark.python" in settings:
         os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder: Any = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
-    return session
+    return SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))

@@ -98,6 +98,14 @@ def test_settings_of_spark() -> None:
     assert "spark.driver.host" not in settings
 
 
+def test_settings_of_a_submitted_application_are_those_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    for master, conf in (("yarn", []), (None, ["spark.executor.memory=2g"])):
+        with pytest.raises(ConfigurationError, match="are options of spark-submit here"):
+            spark_settings(master, conf)
+    assert spark_settings(None, [])
+
+
 def test_intervals() -> None:
     assert [parse_interval(text) for text in ("60s", "5m", "1h")] == [60, 300, 3600]
     for text in ("", "60", "0s", "1d", "999h", "-5s", "1.5m"):

@@ -3,6 +3,7 @@
 import typer
 
 from pipeline.cli.load.commits import print_files, show_commits
+from pipeline.cli.load.export import export
 from pipeline.cli.load.package import package
 from pipeline.cli.load.query import sql
 from pipeline.cli.load.run import run
@@ -13,4 +14,5 @@ app.command()(run)
 app.command("status")(show_commits)
 app.command("files")(print_files)
 app.command()(sql)
+app.command()(export)
 app.command()(package)

@@ -1,0 +1,108 @@
+"""Export of a table as plain folders, for Hive and other engines that read whole folders.
+
+    <to>/dt=2026-11-25/hour=10/<file>    style `hive`
+    <to>/2026/11/25/10/<file>            style `hourly`
+    <to>/_EXPORT                         the commit and the style that the folders hold
+
+Invariants:
+
+A. A visible file is a whole copy of a committed file: it is copied under a name with a leading dot, which Hive and
+   Spark skip, and renamed.
+B. A run compares the folders with the table and does what is missing, so that it heals whatever an earlier run left.
+C. Only files with names of a load are deleted. New files appear before old ones go: while a compaction is followed, a
+   reader of the folders may see records twice, and none are missing.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pipeline.hadoop.commit.checkpoints import read_state
+from pipeline.hadoop.commit.layout import run_of, topic_layout
+from pipeline.hadoop.commit.manifest import DataFile
+from pipeline.hadoop.files.filesystem import FileSystem, PathExistsError, PathNotFoundError, open_filesystem
+from pipeline.hadoop.table.snapshot import TableError
+
+STATE_FILE: Final = "_EXPORT"
+STYLES: Final = ("hive", "hourly")
+_FOLDERS: Final = {"hive": "dt=%Y-%m-%d/hour=%H", "hourly": "%Y/%m/%d/%H"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_COPIED_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """Result of a run: the commit that the folders hold now, and how many files came and went."""
+
+    sequence: int
+    added: int
+    removed: int
+
+
+def export_table(root: str, topic: str, to: str, style: str) -> ExportResult:
+    """Make the folders below the URL `to` hold exactly the committed data files of a topic.
+
+    Raises TableError if nothing is committed, or if `to` holds an export of another topic or style; StorageError.
+    """
+    files, path = open_filesystem(root)
+    target, folder = open_filesystem(to)
+    return export_files(files, path, topic, target, folder, style)
+
+
+def export_files(files: FileSystem, root: str, topic: str, target: FileSystem, folder: str, style: str) -> ExportResult:
+    """Do the same on open file systems."""
+    layout = topic_layout(root, topic)
+    state = read_state(files, layout)
+    if state.last is None:
+        raise TableError(f"{topic} has no commits in {layout.topic_root}")
+    _check_folder(target, folder, topic, style)
+    wanted = {f"{folder}/{exported_name(file, style)}": file for file in state.data_files()}
+    present = {info.path for info in target.list_files(folder, recursive=True)}
+    missing = [name for name in wanted if name not in present]
+    for name in missing:
+        _copy(files, layout.absolute(wanted[name].path), target, name)
+    old = [name for name in present if name not in wanted and run_of(name.removesuffix(".part").replace("/.", "/"))]
+    removed = sum(target.delete(name) for name in old)
+    _write_state(target, folder, {"topic": topic, "style": style, "commit": state.sequence})
+    return ExportResult(sequence=state.sequence, added=len(missing), removed=removed)
+
+
+def exported_name(file: DataFile, style: str) -> str:
+    """Return the path of a data file below the folder of the export."""
+    assert file.hour_ms is not None
+    hour = _EPOCH + timedelta(milliseconds=file.hour_ms)
+    # Four digits for each year: strftime writes fewer for the first ones.
+    folder = hour.strftime(_FOLDERS[style].replace("%Y", f"{hour.year:04d}"))
+    return f"{folder}/{file.path.rsplit('/', 1)[-1]}"
+
+
+def _copy(files: FileSystem, source: str, target: FileSystem, name: str) -> None:
+    """Copy a file under a hidden name and rename it (invariant A)."""
+    directory, _, base = name.rpartition("/")
+    hidden = f"{directory}/.{base}.part"
+    target.delete(hidden)
+    with files.open(source) as data, target.create(hidden) as sink:
+        while block := data.read(_COPIED_BYTES):
+            sink.write(block)
+    try:
+        target.rename_exclusive(hidden, name)
+    except PathExistsError:  # another export was quicker
+        target.delete(hidden)
+
+
+def _check_folder(target: FileSystem, folder: str, topic: str, style: str) -> None:
+    with suppress(PathNotFoundError, ValueError, KeyError):  # a run died while it wrote the file
+        known = json.loads(target.read(f"{folder}/{STATE_FILE}"))
+        if (known["topic"], known["style"]) != (topic, style):
+            raise TableError(
+                f"{folder} holds an export of {known['topic']} in the style {known['style']}; export to another folder"
+            )
+
+
+def _write_state(target: FileSystem, folder: str, state: dict[str, object]) -> None:
+    """Replace the state file. A crash between leaves none, and the next run writes it: it decides nothing else."""
+    target.delete(f"{folder}/{STATE_FILE}")
+    with suppress(PathExistsError), target.create(f"{folder}/{STATE_FILE}") as sink:
+        sink.write(json.dumps(state).encode())

@@ -1,7 +1,7 @@
 """Tables in a Spark program: as a DataFrame by Spark's own Parquet reader, or by the data source `pipeline.table`.
 
-Spark's reader is several times faster, and is taken where it can read each file's columns as the table's: Parquet, and
-types that it widens. `loaded_table` names the files and gives it the table's schema, so that it merges none itself.
+Spark's reader is faster, since rows stay in the JVM. It is taken where it can read each file's columns as the table's:
+Parquet, and types that it widens. `loaded_table` names the files and gives it the table's schema, so it merges none.
 """
 
 from dataclasses import replace

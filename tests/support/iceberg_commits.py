@@ -26,7 +26,7 @@ def commit_rows(store: IcebergStore, count: int, columns: Any = None, run_id: st
     head = store.read_head()
     file = write_file(store, head, count, columns or {})
     manifest = manifest_of(store, head, file, run_id or f"r{head.next_sequence}")
-    store.commit(manifest, head)
+    store.commit(manifest, head, orphan_age_ms=60_000)
     return manifest
 
 

@@ -73,5 +73,8 @@ class ContainerWriter:
         """Write a block of `count` datums that lie end to end."""
         if not count:
             return
-        payload = self._compress(datums)
+        self.copy_block(self._compress(datums), count)
+
+    def copy_block(self, payload: bytes | memoryview, count: int) -> None:
+        """Write a block that another container of this codec and schema holds: `payload` is its content there."""
         self._sink.write(b"".join([encode_long(count), encode_long(len(payload)), payload, self._sync]))

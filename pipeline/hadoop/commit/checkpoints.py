@@ -6,6 +6,7 @@ noticed; an older one, or all manifests, take its place.
 """
 
 import io
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -53,16 +54,43 @@ def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
 
     Raises ManifestError if the chain of manifests is broken.
     """
+    return read_history(files, layout)[1]
+
+
+def read_history(files: FileSystem, layout: TopicLayout) -> tuple[TableState, list[Manifest]]:
+    """Return the oldest state that can be read, and the manifests after it. Raises as `read_chain`.
+
+    Manifests before the oldest checkpoint are left out if the first ones are gone: their expiry is under way. Those
+    before a hole are left out too, if there is a checkpoint: a run that was fenced off may have left one there.
+    """
     sequences = manifests_of(files, layout)
     if not sequences:
-        return []
-    state = read_state(files, layout, up_to=sequences[0] - 1)
-    manifests = []
-    for sequence in range(sequences[0], sequences[-1] + 1):
+        return TableState(), []
+    present = set(sequences)
+    first = sequences[-1]
+    while first - 1 in present:
+        first -= 1
+    if first != sequences[0]:
+        logger.warning("load_manifest_missing", path=layout.manifest(first - 1))
+    state = TableState()
+    if first > 1:
+        checkpoints = checkpoint_sequences([info.path for info in files.list_files(layout.checkpoints)])
+        usable = (number for number in checkpoints if first - 1 <= number <= sequences[-1])
+        found = next((whole for number in usable if (whole := _whole_checkpoint(files, layout, number))), None)
+        if found is None:
+            raise ManifestError(layout.manifest(first - 1), "is missing, or has expired without a checkpoint")
+        state = found
+    base, manifests = state, []
+    for sequence in range(state.sequence + 1, sequences[-1] + 1):
         encoded = read_manifest(files, layout, sequence)
         state = with_commits(state, [encoded])
         manifests.append(encoded[0])
-    return manifests
+    return base, manifests
+
+
+def reachable_files(base: TableState, manifests: Iterable[Manifest]) -> set[str]:
+    """Return the paths that a state or a manifest after it lists: those of the table, now or at an earlier commit."""
+    return {*base.files, *(file.path for manifest in manifests for file in manifest.files)}
 
 
 def manifests_of(files: FileSystem, layout: TopicLayout) -> list[int]:
@@ -93,6 +121,15 @@ def write_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int, run_
         files.rename_exclusive(temporary, layout.checkpoint(sequence))
     except PathExistsError:
         files.delete(temporary)
+
+
+def read_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int) -> TableState:
+    """Return the state in a checkpoint. Raises ManifestError if it is damaged, StorageError."""
+    path = layout.checkpoint(sequence)
+    state = decode_checkpoint(files.read(path), path)
+    if state.sequence != sequence:
+        raise ManifestError(path, f"holds commit {state.sequence}")
+    return state
 
 
 def checkpoint_if_due(files: FileSystem, layout: TopicLayout, sequence: int, run_id: str) -> None:
@@ -153,18 +190,18 @@ def decode_checkpoint(data: bytes, name: str) -> TableState:
 
 def _newest_checkpoint(files: FileSystem, layout: TopicLayout, end: int) -> TableState:
     for sequence in reversed(checkpoint_sequences([info.path for info in files.list_files(layout.checkpoints)])):
-        if sequence > end:
-            continue
-        path = layout.checkpoint(sequence)
-        try:
-            state = decode_checkpoint(files.read(path), path)
-            if state.sequence != sequence:
-                raise ManifestError(path, f"holds commit {state.sequence}")
-        except PipelineError as error:
-            logger.warning("load_checkpoint_unusable", path=path, reason=str(error))
-            continue
-        return state
+        state = _whole_checkpoint(files, layout, sequence) if sequence <= end else None
+        if state is not None:
+            return state
     return TableState()
+
+
+def _whole_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int) -> TableState | None:
+    try:
+        return read_checkpoint(files, layout, sequence)
+    except PipelineError as error:
+        logger.warning("load_checkpoint_unusable", path=layout.checkpoint(sequence), reason=str(error))
+        return None
 
 
 def _file_type() -> Any:

@@ -5,7 +5,7 @@
     _checkpoints/00000000000000000100.parquet  all that the manifests up to this number add up to
     _checkpoints/.00000000000000000100.<run>   a checkpoint before its rename
     metadata/                                metadata of an Iceberg table, in place of _commits (table=iceberg)
-    _runs/<run>                              mark of a run that has not ended well yet
+    _runs/<run>, <run>.1, <run>.2, ...       marks of a run that has not ended well yet
     hourly/YYYY/MM/DD/HH/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.<avro|parquet>
     quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro          records set aside
     quarantine/batch-<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro    batches that cannot be opened
@@ -29,6 +29,8 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _RUN_ID = re.compile(r"[a-z0-9]{1,40}")
 _MANIFEST = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.parquet")
+_TEMPORARY = re.compile(r"\.\d{20}\.(?P<run_id>[a-z0-9]{1,40})")
+_MARK = re.compile(r"(?P<run_id>[a-z0-9]{1,40})(?:\.(?P<number>\d{1,6}))?")
 _FILE = re.compile(
     r"(?:batch-)?(?P<partition>\d+)-(?P<first_offset>\d+)-(?P<run_id>[a-z0-9]+)-(?P<task>\d+)-(?P<attempt>\d+)-(?P<number>\d+)"
     r"\.(?:avro|parquet)"
@@ -86,9 +88,9 @@ class TopicLayout:
         """Path of a checkpoint that is being written."""
         return f"{self.checkpoints}/.{sequence:020d}.{run_id}"
 
-    def run(self, run_id: str) -> str:
-        """Path of the mark of an unfinished run."""
-        return f"{self.runs}/{run_id}"
+    def run(self, run_id: str, number: int = 0) -> str:
+        """Path of a mark of an unfinished run."""
+        return f"{self.runs}/{run_id}.{number}" if number else f"{self.runs}/{run_id}"
 
     def clock(self, run_id: str) -> str:
         """Path of an empty file that a run writes to learn the time of the file system."""
@@ -135,6 +137,18 @@ def run_of(path: str) -> str | None:
     """Return the run that wrote a data or quarantine file; None for a foreign name."""
     match = _FILE.fullmatch(path.rsplit("/", 1)[-1])
     return match["run_id"] if match else None
+
+
+def temporary_run_of(path: str) -> str | None:
+    """Return the run that wrote a manifest or checkpoint under its temporary name; None for another file."""
+    match = _TEMPORARY.fullmatch(path.rsplit("/", 1)[-1])
+    return match["run_id"] if match else None
+
+
+def parse_mark(path: str) -> tuple[str, int] | None:
+    """Return run and number of a mark; None for another file."""
+    match = _MARK.fullmatch(path.rsplit("/", 1)[-1])
+    return (match["run_id"], int(match["number"] or 0)) if match else None
 
 
 def manifest_sequences(names: Sequence[str]) -> list[int]:

@@ -9,7 +9,9 @@ The 2011 paper asks for data and offsets together or not at all; a rename gives 
    started from one manifest exactly one finds the number free, and the others are fenced off;
 5. after any error of the rename the temporary name is deleted first, so that a late rename cannot happen any more, and
    then the number is read back: the manifest there, and its run id, are the outcome;
-6. readers follow manifests only; clean-up (`runs.py`) deletes only files that no manifest lists.
+6. a run that slept until manifests expired may find a number free that was taken. It looks for later manifests after
+   the rename, and takes its own back, which no reader has followed: readers begin at the newest checkpoint;
+7. readers follow manifests only; clean-up (`runs.py`) deletes only files that no manifest lists.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ import structlog
 from pipeline.errors import PipelineError, StorageError
 from pipeline.hadoop.commit.checkpoints import manifests_of, read_manifest, table_of
 from pipeline.hadoop.commit.layout import TopicLayout
-from pipeline.hadoop.commit.manifest import DataFile, Manifest, check_follows
+from pipeline.hadoop.commit.manifest import DataFile, Manifest, check_follows, sha256_of
 from pipeline.hadoop.files.filesystem import FileSystem, PathNotFoundError
 
 logger = structlog.get_logger()
@@ -102,6 +104,26 @@ def commit(files: FileSystem, layout: TopicLayout, manifest: Manifest, head: Hea
         files.rename_exclusive(temporary, layout.manifest(manifest.sequence))
     except StorageError as error:
         _settle(files, layout, manifest, error)
+    _check_is_last(files, layout, manifest)
+
+
+def _check_is_last(files: FileSystem, layout: TopicLayout, manifest: Manifest) -> None:
+    """Take the manifest back if its number was free only because the one that had it has expired (step 6).
+
+    Manifests expire in ascending order, so a lawful one that is still there has its successor beside it, if any.
+    """
+    try:
+        sequences = manifests_of(files, layout)
+        if manifest.sequence not in sequences or manifest.sequence == sequences[-1]:
+            return
+        if manifest.sequence + 1 in sequences:
+            following, _ = read_manifest(files, layout, manifest.sequence + 1)
+            if following.previous_sha256 == sha256_of(manifest.encode()):
+                return
+        files.delete(layout.manifest(manifest.sequence))
+    except StorageError as error:
+        raise CommitOutcomeUnknownError(manifest.topic, manifest.sequence, str(error)) from error
+    raise CommitConflictError(manifest.topic, manifest.sequence, "an earlier run, whose manifest has expired,")
 
 
 def _settle(files: FileSystem, layout: TopicLayout, manifest: Manifest, cause: StorageError) -> None:

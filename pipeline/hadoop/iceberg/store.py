@@ -44,6 +44,7 @@ from pyiceberg.types import StructType as IcebergStruct
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP
 from pipeline.hadoop.avro.column_types import TOMBSTONE
+from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, check_follows
 from pipeline.hadoop.commit.publication import CommitConflictError, CommitOutcomeUnknownError, Head
 from pipeline.hadoop.files.filesystem import open_filesystem
@@ -131,7 +132,7 @@ class IcebergStore:
         except Exception as error:
             raise IcebergError(self.topic, f"the table cannot be read: {error}") from error
 
-    def commit(self, manifest: Manifest, head: Head) -> None:
+    def commit(self, manifest: Manifest, head: Head, *, orphan_age_ms: int) -> Manifest:  # noqa: ARG002 - no rebase
         """See CommitStore."""
         check_follows(manifest, head.manifest, head.sha256)
         base = head.snapshot_id if isinstance(head, IcebergHead) else None
@@ -153,9 +154,10 @@ class IcebergStore:
             self.catalog.commit_table(table, requirements, transaction._updates)
         except Exception as error:
             self._settle(manifest, base, error)
+        return manifest
 
     def listed_files(self) -> set[str]:
-        """See CommitStore: the files of all snapshots, and of the quarantine where its commit has not expired."""
+        """See CommitStore: the files of all snapshots, and all quarantine files, since commits expire."""
         try:
             table = self.catalog.load_table((NAMESPACE, self.topic))
             paths = table.inspect.all_data_files().column("file_path").to_pylist() if table.metadata.snapshots else []
@@ -164,11 +166,10 @@ class IcebergStore:
         except Exception as error:
             raise IcebergError(self.topic, f"the table cannot be read: {error}") from error
         listed = {str(path).removeprefix(f"{self.location}/") for path in paths}
-        for snapshot in table.metadata.snapshots:
-            if _summary(snapshot).get(MANIFEST) is not None:
-                manifest, _ = manifest_in(_summary(snapshot), f"snapshot {snapshot.snapshot_id}")
-                listed |= {file.path for file in manifest.files}
-        return listed
+        files, path = open_filesystem(self.root)
+        layout = topic_layout(path, self.topic)
+        quarantined = files.list_files(f"{layout.topic_root}/quarantine")
+        return listed | {layout.relative(info.path) for info in quarantined}
 
     def after_commit(self, sequence: int, run_id: str) -> None:
         """Do nothing: snapshots expire and are compacted by the tools of Iceberg."""

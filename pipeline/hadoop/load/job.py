@@ -21,9 +21,10 @@ from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import TopicLayout, check_run_id, topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, TableSchema, next_offsets
+from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
-from pipeline.hadoop.commit.store import CommitStore, ManifestStore
+from pipeline.hadoop.commit.store import CommitStore
 from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.load_tasks import LoadJob, Spark, run_tasks
@@ -198,14 +199,14 @@ class PreparedLoad:
     def run(self, spark: Spark) -> LoadResult:
         """Carry out the plan and commit.
 
-        Raises CommitConflictError if another run committed first; DataLossError, BadRecordError, CoverageError,
+        Raises CommitConflictError if another load committed first; DataLossError, BadRecordError, CoverageError,
         LoadError and StorageError with nothing committed; CommitOutcomeUnknownError.
         """
         config, files, layout, store = self.config, self.files, self.layout, self.store
         mark_run(files, layout, self.run_id, head=self.head.next_sequence - 1, orphan_age_ms=config.orphan_age_ms)
         try:
             manifest, has_leftovers = self._write(spark)
-            store.commit(manifest, self.head)
+            manifest = store.commit(manifest, self.head, orphan_age_ms=config.orphan_age_ms)
         except CommitOutcomeUnknownError:
             raise
         except Exception:

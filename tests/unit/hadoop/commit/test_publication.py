@@ -10,6 +10,7 @@ from pipeline.errors import StorageError
 from pipeline.hadoop.commit.checkpoints import read_chain, read_manifests
 from pipeline.hadoop.commit.layout import TopicLayout, topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, ManifestError
+from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import (
     CommitConflictError,
     CommitOutcomeUnknownError,
@@ -17,7 +18,6 @@ from pipeline.hadoop.commit.publication import (
     read_head,
 )
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, mark_run
-from pipeline.hadoop.commit.store import ManifestStore
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 from tests.support.faulty_filesystem import Died, FaultyFileSystem
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.hadoop.commit.layout import topic_layout
+from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitConflictError, commit, read_head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run, read_marks
-from pipeline.hadoop.commit.store import ManifestStore
 from pipeline.hadoop.files.filesystem import LocalFileSystem
 
 MINUTE_MS = 60_000

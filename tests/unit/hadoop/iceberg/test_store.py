@@ -78,7 +78,7 @@ def test_a_second_loader_is_fenced(store: IcebergStore) -> None:
     manifest = manifest_of(loser, head, file, "loser")
     commit_rows(winner, 3, run_id="winner")
     with pytest.raises(CommitConflictError, match="made by run winner"):
-        loser.commit(manifest, head)
+        loser.commit(manifest, head, orphan_age_ms=60_000)
     assert offsets(store) == list(range(13))
     commit_rows(loser, 7, run_id="again")
     assert offsets(store) == list(range(20))
@@ -99,7 +99,7 @@ def test_a_loader_that_lost_the_race_after_its_check_is_fenced(
 
     monkeypatch.setattr(loser.catalog, "commit_table", commit_late)
     with pytest.raises(CommitConflictError, match="made by run winner"):
-        loser.commit(manifest, head)
+        loser.commit(manifest, head, orphan_age_ms=60_000)
     assert offsets(store) == list(range(13))
 
 
@@ -110,7 +110,7 @@ def test_another_writer_of_the_table_fences_a_load(store: IcebergStore) -> None:
     manifest = manifest_of(store, head, write_file(store, head, 7), "late")
     table(store).delete("_offset < 4")
     with pytest.raises(CommitConflictError, match=OTHER_WRITER):
-        store.commit(manifest, head)
+        store.commit(manifest, head, orphan_age_ms=60_000)
     commit_rows(store, 2)
     assert offsets(store) == list(range(4, 12))
 
@@ -163,7 +163,7 @@ def test_offsets_follow_a_table_that_was_set_back(store: IcebergStore) -> None:
 
 def test_a_load_of_no_records_moves_the_offsets(store: IcebergStore) -> None:
     head = store.read_head()
-    store.commit(manifest_of(store, head, None, "empty", records=7), head)
+    store.commit(manifest_of(store, head, None, "empty", records=7), head, orphan_age_ms=60_000)
     assert store.read_head().offsets == {0: 7}
 
 

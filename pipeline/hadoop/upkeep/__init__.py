@@ -1,0 +1,1 @@
+"""Upkeep of loaded tables: compaction, retention, removal, verification, lag and replay."""

@@ -1,0 +1,211 @@
+"""Clean-up and retention of real tables: what goes, what stays, and crashes at any step."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigurationError
+from pipeline.hadoop.commit.checkpoints import read_chain, read_state
+from pipeline.hadoop.commit.manifest import ManifestError, Operation
+from pipeline.hadoop.commit.manifest_store import ManifestStore
+from pipeline.hadoop.commit.publication import CommitConflictError, commit
+from pipeline.hadoop.commit.rebase import commit_rebasing
+from pipeline.hadoop.commit.runs import RunEndedError, clean_up_dead_runs, follow_commit, read_marks
+from pipeline.hadoop.upkeep.cleaning import clean
+from pipeline.hadoop.upkeep.cleaning_plan import KEPT_COMMITS, Reason, choose_base
+from pipeline.hadoop.upkeep.compaction import compact
+from pipeline.hadoop.upkeep.config import UpkeepConfig
+from pipeline.hadoop.upkeep.retention import expire_hours
+from pipeline.records.tally import HOUR_MS
+from tests.support.faulty_filesystem import Died, FaultyFileSystem
+from tests.support.written_table import WrittenTable
+
+CONFIG = UpkeepConfig()
+LONG_AGO_MS = 30 * 24 * HOUR_MS
+
+
+def now() -> int:
+    return 1
+
+
+def old_table(directory: Path) -> WrittenTable:
+    """Three small files joined into one, and KEPT_COMMITS commits later; all manifests but the last are old."""
+    written = WrittenTable(str(directory), {"format": "avro"})
+    for _ in range(3):
+        written.load(10)
+    assert compact(written.open(), CONFIG, clock=now) is not None
+    for _ in range(KEPT_COMMITS):
+        written.load(10)
+    table = written.open()
+    for sequence in range(1, 4 + KEPT_COMMITS):
+        written.make_older(table.layout.manifest(sequence), LONG_AGO_MS)
+    return written
+
+
+def test_removed_files_and_manifests_go_when_no_commit_that_is_kept_lists_them(tmp_path: Path) -> None:
+    written = old_table(tmp_path)
+    rows, names = written.rows(), written.names()
+    table = written.open()
+
+    listed = clean(table, CONFIG, dry_run=True)
+    assert (written.names(), len(read_chain(table.files, table.layout))) == (names, 4 + KEPT_COMMITS)
+    done = clean(table, CONFIG, dry_run=False)
+
+    assert listed == done
+    assert done.base == 4
+    assert [item.reason for item in done.deletions] == [Reason.EXPIRED] * 4 + [Reason.REMOVED] * 3
+    assert written.rows() == rows
+    assert len(written.names()) == len(names) - 3
+    assert read_chain(table.files, table.layout)[0].sequence == 5
+    assert len(read_state(table.files, table.layout, up_to=4).files) == 1
+    with pytest.raises(ManifestError, match="expired"):
+        read_state(table.files, table.layout, up_to=3)
+    assert clean(table, CONFIG, dry_run=False).deletions == []
+    written.load(10)
+    assert len(written.rows()) == len(rows) + 10
+
+
+def test_one_damaged_checkpoint_loses_nothing(tmp_path: Path) -> None:
+    written = old_table(tmp_path)
+    rows = written.rows()
+    table = written.open()
+    clean(table, CONFIG, dry_run=False)
+    saved = [Path(info.path) for info in table.files.list_files(table.layout.checkpoints)]
+    assert len(saved) == 2
+    for path in saved:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        assert written.rows() == rows
+        path.write_bytes(whole)
+
+
+def test_dying_at_any_step_leaves_a_table_that_is_read_and_cleaned_again(tmp_path: Path) -> None:
+    step, died = 0, True
+    first = old_table(tmp_path / "first")
+    rows = first.rows()
+    while died:
+        step += 1
+        shutil.copytree(first.root, tmp_path / f"{step}")
+        written = replace(first, root=str(tmp_path / f"{step}"))
+        table = written.open()
+        faulty = FaultyFileSystem(table.files, fail_at=step, die=True)
+        try:
+            clean(replace(table, files=faulty), CONFIG, dry_run=False)
+        except Died:
+            pass
+        else:
+            died = False
+        assert written.rows() == rows
+        assert read_chain(table.files, table.layout)[-1].sequence == 4 + KEPT_COMMITS
+        clean(table, CONFIG, dry_run=False)
+        assert written.rows() == rows
+        assert len(written.names()) == 1 + KEPT_COMMITS
+    assert step > 40
+
+
+def test_running_loads_are_spared_and_a_dead_one_cannot_go_on(tmp_path: Path) -> None:
+    written = WrittenTable(str(tmp_path))
+    written.load(10)
+    slow, _ = written.write(10)
+    written.load(10)
+    table = written.open()
+    names = written.names()
+    assert clean(table, CONFIG, dry_run=False).deletions == []
+    assert written.names() == names
+
+    written.make_older(table.layout.run(slow.run_id), 2 * HOUR_MS)
+    listed = clean(table, CONFIG, dry_run=True)
+    assert [item.reason for item in listed.deletions] == [Reason.ORPHAN]
+    follow_commit(table.files, table.layout, slow.run_id, 1, head=2, orphan_age_ms=HOUR_MS)
+    assert clean(table, CONFIG, dry_run=False).deletions == [], "it goes on, so it lives"
+    written.make_older(table.layout.run(slow.run_id, 1), 2 * HOUR_MS)
+    written.load(10)
+    assert [item.reason for item in clean(table, CONFIG, dry_run=False).deletions] == [Reason.ORPHAN]
+    assert read_marks(table.files, table.layout) == []
+    assert len(written.rows()) == 30
+
+
+def test_a_load_that_slept_until_its_number_expired_commits_nothing(tmp_path: Path) -> None:
+    written = WrittenTable(str(tmp_path))
+    written.load(10)
+    sleeping, head = written.write(10)
+    for _ in range(KEPT_COMMITS + 2):
+        written.load(10)
+    table = written.open()
+    for sequence in range(1, 4):
+        written.make_older(table.layout.manifest(sequence), LONG_AGO_MS)
+    rows = written.rows()
+    assert clean(table, CONFIG, dry_run=False).base == 3
+    with pytest.raises(CommitConflictError):
+        commit(table.files, table.layout, sleeping, head)
+    assert written.rows() == rows
+    assert read_chain(table.files, table.layout)[0].sequence == 4
+
+    faulty = FaultyFileSystem(table.files, fail_at=5, after=True, die=True)
+    with pytest.raises(Died):
+        commit(faulty, table.layout, sleeping, head)
+    assert faulty.operations == ["create", "write", "close", "rename", "list"]
+    assert written.rows() == rows
+    assert read_chain(table.files, table.layout)[0].sequence == 4
+    written.load(10)
+    assert len(written.rows()) == len(rows) + 10
+
+
+def test_a_load_that_wakes_up_during_its_clean_up_commits_whole_or_not_at_all(tmp_path: Path) -> None:
+    outcomes = set()
+    first = WrittenTable(str(tmp_path / "first"), {"format": "avro"})
+    for _ in range(2):
+        first.load(10)
+    slow, head = first.write(10)
+    first.make_older(first.open().layout.run(slow.run_id), 2 * HOUR_MS)
+    assert compact(first.open(), CONFIG, clock=now) is not None
+    for step in range(1, 60):
+        shutil.copytree(first.root, tmp_path / f"{step}")
+        written = replace(first, root=str(tmp_path / f"{step}"))
+        table = written.open()
+        faulty = FaultyFileSystem(table.files, fail_at=step, die=True)
+        try:
+            clean_up_dead_runs(faulty, table.layout, "next", ManifestStore(faulty, table.layout))
+        except Died:
+            died = True
+        else:
+            died = False
+        try:
+            commit_rebasing(table.files, table.layout, slow, head, orphan_age_ms=HOUR_MS)
+        except RunEndedError:
+            outcomes.add("ended")
+            clean_up_dead_runs(table.files, table.layout, "last", ManifestStore(table.files, table.layout))
+            assert len(written.rows()) == 20
+        else:
+            outcomes.add("committed")
+            clean_up_dead_runs(table.files, table.layout, "last", ManifestStore(table.files, table.layout))
+            assert len(written.rows()) == 30
+        if not died:
+            break
+    assert outcomes == {"ended", "committed"}
+
+
+def test_old_hours_go_in_a_commit_of_their_own(tmp_path: Path) -> None:
+    written = WrittenTable(str(tmp_path))
+    for hour in (0, 1, 400_000):
+        written.load(10, hour=hour)
+    with pytest.raises(ConfigurationError, match=r"retention\.ms"):
+        expire_hours(written.open(), CONFIG, clock=now)
+    config = CONFIG.model_copy(update={"retention_ms": HOUR_MS})
+    manifest = expire_hours(written.open(), config, clock=now)
+    assert manifest is not None
+    assert (manifest.operation, len(manifest.removed)) == (Operation.EXPIRE, 2)
+    assert [int(row["value"]) for row in written.rows()] == list(range(20, 30)), "an hour of the future stays"
+    assert expire_hours(written.open(), config, clock=now) is None
+    assert written.load(10).offsets == {0: 40}
+
+
+def test_base() -> None:
+    times = {number: number * 100 for number in range(1, 31)}
+    assert choose_base(times, 0, 10_000, 20_000) == 0
+    assert choose_base(times, 0, 10_000, 9_000) == 9
+    assert choose_base(times, 0, 10_000, 100) == 30 - KEPT_COMMITS
+    assert choose_base(times, 12, 10_000, 9_000) == 12
+    assert choose_base({}, 0, 10_000, 100) == 0

@@ -24,6 +24,7 @@ from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
 from pipeline.broker.settings.topic import DefaultOf, TopicSettings
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
 from pipeline.hadoop.load.config import LoadConfig, LoadSelection
+from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
 from pipeline.model import MAX_INT64
 from pipeline.schema_registry.config import RegistryConfig
@@ -41,6 +42,7 @@ MODELS: Mapping[type[Any], str] = {
     ClusterConfig: "audit.md",
     LoadConfig: "load.md",
     LoadSelection: "load/jobs.md",
+    UpkeepConfig: "load/upkeep.md",
     RegistryConfig: "registry.md",
     ClientConfig: "client.md",
     ProducerConfig: "client.md",

@@ -2,28 +2,21 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import trio
 import typer
 
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Json
+from pipeline.cli.terminal.connect import Bootstrap, Json, addresses, wall_clock
 
 if TYPE_CHECKING:
-    from pipeline.hadoop.commit.manifest import DataFile, Manifest
+    from pipeline.hadoop.commit.manifest import DataFile
+    from pipeline.hadoop.commit.table_state import TableState
+    from pipeline.hadoop.upkeep.lag import TableLag
 
 Root = Annotated[
     str, typer.Option("--root", metavar="URL", help="Directory of the loaded data, e.g. hdfs://nn:8020/lake")
 ]
 Topic = Annotated[str, typer.Option("--topic", help="The topic's name.")]
-
-
-def read_commits(topic: str, root: str) -> "list[Manifest]":
-    """Return the commits of a topic that have not expired. Raises typer.Exit if there is none."""
-    from pipeline.hadoop.commit.checkpoints import read_manifests
-
-    manifests = read_manifests(root, topic)
-    if not manifests:
-        output.exit_with(f"{topic} has no commits below {root}")
-    return manifests
 
 
 def read_data_files(topic: str, root: str) -> "list[DataFile]":
@@ -36,26 +29,83 @@ def read_data_files(topic: str, root: str) -> "list[DataFile]":
     return state.data_files()
 
 
-def show_commits(topic: Topic, root: Root, json: Json = False) -> None:
-    """Show the commits of a topic."""
-    manifests = read_commits(topic, root)
-    rows: list[list[Any]] = [
-        [
-            m.sequence,
-            output.utc_time(m.created_ms),
-            m.records,
-            len(m.files),
-            {str(r.partition): [r.start, r.end] for r in m.ranges},
-        ]
-        for m in manifests
-    ]
+def show_status(
+    root: Root,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="The topic's name; may be repeated. Default: all.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    last: Annotated[int, typer.Option("--last", min=1, help="Number of last commits to show.")] = 20,
+    json: Json = False,
+) -> None:
+    """Show the last commits of topics, and with -b how far they are behind the end of the topics."""
+    from pipeline.hadoop.commit.checkpoints import table_of
+    from pipeline.hadoop.upkeep.lag import lag_of, loaded_topics, states_of_topics
+
+    names = topics or loaded_topics(root)
+    states = {name: table_of(root, name) for name in names}
+    if not topics and not states:
+        output.exit_with(f"there are no commits below {root}")
+    for name, state in states.items():
+        if state.last is None:
+            output.exit_with(f"{name} has no commits below {root}")
+    lags: dict[str, TableLag] = {}
+    if bootstrap is not None:
+        ends = trio.run(states_of_topics, addresses(bootstrap), names)
+        lags = {name: lag_of(states[name], ends[name], wall_clock()) for name in names}
+    documents = [_status(root, name, states[name], lags.get(name), last) for name in names]
     if json:
-        names = ("commit", "time", "records", "files", "offsets")
-        output.print_json({"topic": topic, "commits": [dict(zip(names, row, strict=True)) for row in rows]})
+        output.print_json(documents[0] if topics is not None and len(topics) == 1 else {"topics": documents})
         return
-    for row, manifest in zip(rows, manifests, strict=True):
-        row[-1] = " ".join(f"{r.partition}:{r.start}-{r.end}" for r in manifest.ranges)
-    output.say(output.table(["COMMIT", "TIME", "RECORDS", "FILES", "OFFSETS"], rows))
+    if len(names) > 1 or lags:
+        output.say(output.table(["TOPIC", "COMMIT", "FILES", "RECORDS", "LAG", "BYTES", "HOURS"], _lines(documents)))
+    if len(names) == 1:
+        rows = [
+            [c["commit"], c["time"], c["operation"], c["records"], c["files"], _ranges(c["offsets"])]
+            for c in documents[0]["commits"]
+        ]
+        output.say(output.table(["COMMIT", "TIME", "KIND", "RECORDS", "FILES", "OFFSETS"], rows))
+
+
+def _status(root: str, topic: str, state: "TableState", lag: "TableLag | None", last: int) -> dict[str, Any]:
+    from pipeline.hadoop.commit.checkpoints import read_last_manifests
+
+    commits = [
+        {
+            "commit": manifest.sequence,
+            "time": output.utc_time(manifest.created_ms),
+            "operation": manifest.operation.value,
+            "records": manifest.records,
+            "files": len(manifest.files),
+            "offsets": {str(r.partition): [r.start, r.end] for r in manifest.ranges},
+        }
+        for manifest in read_last_manifests(root, topic, state, last)
+    ]
+    files = state.data_files()
+    document: dict[str, Any] = {
+        "topic": topic,
+        "commit": state.sequence,
+        "files": len(files),
+        "records": sum(file.records for file in files),
+        "commits": commits,
+    }
+    if lag is not None:
+        hours = None if lag.behind_ms is None else round(lag.behind_ms / 3_600_000, 2)
+        document["lag"] = {"records": lag.records, "bytes": lag.bytes, "hours": hours, "lost": lag.lost}
+    return document
+
+
+def _lines(documents: list[dict[str, Any]]) -> list[list[Any]]:
+    lines = []
+    for each in documents:
+        lag = each.get("lag", {})
+        behind = [lag.get("records"), lag.get("bytes"), lag.get("hours")]
+        lines.append([each["topic"], each["commit"], each["files"], each["records"], *behind])
+    return lines
+
+
+def _ranges(offsets: dict[str, list[int]]) -> str:
+    return " ".join(f"{partition}:{start}-{end}" for partition, (start, end) in offsets.items())
 
 
 def print_files(topic: Topic, root: Root, json: Json = False) -> None:

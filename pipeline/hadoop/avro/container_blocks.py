@@ -1,8 +1,12 @@
-"""Splits an Avro object container file (Avro 1.12) into its blocks, without opening them. Pure."""
+"""Splits an Avro object container file (Avro 1.12) into its blocks, and opens one. Pure."""
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
+
+import cramjam
+import zstandard
 
 from pipeline.errors import PipelineError
 
@@ -71,6 +75,27 @@ def read_container(data: bytes, name: str) -> Container:
         sync=sync,
         start=at + _SYNC_SIZE,
     )
+
+
+def open_block(codec: str, payload: memoryview, name: str) -> bytes:
+    """Return the datums of a block. Raises ContainerDamagedError."""
+    try:
+        match codec:
+            case "null":
+                return bytes(payload)
+            case "deflate":
+                return zlib.decompress(payload, wbits=-15)
+            case "zstandard":
+                return zstandard.ZstdDecompressor().decompressobj().decompress(payload)
+            case "snappy":
+                opened = bytes(cramjam.snappy.decompress_raw(payload[:-4]))
+                if zlib.crc32(opened) == int.from_bytes(payload[-4:], "big"):
+                    return opened
+                raise ContainerDamagedError(name, "the checksum of a block is wrong")
+            case _:
+                raise ContainerDamagedError(name, f"has the codec {codec}")
+    except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError) as error:
+        raise ContainerDamagedError(name, f"a block cannot be opened: {error}") from error
 
 
 def _read_long(view: memoryview, at: int, name: str) -> tuple[int, int]:

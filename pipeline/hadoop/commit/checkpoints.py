@@ -49,6 +49,21 @@ def read_manifests(root: str, topic: str) -> list[Manifest]:
     return read_chain(files, topic_layout(path, topic))
 
 
+def read_last_manifests(root: str, topic: str, state: TableState, count: int) -> list[Manifest]:
+    """Return at most `count` manifests up to that of `state`, oldest first; fewer if earlier ones have expired."""
+    files, path = open_filesystem(root)
+    layout = topic_layout(path, topic)
+    manifests: list[Manifest] = []
+    for sequence in range(state.sequence, max(0, state.sequence - count), -1):
+        try:
+            manifests.append(read_manifest(files, layout, sequence)[0])
+        except ManifestError:
+            if not manifests:
+                raise
+            break
+    return manifests[::-1]
+
+
 def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
     """Return the manifests that have not expired, on an open file system. `read_state` is for all other questions.
 

@@ -139,6 +139,12 @@ def run_of(path: str) -> str | None:
     return match["run_id"] if match else None
 
 
+def place_of_rows(path: str) -> str:
+    """Return the part of a data file's name that does not depend on its run: folder, partition and first offset."""
+    folder, _, name = path.rpartition("/")
+    return "/".join((folder, "-".join(name.split("-", 2)[:2])))
+
+
 def temporary_run_of(path: str) -> str | None:
     """Return the run that wrote a manifest or checkpoint under its temporary name; None for another file."""
     match = _TEMPORARY.fullmatch(path.rsplit("/", 1)[-1])

@@ -8,7 +8,9 @@ from typing import Final
 import crc32c
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from pipeline.hadoop.avro.avro_columns import (
     PLAIN_SCHEMA,
@@ -20,11 +22,15 @@ from pipeline.hadoop.avro.avro_columns import (
 from pipeline.hadoop.avro.avro_container import ContainerWriter, encode_long
 from pipeline.hadoop.avro.avro_schema import BATCH_SCHEMA, envelope_schema
 from pipeline.hadoop.avro.datums import DatumSchema, encode_envelopes
+from pipeline.hadoop.commit.layout import place_of_rows
 from pipeline.hadoop.files.filesystem import FileSink
 from pipeline.hadoop.table.column_types import cast_batch, common_schema
 
 AVRO_BLOCK_BYTES: Final = 512 * 1024
 PARQUET_GROUP_BYTES: Final = 32 * 1024 * 1024
+MAX_GROUP_BYTES: Final = 4 * PARQUET_GROUP_BYTES
+_ROW_BYTES: Final = 32
+"""Bytes that a row takes beside key and value."""
 
 LEVEL_BYTES: Final = 4
 """Bytes that Parquet needs for an item of a list, beside its value."""
@@ -66,12 +72,13 @@ class AvroFile:
     """
 
     def __init__(
-        self, sink: SummingSink, schema: DatumSchema | None, codec: str, unique_name: str, *, with_reason: bool = False
+        self, sink: SummingSink, schema: DatumSchema | None, codec: str, path: str, *, with_reason: bool = False
     ) -> None:
+        """The bytes do not depend on the run in `path`, so that a replay writes the same ones."""
         self._is_datum = schema is not None
         self._with_reason = with_reason
         header = envelope_schema(None if schema is None else schema.text, with_reason=with_reason)
-        self._container = ContainerWriter(sink, header, codec, unique_name)
+        self._container = ContainerWriter(sink, header, codec, place_of_rows(path))
         self._pending: list[memoryview] = []
         self._pending_rows = 0
         self.pending_bytes = 0
@@ -130,26 +137,40 @@ class ParquetFile:
         compression = {"null": "none", "zstandard": "zstd", "deflate": "gzip"}.get(codec, codec)
         self._writer = pq.ParquetWriter(sink, self._schema, compression=compression)
         self._pending: list[pa.RecordBatch] = []
+        self._group_bytes = 0
         self.pending_bytes = 0
 
     def add(self, rows: pa.RecordBatch, values: pa.StructArray | None) -> None:
-        """Add rows; `values` are decoded if the file has columns for them."""
+        """Add rows; `values` are decoded if the file has columns for them.
+
+        A row group ends after the row whose key and value fill PARQUET_GROUP_BYTES, however the rows come here; or
+        earlier, if its columns fill MAX_GROUP_BYTES of memory.
+        """
         if self._columns is not None and values is not None:
             batch = self._columns.to_arrow(rows, values)
         else:
             batch = plain_columns(rows) if self._is_plain else tombstone_columns(rows)
         if self._has_table_types:
             batch = cast_batch(batch, self._schema)
-        self._pending.append(batch)
-        self.pending_bytes += batch.nbytes + sum(LEVEL_BYTES * _items(column) for column in batch.columns)
-        if self.pending_bytes >= PARQUET_GROUP_BYTES:
-            self.flush()
+        ends = np.cumsum(_row_bytes(rows))
+        first_row, start = 0, 0
+        while first_row < len(ends):
+            room = max(PARQUET_GROUP_BYTES - self._group_bytes, 1)
+            last_row = min(int(np.searchsorted(ends, start + room)) + 1, len(ends))
+            part = batch.slice(first_row, last_row - first_row)
+            self._pending.append(part)
+            self._group_bytes += int(ends[last_row - 1]) - start
+            self.pending_bytes += part.nbytes + sum(LEVEL_BYTES * _items(column) for column in part.columns)
+            first_row, start = last_row, int(ends[last_row - 1])
+            if self._group_bytes >= PARQUET_GROUP_BYTES or self.pending_bytes >= MAX_GROUP_BYTES:
+                self.flush()
 
     def flush(self) -> None:
         """Write the rows that wait in memory."""
         if self._pending:
-            self._writer.write_table(pa.Table.from_batches(self._pending, schema=self._schema))
-        self._pending, self.pending_bytes = [], 0
+            rows = pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self._pending, self._group_bytes, self.pending_bytes = [], 0, 0
 
     def finish(self) -> None:
         """Write the rows that wait, and the end of the file. The sink stays open."""
@@ -192,3 +213,10 @@ def _items(array: pa.Array) -> int:
     if pa.types.is_list(array.type):
         return len(array.values) + _items(array.values)
     return 0
+
+
+def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    sizes = np.full(rows.num_rows, _ROW_BYTES, dtype=np.int64)
+    for name in ("key", "value"):
+        sizes += pc.fill_null(pc.binary_length(rows.column(name)), 0).to_numpy(zero_copy_only=False)
+    return sizes

@@ -31,7 +31,7 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """What a clean-up deletes, in this order. `base` is the oldest commit that can be read afterwards."""
+    """List of what a clean-up deletes, in this order. `base` is the oldest commit that can be read afterwards."""
 
     base: int
     head: int
@@ -46,7 +46,7 @@ class Cleaning:
         return [*self.manifests, *self.checkpoints, *self.files]
 
 
-def clean(table: Table, config: UpkeepConfig, *, dry_run: bool) -> Cleaning:
+def clean_table(table: Table, config: UpkeepConfig, *, dry_run: bool) -> Cleaning:
     """Delete orphans of dead runs, files that no readable commit lists, and expired manifests. Return the list.
 
     dry_run: nothing is deleted, and no dead run is held back from going on.

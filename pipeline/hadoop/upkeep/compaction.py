@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.hadoop.avro.avro_container import CODECS, ContainerWriter
 from pipeline.hadoop.avro.container_blocks import read_container
-from pipeline.hadoop.commit.layout import TaskAttempt, data_file
+from pipeline.hadoop.commit.layout import TaskAttempt, data_file, place_of_rows
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, Operation
 from pipeline.hadoop.load.row_files import PARQUET_GROUP_BYTES, SummingSink
 from pipeline.hadoop.upkeep.compaction_plan import plan_compaction, small_files
@@ -42,7 +42,7 @@ class _JoinedAvro:
     def add(self, data: bytes, file: DataFile) -> int:
         source = read_container(data, file.path)
         if self.container is None:
-            self.container = ContainerWriter(self.sink, source.schema, source.codec, self.name)
+            self.container = ContainerWriter(self.sink, source.schema, source.codec, place_of_rows(self.name))
         records = 0
         for count, payload in source.blocks():
             self.container.copy_block(payload, count)
@@ -82,7 +82,7 @@ class _JoinedParquet:
         self.pending = []
 
 
-def compact(table: Table, config: UpkeepConfig, *, clock: Clock) -> Manifest | None:
+def compact_table(table: Table, config: UpkeepConfig, *, clock: Clock) -> Manifest | None:
     """Join small files and commit. Return None if there are none to join.
 
     Runs beside loads. Raises DamagedFileError, with nothing committed; CommitConflictError if another run removed some

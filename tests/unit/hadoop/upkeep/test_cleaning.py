@@ -13,9 +13,9 @@ from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitConflictError, commit
 from pipeline.hadoop.commit.rebase import commit_rebasing
 from pipeline.hadoop.commit.runs import RunEndedError, clean_up_dead_runs, follow_commit, read_marks
-from pipeline.hadoop.upkeep.cleaning import clean
+from pipeline.hadoop.upkeep.cleaning import clean_table
 from pipeline.hadoop.upkeep.cleaning_plan import KEPT_COMMITS, Reason, choose_base
-from pipeline.hadoop.upkeep.compaction import compact
+from pipeline.hadoop.upkeep.compaction import compact_table
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.hadoop.upkeep.retention import expire_hours
 from pipeline.records.tally import HOUR_MS
@@ -35,7 +35,7 @@ def old_table(directory: Path) -> WrittenTable:
     written = WrittenTable(str(directory), {"format": "avro"})
     for _ in range(3):
         written.load(10)
-    assert compact(written.open(), CONFIG, clock=now) is not None
+    assert compact_table(written.open(), CONFIG, clock=now) is not None
     for _ in range(KEPT_COMMITS):
         written.load(10)
     table = written.open()
@@ -49,9 +49,9 @@ def test_removed_files_and_manifests_go_when_no_commit_that_is_kept_lists_them(t
     rows, names = written.rows(), written.names()
     table = written.open()
 
-    listed = clean(table, CONFIG, dry_run=True)
+    listed = clean_table(table, CONFIG, dry_run=True)
     assert (written.names(), len(read_chain(table.files, table.layout))) == (names, 4 + KEPT_COMMITS)
-    done = clean(table, CONFIG, dry_run=False)
+    done = clean_table(table, CONFIG, dry_run=False)
 
     assert listed == done
     assert done.base == 4
@@ -62,7 +62,7 @@ def test_removed_files_and_manifests_go_when_no_commit_that_is_kept_lists_them(t
     assert len(read_state(table.files, table.layout, up_to=4).files) == 1
     with pytest.raises(ManifestError, match="expired"):
         read_state(table.files, table.layout, up_to=3)
-    assert clean(table, CONFIG, dry_run=False).deletions == []
+    assert clean_table(table, CONFIG, dry_run=False).deletions == []
     written.load(10)
     assert len(written.rows()) == len(rows) + 10
 
@@ -71,7 +71,7 @@ def test_one_damaged_checkpoint_loses_nothing(tmp_path: Path) -> None:
     written = old_table(tmp_path)
     rows = written.rows()
     table = written.open()
-    clean(table, CONFIG, dry_run=False)
+    clean_table(table, CONFIG, dry_run=False)
     saved = [Path(info.path) for info in table.files.list_files(table.layout.checkpoints)]
     assert len(saved) == 2
     for path in saved:
@@ -92,14 +92,14 @@ def test_dying_at_any_step_leaves_a_table_that_is_read_and_cleaned_again(tmp_pat
         table = written.open()
         faulty = FaultyFileSystem(table.files, fail_at=step, die=True)
         try:
-            clean(replace(table, files=faulty), CONFIG, dry_run=False)
+            clean_table(replace(table, files=faulty), CONFIG, dry_run=False)
         except Died:
             pass
         else:
             died = False
         assert written.rows() == rows
         assert read_chain(table.files, table.layout)[-1].sequence == 4 + KEPT_COMMITS
-        clean(table, CONFIG, dry_run=False)
+        clean_table(table, CONFIG, dry_run=False)
         assert written.rows() == rows
         assert len(written.names()) == 1 + KEPT_COMMITS
     assert step > 40
@@ -112,17 +112,17 @@ def test_running_loads_are_spared_and_a_dead_one_cannot_go_on(tmp_path: Path) ->
     written.load(10)
     table = written.open()
     names = written.names()
-    assert clean(table, CONFIG, dry_run=False).deletions == []
+    assert clean_table(table, CONFIG, dry_run=False).deletions == []
     assert written.names() == names
 
     written.make_older(table.layout.run(slow.run_id), 2 * HOUR_MS)
-    listed = clean(table, CONFIG, dry_run=True)
+    listed = clean_table(table, CONFIG, dry_run=True)
     assert [item.reason for item in listed.deletions] == [Reason.ORPHAN]
     follow_commit(table.files, table.layout, slow.run_id, 1, head=2, orphan_age_ms=HOUR_MS)
-    assert clean(table, CONFIG, dry_run=False).deletions == [], "it goes on, so it lives"
+    assert clean_table(table, CONFIG, dry_run=False).deletions == [], "it goes on, so it lives"
     written.make_older(table.layout.run(slow.run_id, 1), 2 * HOUR_MS)
     written.load(10)
-    assert [item.reason for item in clean(table, CONFIG, dry_run=False).deletions] == [Reason.ORPHAN]
+    assert [item.reason for item in clean_table(table, CONFIG, dry_run=False).deletions] == [Reason.ORPHAN]
     assert read_marks(table.files, table.layout) == []
     assert len(written.rows()) == 30
 
@@ -137,7 +137,7 @@ def test_a_load_that_slept_until_its_number_expired_commits_nothing(tmp_path: Pa
     for sequence in range(1, 4):
         written.make_older(table.layout.manifest(sequence), LONG_AGO_MS)
     rows = written.rows()
-    assert clean(table, CONFIG, dry_run=False).base == 3
+    assert clean_table(table, CONFIG, dry_run=False).base == 3
     with pytest.raises(CommitConflictError):
         commit(table.files, table.layout, sleeping, head)
     assert written.rows() == rows
@@ -160,7 +160,7 @@ def test_a_load_that_wakes_up_during_its_clean_up_commits_whole_or_not_at_all(tm
         first.load(10)
     slow, head = first.write(10)
     first.make_older(first.open().layout.run(slow.run_id), 2 * HOUR_MS)
-    assert compact(first.open(), CONFIG, clock=now) is not None
+    assert compact_table(first.open(), CONFIG, clock=now) is not None
     for step in range(1, 60):
         shutil.copytree(first.root, tmp_path / f"{step}")
         written = replace(first, root=str(tmp_path / f"{step}"))

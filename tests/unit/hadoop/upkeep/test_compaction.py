@@ -9,7 +9,7 @@ import pytest
 from pipeline.hadoop.commit.manifest import DataFile, Operation
 from pipeline.hadoop.commit.publication import CommitConflictError
 from pipeline.hadoop.commit.rebase import commit_rebasing
-from pipeline.hadoop.upkeep.compaction import compact
+from pipeline.hadoop.upkeep.compaction import compact_table
 from pipeline.hadoop.upkeep.compaction_plan import plan_compaction, small_files
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.hadoop.upkeep.table import DamagedFileError
@@ -34,7 +34,7 @@ def test_small_files_become_one_with_the_same_records(tmp_path: Path, file_forma
     table = written.open()
     counts = table.state().counts
 
-    manifest = compact(table, CONFIG, clock=now)
+    manifest = compact_table(table, CONFIG, clock=now)
 
     assert manifest is not None
     assert (manifest.operation, len(manifest.files), len(manifest.removed)) == (Operation.COMPACT, 2, 6)
@@ -42,7 +42,7 @@ def test_small_files_become_one_with_the_same_records(tmp_path: Path, file_forma
     assert len(table.state().data_files()) == 4
     assert table.state().counts == counts
     assert names < written.names(), "readers of earlier commits still find their files"
-    assert compact(table, CONFIG, clock=now) is None
+    assert compact_table(table, CONFIG, clock=now) is None
     written.load(5)
     assert len(written.rows()) == 405
 
@@ -56,13 +56,13 @@ def test_loads_and_compactions_give_way_to_one_another(tmp_path: Path) -> None:
         written.load(10)
         return 1
 
-    manifest = compact(written.open(), CONFIG, clock=load_meanwhile)
+    manifest = compact_table(written.open(), CONFIG, clock=load_meanwhile)
     assert manifest is not None
     assert manifest.sequence == 5
     assert len(written.rows()) == 40
 
     prepared, head = written.write(10)
-    assert compact(written.open(), CONFIG, clock=now) is not None
+    assert compact_table(written.open(), CONFIG, clock=now) is not None
     table = written.open()
     rebased = commit_rebasing(table.files, table.layout, prepared, head, orphan_age_ms=60_000)
     assert (rebased.sequence, rebased.ranges) == (7, prepared.ranges)
@@ -86,11 +86,11 @@ def test_of_two_compactions_of_the_same_files_one_commits_and_the_other_leaves_n
         written.load(10)
 
     def compact_meanwhile() -> int:
-        assert compact(written.open(), CONFIG, clock=now) is not None
+        assert compact_table(written.open(), CONFIG, clock=now) is not None
         return 1
 
     with pytest.raises(CommitConflictError):
-        compact(written.open(), CONFIG, clock=compact_meanwhile)
+        compact_table(written.open(), CONFIG, clock=compact_meanwhile)
     assert len(written.names()) == 4
     assert written.open().files.list_files(written.open().layout.runs) == []
     assert len(written.rows()) == 30
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_not_copied(tmp_path: Path, file_format: str) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedFileError, match="CRC-32C"):
-        compact(table, CONFIG, clock=now)
+        compact_table(table, CONFIG, clock=now)
     assert (table.state().sequence, written.names()) == (3, names)
 
 
@@ -123,7 +123,7 @@ def test_dying_at_any_step_changes_no_record(tmp_path: Path) -> None:
         rows = written.rows()
         faulty = FaultyFileSystem(written.open().files, fail_at=step, die=True)
         try:
-            compact(replace(written.open(), files=faulty), CONFIG, clock=now)
+            compact_table(replace(written.open(), files=faulty), CONFIG, clock=now)
         except Died:
             outcomes.add(written.open().state().sequence)
         else:

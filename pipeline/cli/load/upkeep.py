@@ -1,0 +1,215 @@
+"""`pipeline load compact`, `expire`, `clean`, `verify` and `replay`: upkeep of loaded tables."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import trio
+import typer
+
+from pipeline.cli.load.commits import Root, Topic
+from pipeline.cli.load.settings import loads_config
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Bootstrap, Json, wall_clock
+from pipeline.cli.terminal.settings import parse_assignments
+
+if TYPE_CHECKING:
+    from pipeline.hadoop.load.config import LoadConfig
+    from pipeline.hadoop.upkeep.config import UpkeepConfig
+    from pipeline.hadoop.upkeep.table import Table
+
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of docs/load/upkeep.md.")
+]
+LoadFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings of the load, see docs/load.md.")
+]
+LoadAssignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of the load, see docs/load.md.")
+]
+Registry = Annotated[str | None, typer.Option("--registry", metavar="URL", help="Schema registry of Avro values.")]
+SHOWN_DIFFERENCES = 1000
+
+
+def join_files(topic: Topic, root: Root, assignments: Assignments = None, json: Json = False) -> None:
+    """Join small files of each hour into larger ones, in one commit. Runs beside loads."""
+    from pipeline.hadoop.upkeep.compaction import compact_table
+
+    table, config = _open(topic, root, assignments)
+    with output.progress(f"Compacting {topic}", total=None), _conflicts():
+        manifest = compact_table(table, config, clock=wall_clock)
+    if json:
+        output.print_json(_summary(topic, manifest))
+    elif manifest is None:
+        output.say(f"{topic}: no small files to join.")
+    else:
+        added, removed = output.counted(len(manifest.files), "file"), output.counted(len(manifest.removed), "file")
+        output.say(f"{topic}: commit {manifest.sequence}: {added} in place of {removed}.")
+
+
+def remove_hours(topic: Topic, root: Root, assignments: Assignments = None, json: Json = False) -> None:
+    """Remove hours that are older than retention.ms, in one commit."""
+    from pipeline.hadoop.upkeep.retention import expire_hours
+
+    table, config = _open(topic, root, assignments)
+    with _conflicts():
+        manifest = expire_hours(table, config, clock=wall_clock)
+    if json:
+        output.print_json(_summary(topic, manifest))
+    elif manifest is None:
+        output.say(f"{topic}: no hour is old enough.")
+    else:
+        output.say(f"{topic}: commit {manifest.sequence}: {output.counted(len(manifest.removed), 'file')} removed.")
+
+
+def clean_up_table(
+    topic: Topic,
+    root: Root,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")] = False,
+    assignments: Assignments = None,
+    json: Json = False,
+) -> None:
+    """Delete files of dead runs, removed files that no kept commit lists, and expired manifests."""
+    from pipeline.hadoop.upkeep.cleaning import clean_table
+
+    table, config = _open(topic, root, assignments)
+    with output.progress(f"Cleaning up {topic}", total=None):
+        cleaning = clean_table(table, config, dry_run=dry_run)
+    deleted = cleaning.deletions
+    if json:
+        rows = [{"path": item.path, "reason": item.reason.value, "bytes": item.bytes} for item in deleted]
+        oldest = cleaning.base
+        output.print_json({"topic": topic, "dry_run": dry_run, "oldest_readable_commit": oldest, "deleted": rows})
+        return
+    if deleted:
+        rows_shown = [[item.reason.value, item.bytes, item.path] for item in deleted]
+        output.say(output.table(["REASON", "BYTES", "PATH"], rows_shown))
+    verb = "would be deleted" if dry_run else "deleted"
+    total = sum(item.bytes for item in deleted)
+    output.say(f"{topic}: {output.counted(len(deleted), 'file')} of {total} bytes {verb}.")
+
+
+def verify_table(
+    topic: Topic,
+    root: Root,
+    bootstrap: Bootstrap = None,
+    config: LoadFile = None,
+    registry: Registry = None,
+    assignments: LoadAssignments = None,
+    json: Json = False,
+) -> None:
+    """Compare the files of a table with its manifests, and with -b with the records of the topic.
+
+    Exits with 1 if anything differs.
+    """
+    from pipeline.hadoop.upkeep.verification import verify_files, verify_source
+
+    table = _table(topic, root)
+    state = table.state()
+    if state.last is None:
+        output.exit_with(f"{topic} has no commits below {root}")
+    with output.progress(f"Reading files of {topic}", sum(file.bytes for file in state.files.values())) as progress:
+        differences = verify_files(table, state, progress.advance)
+    records = sum(file.records for file in state.data_files())
+    compared = 0
+    if bootstrap is not None:
+        load = _load_config(config, topic, root, bootstrap, registry, assignments)
+        starts = trio.run(_log_start_offsets, load)
+        with output.progress(f"Reading {topic} again", records) as progress:
+            others, gone = verify_source(table, load, state, starts, progress.advance)
+        differences, compared = differences + others, records - gone
+    document: dict[str, Any] = {"topic": topic, "commit": state.sequence, "files": len(state.files), "records": records}
+    document["compared_with_topic"] = compared
+    document["differences"] = [{"path": item.path, "reason": item.reason} for item in differences[:SHOWN_DIFFERENCES]]
+    if json:
+        output.print_json(document | {"differing": len(differences)})
+    else:
+        for item in differences[:SHOWN_DIFFERENCES]:
+            output.say(f"{item.path}: {item.reason}")
+        files, held = output.counted(len(state.files), "file"), output.counted(records, "record")
+        source = "" if bootstrap is None else f", {compared} compared with the topic"
+        found = output.counted(len(differences), "difference")
+        output.say(f"{topic}: commit {state.sequence}: {files}, {held}{source}: {found}.")
+    if differences:
+        raise typer.Exit(output.EXIT_FAILED)
+
+
+def replay_table_hour(
+    topic: Topic,
+    root: Root,
+    bootstrap: Annotated[str, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Brokers.")],
+    hour: Annotated[str, typer.Option("--hour", metavar="2026-11-25T10", help="The hour, in UTC.")],
+    config: LoadFile = None,
+    registry: Registry = None,
+    assignments: LoadAssignments = None,
+    json: Json = False,
+) -> None:
+    """Read an hour from the topic again, and put its files in place of the hour's files, in one commit."""
+    from pipeline.hadoop.upkeep.replay import replay_hour
+
+    hour_ms = parse_hour_ms(hour)
+    load = _load_config(config, topic, root, bootstrap, registry, assignments)
+    with output.progress(f"Replaying {hour} of {topic}", total=None), _conflicts():
+        done = replay_hour(_table(topic, root), load, hour_ms, clock=wall_clock)
+    if json:
+        output.print_json(_summary(topic, done.manifest) | {"same_bytes": done.same_bytes})
+    else:
+        files = output.counted(len(done.manifest.files), "file")
+        same = f"{done.same_bytes} with the same bytes as before"
+        output.say(f"{topic}: commit {done.manifest.sequence}: {done.manifest.records} records in {files}, {same}.")
+
+
+def parse_hour_ms(text: str) -> int:
+    """Return the start of an hour `2026-11-25T10` in ms since 1970, UTC. Raises typer.BadParameter."""
+    try:
+        hour = datetime.strptime(text, "%Y-%m-%dT%H").replace(tzinfo=UTC)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not an hour such as 2026-11-25T10") from None
+    return int(hour.timestamp()) * 1000
+
+
+def _open(topic: str, root: str, assignments: list[str] | None) -> "tuple[Table, UpkeepConfig]":
+    from pipeline.hadoop.upkeep.config import UpkeepConfig
+
+    output.configure_logging("warning")
+    return _table(topic, root), UpkeepConfig.from_settings(parse_assignments(assignments or []))
+
+
+def _table(topic: str, root: str) -> "Table":
+    from pipeline.hadoop.upkeep.table import open_table
+
+    output.configure_logging("warning")
+    return open_table(root, topic)
+
+
+def _load_config(
+    path: Path | None, topic: str, root: str, bootstrap: str, registry: str | None, assignments: list[str] | None
+) -> "LoadConfig":
+    options = {"topic": topic, "root": root, "bootstrap.servers": bootstrap, "schema.registry.url": registry}
+    return loads_config(path, options, assignments or []).config_of(topic)
+
+
+async def _log_start_offsets(config: "LoadConfig") -> dict[int, int]:
+    from pipeline.hadoop.upkeep.lag import states_of_topics
+
+    states = await states_of_topics(config.bootstrap, [config.topic])
+    return {partition: bounds.log_start_offset for partition, bounds in states[config.topic].bounds.items()}
+
+
+def _summary(topic: str, manifest: Any) -> dict[str, Any]:
+    if manifest is None:
+        return {"topic": topic, "committed": False, "commit": None, "files": 0, "removed": 0}
+    files, removed = len(manifest.files), len(manifest.removed)
+    return {"topic": topic, "committed": True, "commit": manifest.sequence, "files": files, "removed": removed}
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    from pipeline.hadoop.commit.publication import CommitConflictError
+
+    try:
+        yield
+    except CommitConflictError as error:
+        output.exit_with(str(error), output.EXIT_CONFLICT)

@@ -1,0 +1,78 @@
+"""The distance of a table from the end of its topic, and the topics that a root holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig
+from pipeline.errors import PipelineError
+from pipeline.hadoop.commit.layout import topic_layout
+from pipeline.hadoop.commit.table_state import TableState
+from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.ranges.cluster_offsets import TopicState, topic_states
+from pipeline.model import HostPort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLag:
+    """Records between the last commit and the end of the topic.
+
+    bytes: an estimate, by the average size of the records that were loaded; None if none was.
+    behind_ms: from the end of the last loaded window, of the partition that is farthest behind, to now; 0 without lag.
+    lost: offsets that the topic deleted before they were loaded.
+    """
+
+    records: int
+    bytes: int | None
+    behind_ms: int | None
+    lost: int
+
+
+def lag_of(state: TableState, topic: TopicState, now_ms: int) -> TableLag:
+    """Return the lag of a table."""
+    counted = [count for count in state.counts.values() if count.records]
+    loaded = sum(count.records for count in counted)
+    record_bytes = sum(count.bytes for count in counted) / loaded if loaded else None
+    newest: dict[int, int] = {}
+    for partition, start_ms in state.counts:
+        newest[partition] = max(newest.get(partition, start_ms), start_ms)
+    records = lost = 0
+    last_windows: list[int | None] = []
+    for partition, bounds in topic.bounds.items():
+        position = state.offsets.get(partition, bounds.log_start_offset)
+        behind = bounds.high_watermark - max(position, bounds.log_start_offset)
+        lost += max(0, bounds.log_start_offset - position)
+        if behind > 0:
+            records += behind
+            last_windows.append(newest.get(partition))
+    behind_ms: int | None = 0
+    if last_windows:
+        window_ms = 0 if state.last is None else state.last.window_ms
+        known = [start_ms for start_ms in last_windows if start_ms is not None]
+        behind_ms = max(0, now_ms - min(known) - window_ms) if len(known) == len(last_windows) else None
+    return TableLag(
+        records=records,
+        bytes=None if record_bytes is None and records else round(records * (record_bytes or 0)),
+        behind_ms=behind_ms,
+        lost=lost,
+    )
+
+
+async def states_of_topics(bootstrap: tuple[HostPort, ...], topics: list[str]) -> Mapping[str, TopicState]:
+    """Return the bounds of topics. Raises KafkaError for an unknown topic, and the client's errors."""
+    async with open_cluster(ClientConfig(bootstrap=bootstrap, client_id="pipeline-load-status")) as cluster:
+        found = await topic_states(cluster, topics)
+    states = {}
+    for topic, state in found.items():
+        if isinstance(state, PipelineError):
+            raise state
+        states[topic] = state
+    return states
+
+
+def loaded_topics(root: str) -> list[str]:
+    """Return the topics that have manifests below the root URL of a load. Lists all files below it."""
+    files, path = open_filesystem(root)
+    prefix = f"{path.rstrip('/')}/"
+    names = {info.path.removeprefix(prefix).split("/", 1)[0] for info in files.list_files(path, recursive=True)}
+    return sorted(name for name in names if files.list_files(topic_layout(path, name).commits))

@@ -1,0 +1,68 @@
+"""Upkeep of tables that Spark loaded from real brokers: verification against the topic, and replays."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.load.job import run_load
+from pipeline.testing.local_cluster import LocalCluster
+from tests.support.load_topic import FIRST_MS, LoadedTopic
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with LocalCluster(tmp_path_factory.mktemp("local")) as running:
+        yield running
+
+
+def call(*arguments: str, exit_code: int = 0) -> Any:
+    """The JSON that a command prints, if any."""
+    command = [sys.executable, "-m", "pipeline", "load", *arguments, "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == exit_code, result.stderr
+    return json.loads(result.stdout) if result.stdout else None
+
+
+@pytest.mark.parametrize("file_format", ["avro", "parquet"])
+def test_damage_is_found_and_an_hour_replayed_with_the_same_bytes(
+    spark: Any, local: Any, tmp_path: Path, file_format: str
+) -> None:
+    topic = LoadedTopic(local.bootstrap, tmp_path.as_uri())
+    settings = topic.settings(format=file_format)
+    for _ in range(2):
+        topic.produce(6000)
+        run_load(spark, LoadConfig.from_settings(settings), clock=lambda: FIRST_MS)
+    place = ("--topic", topic.name, "--root", topic.root)
+    brokers = ("-b", local.bootstrap, "--set", "value.format=binary")
+    whole = call("verify", *place, *brokers)
+    assert (whole["records"], whole["compared_with_topic"], whole["differences"]) == (12_000, 12_000, [])
+
+    file = topic.table().data_files()[0]
+    path = Path(tmp_path, topic.name, file.path)
+    before = path.read_bytes()
+    path.write_bytes(before[:-1] + b"!")
+    assert [item["path"] for item in call("verify", *place, exit_code=1)["differences"]] == [file.path]
+    assert file.hour_ms is not None
+    hour = datetime.fromtimestamp(file.hour_ms / 1000, UTC).strftime("%Y-%m-%dT%H")
+    replayed = call("replay", *place, *brokers, "--hour", hour)
+    assert replayed["same_bytes"] == replayed["files"] == replayed["removed"]
+    again = next(each for each in topic.table().data_files() if each.crc32c == file.crc32c)
+    assert Path(tmp_path, topic.name, again.path).read_bytes() == before
+    assert topic.check_exact() == 12_000
+
+    compacted = call("compact", *place)
+    assert compacted["removed"] > compacted["files"]
+    assert call("verify", *place, *brokers)["compared_with_topic"] == 12_000
+    topic.produce(50)
+    status = call("status", *place, "-b", local.bootstrap)
+    assert [commit["operation"] for commit in status["commits"]] == ["load", "load", "replay", "compact"]
+    assert status["lag"]["records"] == 50
+    assert call("clean", *place, "--dry-run")["deleted"] == []
+    assert call("replay", *place, *brokers, "--hour", "1999-01-01T00", exit_code=1) is None

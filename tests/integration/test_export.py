@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.hadoop.commit.manifest import Operation
-from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.table.export import export_files, export_table
 from pipeline.hadoop.table.snapshot import TableError
 from tests.support.faulty_filesystem import Died, FaultyFileSystem

@@ -13,7 +13,9 @@ import pytest
 
 from pipeline.errors import StorageError
 from pipeline.hadoop.commit.publication import CommitConflictError, committed_urls
-from pipeline.hadoop.files.filesystem import HdfsFileSystem, PathExistsError, PathNotFoundError, open_filesystem
+from pipeline.hadoop.files.doors import PathExistsError, PathNotFoundError
+from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.files.hdfs import HdfsFileSystem
 from pipeline.hadoop.load import job as load_module
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.job import run_load
@@ -51,7 +53,7 @@ def drive(topic: Any, kill: Any) -> Any:
 
 
 def test_hdfs_keeps_what_the_commit_stands_on(hdfs: Any) -> None:
-    files, path = open_filesystem(f"{hdfs.url}/door")
+    files, path = HdfsFileSystem(hdfs.url), "/door"
     a, b = f"{path}/d/a", f"{path}/d/b"
     for name, content in ((a, b"1"), (b, b"2" * 100_000)):
         with files.create(name) as sink:
@@ -162,10 +164,10 @@ class PausedFileSystem:
     def __getattr__(self, name: Any) -> Any:
         return getattr(self._inner, name)
 
-    def rename_exclusive(self, source: Any, target: Any) -> None:
+    def publish_exclusive(self, path: Any, content: Any, *, temporary: Any) -> None:
         self.ready.set()
         assert self.go_on.wait(DEADLINE_S)
-        self._inner.rename_exclusive(source, target)
+        self._inner.publish_exclusive(path, content, temporary=temporary)
 
 
 def test_one_of_two_loaders_commits_and_the_other_reports_it(
@@ -183,7 +185,7 @@ def test_one_of_two_loaders_commits_and_the_other_reports_it(
             outcome.append(error)
 
     real = load_module.open_filesystem  # type: ignore[attr-defined]
-    monkeypatch.setattr(load_module, "open_filesystem", lambda url: (paused, path))
+    monkeypatch.setattr(load_module, "open_filesystem", lambda url, **_: (paused, path))
     loser = threading.Thread(target=lose)
     loser.start()
     assert paused.ready.wait(DEADLINE_S)

@@ -16,7 +16,7 @@ import typer
 from pipeline.cli.load.query import answer
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.publication import CommitConflictError
-from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load import job as load_module
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.job import BadRecordError, LoadError, prepare_load, run_load
@@ -105,12 +105,13 @@ class PausedFileSystem(LocalFileSystem):
     """Waits before it commits."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ready, self.go_on = threading.Event(), threading.Event()
 
-    def rename_exclusive(self, source: Any, target: Any) -> None:
+    def publish_exclusive(self, path: Any, content: Any, *, temporary: Any) -> None:
         self.ready.set()
         assert self.go_on.wait(DEADLINE_S)
-        super().rename_exclusive(source, target)
+        super().publish_exclusive(path, content, temporary=temporary)
 
 
 def test_one_of_two_loaders_commits_and_the_other_reports_it(
@@ -127,7 +128,7 @@ def test_one_of_two_loaders_commits_and_the_other_reports_it(
         except CommitConflictError as error:
             outcome.append(error)
 
-    monkeypatch.setattr(load_module, "open_filesystem", lambda url: (paused, real(url)[1]))
+    monkeypatch.setattr(load_module, "open_filesystem", lambda url, **_: (paused, real(url)[1]))
     loser = threading.Thread(target=lose)
     loser.start()
     assert paused.ready.wait(DEADLINE_S)

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from pipeline.errors import StorageError
-from pipeline.hadoop.files.filesystem import FileInfo, FileSink, FileSystem
+from pipeline.hadoop.files.doors import FileInfo, FileSink, publish_by_rename
+from pipeline.hadoop.files.local import LocalFileSystem
 
 
 class InjectedError(StorageError):
@@ -26,7 +27,7 @@ class FaultyFileSystem:
     every later operation does so too. `outage` fails all later operations as well.
     """
 
-    inner: FileSystem
+    inner: LocalFileSystem
     fail_at: int = 0
     after: bool = False
     die: bool = False
@@ -56,9 +57,9 @@ class FaultyFileSystem:
             self._leave(path)
         return _FaultySink(self, path, inner)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         self._enter("read", path)
-        data = self.inner.read(path)
+        data = self.inner.read(path, start, length)
         self._leave(path)
         return data
 
@@ -67,6 +68,12 @@ class FaultyFileSystem:
         file = self.inner.open(path)
         self._leave(path)
         return file
+
+    def size(self, path: str) -> int:
+        return self.inner.size(path)
+
+    def publish_exclusive(self, path: str, content: bytes, *, temporary: str) -> None:
+        publish_by_rename(self, path, content, temporary)
 
     def rename_exclusive(self, source: str, target: str) -> None:
         self._enter("rename", target)
@@ -78,6 +85,15 @@ class FaultyFileSystem:
         found = self.inner.list_files(directory, recursive=recursive)
         self._leave(directory)
         return found
+
+    def list_directories(self, directory: str) -> list[str]:
+        return self.inner.list_directories(directory)
+
+    def list_unfinished(self, directory: str) -> list[FileInfo]:
+        return self.inner.list_unfinished(directory)
+
+    def delete_empty_directory(self, directory: str) -> bool:
+        return self.inner.delete_empty_directory(directory)
 
     def delete(self, path: str) -> bool:
         self._enter("delete", path)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hdfs_native import Client, WriteOptions
 
-from pipeline.hadoop.files.filesystem import HDFS_RETRIES
+from pipeline.hadoop.files.hdfs import HDFS_RETRIES
 from pipeline.processes import free_port
 from tests.support.jars import Artifact, fetch_jars, java
 

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from pipeline.errors import PipelineError
+from pipeline.hadoop.files.doors import publish_by_rename
 from pipeline.hadoop.load import job as load_module
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.job import run_load
@@ -35,10 +36,19 @@ class KillingFileSystem:
             print("planned", flush=True)
         return self._inner.create(path)
 
+    def publish_exclusive(self, path: Any, content: Any, *, temporary: Any) -> None:
+        if not hasattr(self._inner, "rename_exclusive"):
+            self._kill_around(lambda: self._inner.publish_exclusive(path, content, temporary=temporary))
+            return
+        publish_by_rename(self, path, content, temporary)
+
     def rename_exclusive(self, source: Any, target: Any) -> None:
+        self._kill_around(lambda: self._inner.rename_exclusive(source, target))
+
+    def _kill_around(self, publish: Any) -> None:
         if self._kill == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        self._inner.rename_exclusive(source, target)
+        publish()
         if self._kill == "after":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -47,8 +57,8 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     real = load_module.open_filesystem  # type: ignore[attr-defined]
 
-    def open_filesystem(url: Any) -> Any:
-        files, path = real(url)
+    def open_filesystem(url: Any, **options: Any) -> Any:
+        files, path = real(url, **options)
         return KillingFileSystem(files, order["kill"]), path
 
     load_module.open_filesystem = open_filesystem  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ noticed; an older one, or all manifests, take its place.
 
 import io
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -16,7 +17,8 @@ from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import TopicLayout, checkpoint_sequences, manifest_sequences, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, ManifestError, sha256_of
 from pipeline.hadoop.commit.table_state import TableState, recent_counts, with_commits
-from pipeline.hadoop.files.filesystem import FileSystem, PathExistsError, PathNotFoundError, open_filesystem
+from pipeline.hadoop.files.doors import FileSystem, PathExistsError, PathNotFoundError
+from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.records.tally import Counts
 
 logger = structlog.get_logger()
@@ -130,12 +132,8 @@ def write_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int, run_
     """
     encoded = encode_checkpoint(read_state(files, layout, up_to=sequence))
     temporary = layout.temporary_checkpoint(sequence, run_id)
-    with files.create(temporary) as sink:
-        sink.write(encoded)
-    try:
-        files.rename_exclusive(temporary, layout.checkpoint(sequence))
-    except PathExistsError:
-        files.delete(temporary)
+    with suppress(PathExistsError):
+        files.publish_exclusive(layout.checkpoint(sequence), encoded, temporary=temporary)
 
 
 def read_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int) -> TableState:

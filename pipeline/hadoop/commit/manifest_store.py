@@ -7,7 +7,7 @@ from pipeline.hadoop.commit.layout import TopicLayout
 from pipeline.hadoop.commit.manifest import Manifest
 from pipeline.hadoop.commit.publication import Head, read_head
 from pipeline.hadoop.commit.rebase import commit_rebasing
-from pipeline.hadoop.files.filesystem import FileSystem
+from pipeline.hadoop.files.doors import FileSystem
 
 
 @dataclass(frozen=True, slots=True)

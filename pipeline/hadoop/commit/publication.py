@@ -1,17 +1,18 @@
-"""Commits a load atomically on a Hadoop file system, and reads commits.
+"""Commits a load atomically on a store (`hadoop/files`), and reads commits.
 
-The 2011 paper asks for data and offsets together or not at all; a rename gives that, in these steps:
+The 2011 paper asks for data and offsets together or not at all. A store that lets a whole file appear at an unused
+name in one step (`publish_exclusive`: a hard link, a rename in HDFS, a conditional PUT) gives that, in these steps:
 
 1. the run leaves a mark, reads the last manifest and fixes its plan;
 2. tasks write files under names of their own, which no reader looks at;
-3. the manifest (ranges, files, counts, run id) is written under a temporary name and closed;
-4. it is renamed to the next number, which fails if that exists: the only point of decision. Of several runs that
-   started from one manifest exactly one finds the number free, and the others are fenced off;
-5. after any error of the rename the temporary name is deleted first, so that a late rename cannot happen any more, and
-   then the number is read back: the manifest there, and its run id, are the outcome;
-6. a run that slept until manifests expired may find a number free that was taken. It looks for later manifests after
-   the rename, and takes its own back, which no reader has followed: readers begin at the newest checkpoint;
-7. readers follow manifests only; clean-up (`runs.py`) deletes only files that no manifest lists.
+3. the manifest (ranges, files, counts, run id) is published as the next number, which fails if that exists: the only
+   point of decision. Of several runs that started from one manifest exactly one finds the number free, and the others
+   are fenced off;
+4. after any error the number is read back: the manifest there, and its run id, are the outcome. Where the store cannot
+   exclude that a lost request is carried out later (PublicationOpenError), a free number leaves the outcome unknown;
+5. a run that slept until manifests expired may find a number free that was taken. It looks for later manifests after
+   the publication, and takes its own back, which no reader has followed: readers begin at the newest checkpoint;
+6. readers follow manifests only; clean-up (`runs.py`) deletes only files that no manifest lists.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from pipeline.errors import PipelineError, StorageError
 from pipeline.hadoop.commit.checkpoints import manifests_of, read_manifest, table_of
 from pipeline.hadoop.commit.layout import TopicLayout
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, check_follows, sha256_of
-from pipeline.hadoop.files.filesystem import FileSystem, PathNotFoundError
+from pipeline.hadoop.files.doors import FileSystem, PathNotFoundError, PublicationOpenError
 
 logger = structlog.get_logger()
 
@@ -98,17 +99,15 @@ def commit(files: FileSystem, layout: TopicLayout, manifest: Manifest, head: Hea
     """
     check_follows(manifest, head.manifest, head.sha256)
     temporary = layout.temporary_manifest(manifest.sequence, manifest.run_id)
-    with files.create(temporary) as file:
-        file.write(manifest.encode())
     try:
-        files.rename_exclusive(temporary, layout.manifest(manifest.sequence))
+        files.publish_exclusive(layout.manifest(manifest.sequence), manifest.encode(), temporary=temporary)
     except StorageError as error:
         _settle(files, layout, manifest, error)
     _check_is_last(files, layout, manifest)
 
 
 def _check_is_last(files: FileSystem, layout: TopicLayout, manifest: Manifest) -> None:
-    """Take the manifest back if its number was free only because the one that had it has expired (step 6).
+    """Take the manifest back if its number was free only because the one that had it has expired (step 5).
 
     Manifests expire in ascending order, so a lawful one that is still there has its successor beside it, if any.
     """
@@ -127,12 +126,13 @@ def _check_is_last(files: FileSystem, layout: TopicLayout, manifest: Manifest) -
 
 
 def _settle(files: FileSystem, layout: TopicLayout, manifest: Manifest, cause: StorageError) -> None:
-    """Find out whether a rename that raised was carried out (step 5)."""
+    """Find out whether a publication that raised was carried out (step 4)."""
     path = layout.manifest(manifest.sequence)
     try:
-        files.delete(layout.temporary_manifest(manifest.sequence, manifest.run_id))
         winner = Manifest.decode(files.read(path), path).run_id
-    except PathNotFoundError:
+    except PathNotFoundError as error:
+        if isinstance(cause, PublicationOpenError):
+            raise CommitOutcomeUnknownError(manifest.topic, manifest.sequence, cause.reason) from error
         raise cause from None
     except StorageError as error:
         raise CommitOutcomeUnknownError(manifest.topic, manifest.sequence, str(error)) from error

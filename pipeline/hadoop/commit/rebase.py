@@ -15,7 +15,7 @@ from pipeline.hadoop.commit.manifest import Manifest, Operation
 from pipeline.hadoop.commit.publication import CommitConflictError, Head, commit
 from pipeline.hadoop.commit.runs import check_files, follow_commit
 from pipeline.hadoop.commit.table_state import TableState
-from pipeline.hadoop.files.filesystem import FileSystem
+from pipeline.hadoop.files.doors import FileSystem
 
 logger = structlog.get_logger()
 

@@ -25,7 +25,7 @@ from pipeline.errors import PipelineError, StorageError
 from pipeline.hadoop.commit.layout import TopicLayout, parse_mark, run_of
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.commit.store import CommitStore
-from pipeline.hadoop.files.filesystem import FileInfo, FileSystem, PathExistsError, PathNotFoundError
+from pipeline.hadoop.files.doors import FileInfo, FileSystem, PathExistsError, PathNotFoundError
 
 logger = structlog.get_logger()
 
@@ -185,6 +185,7 @@ def _delete_orphans(files: FileSystem, layout: TopicLayout, run_ids: Iterable[st
     ended = set(run_ids)
     written = [info.path for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True)]
     written += [info.path for info in files.list_files(f"{layout.topic_root}/quarantine")]
+    written += [info.path for info in files.list_unfinished(layout.topic_root)]
     listed = store.listed_files()
     orphans = [path for path in written if layout.relative(path) not in listed and run_of(path) in ended]
     for directory in (layout.commits, layout.checkpoints):

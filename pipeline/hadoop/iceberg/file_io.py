@@ -8,7 +8,8 @@ from typing import BinaryIO, Self
 
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 
-from pipeline.hadoop.files.filesystem import FileSink, PathExistsError, PathNotFoundError, open_filesystem
+from pipeline.hadoop.files.doors import FileSink, PathExistsError, PathNotFoundError
+from pipeline.hadoop.files.filesystem import open_filesystem
 
 
 class LoadFileIO(FileIO):

@@ -28,8 +28,8 @@ class LoadConfig(SettingsModel):
     topic: Annotated[str, Field(alias="topic")]
     """Topic to load; option `--topic`."""
     root: Annotated[str, Field(alias="root", min_length=1)]
-    """Directory that holds the topics: `file:///path`, `hdfs://host:port/path`, or an absolute path; option `--root`.
-    A logical name in `hdfs://` is resolved by `HADOOP_CONF_DIR`."""
+    """Directory that holds the topics: `file:///path`, `hdfs://host:port/path`, `s3://bucket/prefix`, or an absolute
+    path; option `--root`. See docs/load/stores.md."""
     format: Annotated[Literal["avro", "parquet"], Field(alias="format")] = "parquet"
     """Format of the files; option `--format`."""
     table: Annotated[Literal["manifest", "iceberg"], Field(alias="table")] = "manifest"
@@ -69,6 +69,8 @@ class LoadConfig(SettingsModel):
     max_opened_bytes: Annotated[int, Field(alias="max.opened.bytes", ge=1, le=MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
     """Maximum size in bytes of one decompressed batch. A larger batch cannot be opened: see
     `on.bad.record`."""
+    store_timeout_ms: Annotated[int, Field(alias="store.timeout.ms", ge=1000, le=HOUR_MS)] = 120_000
+    """Time in ms after which an operation of a silent NameNode or S3 endpoint fails."""
     orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
     """Age in ms at which the files of a dead run are deleted. A run is dead once another one has committed instead."""
 

@@ -25,7 +25,8 @@ from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
 from pipeline.hadoop.commit.store import CommitStore
-from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
+from pipeline.hadoop.files.doors import FileSystem
+from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.load_tasks import LoadJob, Spark, run_tasks
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
@@ -96,7 +97,9 @@ def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None)
     Raises ConfigurationError, DataLossError, LoadError, StorageError, SchemaError for a topic whose latest schema has
     no columns, and the clients' errors.
     """
-    opened = open_load(config, *open_filesystem(config.root), clock=clock, run_id=run_id)
+    opened = open_load(
+        config, *open_filesystem(config.root, timeout_s=config.store_timeout_ms / 1000), clock=clock, run_id=run_id
+    )
     return trio.run(_ask_and_prepare, opened)
 
 
@@ -284,6 +287,7 @@ class PreparedLoad:
             codec=config.codec,
             window_ms=self.window_ms,
             quarantine=config.on_bad_record == "quarantine",
+            store_timeout_s=config.store_timeout_ms / 1000,
             schemas=registry,
             table_schemas=self.schemas,
             versions=None if registry is None else registry.versions,

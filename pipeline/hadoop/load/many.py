@@ -21,7 +21,8 @@ from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.publication import CommitConflictError
-from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
+from pipeline.hadoop.files.doors import FileSystem
+from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.load.config import LoadsConfig
 from pipeline.hadoop.load.job import NOTHING_NEW, LoadError, LoadResult, OpenedLoad, PreparedLoad, open_load
 from pipeline.hadoop.load.load_tasks import Spark
@@ -132,7 +133,7 @@ async def _open_all(
         try:
             settings = config.config_of(topic)
             if settings.root not in roots:
-                roots[settings.root] = open_filesystem(settings.root)
+                roots[settings.root] = open_filesystem(settings.root, timeout_s=settings.store_timeout_ms / 1000)
             return open_load(settings, *roots[settings.root], clock=clock)
         except PipelineError as error:
             return error

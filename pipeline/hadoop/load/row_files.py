@@ -23,7 +23,7 @@ from pipeline.hadoop.avro.avro_container import ContainerWriter, encode_long
 from pipeline.hadoop.avro.avro_schema import BATCH_SCHEMA, envelope_schema
 from pipeline.hadoop.avro.datums import DatumSchema, encode_envelopes
 from pipeline.hadoop.commit.layout import place_of_rows
-from pipeline.hadoop.files.filesystem import FileSink
+from pipeline.hadoop.files.doors import FileSink
 from pipeline.hadoop.table.column_types import cast_batch, common_schema
 
 AVRO_BLOCK_BYTES: Final = 512 * 1024

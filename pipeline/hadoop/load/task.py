@@ -31,7 +31,8 @@ from pipeline.hadoop.commit.layout import (
     topic_layout,
 )
 from pipeline.hadoop.commit.manifest import DataFile, TableSchema
-from pipeline.hadoop.files.filesystem import FileSink, FileSystem, open_filesystem
+from pipeline.hadoop.files.doors import DEFAULT_TIMEOUT_S, FileSink, FileSystem
+from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.load.column_sets import ColumnSets, SubjectVersions
 from pipeline.hadoop.load.row_files import AvroFile, BatchFile, ParquetFile, RowFile, SummingSink
 from pipeline.hadoop.ranges.batch_counts import BatchTally, TaskResult
@@ -66,6 +67,7 @@ class TaskSpec:
     has_table_types: bool = False
     table_schemas: tuple[TableSchema, ...] = ()
     versions: SubjectVersions | None = None
+    store_timeout_s: float = DEFAULT_TIMEOUT_S
 
 
 @dataclass(slots=True)
@@ -150,6 +152,11 @@ class TaskWriter:
             attempt_number=attempt_number,
             bad_record=self._bad_record,
         )
+
+    def abandon(self, error: BaseException) -> None:
+        """Give up the files that are open, so that no store keeps parts of them."""
+        for file in self._open.values():
+            file.sink.__exit__(type(error), error, error.__traceback__)
 
     def _check(self, rows: pa.RecordBatch) -> tuple[NDArray[np.int64], Decoded, Faults]:
         """Return by row what its file's values are (see FileKey), the decoded values, and the faults of bad rows."""
@@ -333,9 +340,10 @@ class TaskWriter:
         return _OpenFile(rows, sink, summing, listed)
 
     def _close(self, key: FileKey) -> None:
-        file = self._open.pop(key)
+        file = self._open[key]
         file.rows.finish()
         file.sink.close()
+        del self._open[key]
         self._finished.append(replace(file.listed, bytes=file.sum.bytes, crc32c=file.sum.crc32c))
 
 
@@ -363,10 +371,14 @@ def write_task(
     spec: TaskSpec, attempt: TaskAttempt, attempt_number: int, batches: Iterable[pa.RecordBatch]
 ) -> TaskResult:
     """Write all rows of one attempt."""
-    files, path = open_filesystem(spec.root)
+    files, path = open_filesystem(spec.root, timeout_s=spec.store_timeout_s)
     writer = TaskWriter(spec, files, topic_layout(path, spec.topic), attempt)
-    for batch in batches:
-        writer.add(batch)
-        if writer.has_failed:
-            break
-    return writer.finish(attempt_number)
+    try:
+        for batch in batches:
+            writer.add(batch)
+            if writer.has_failed:
+                break
+        return writer.finish(attempt_number)
+    except BaseException as error:
+        writer.abandon(error)
+        raise

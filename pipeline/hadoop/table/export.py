@@ -22,7 +22,8 @@ from typing import Final
 from pipeline.hadoop.commit.checkpoints import read_state
 from pipeline.hadoop.commit.layout import run_of, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile
-from pipeline.hadoop.files.filesystem import FileSystem, PathExistsError, PathNotFoundError, open_filesystem
+from pipeline.hadoop.files.doors import FileSystem, PathExistsError, PathNotFoundError, RenamingStore
+from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.table.snapshot import TableError
 
 STATE_FILE: Final = "_EXPORT"
@@ -79,13 +80,15 @@ def exported_name(file: DataFile, style: str) -> str:
 
 
 def _copy(files: FileSystem, source: str, target: FileSystem, name: str) -> None:
-    """Copy a file under a hidden name and rename it (invariant A)."""
+    """Copy a file under a hidden name and rename it, unless the store shows only whole files anyway (invariant A)."""
     directory, _, base = name.rpartition("/")
-    hidden = f"{directory}/.{base}.part"
+    hidden = f"{directory}/.{base}.part" if isinstance(target, RenamingStore) else name
     target.delete(hidden)
     with files.open(source) as data, target.create(hidden) as sink:
         while block := data.read(_COPIED_BYTES):
             sink.write(block)
+    if not isinstance(target, RenamingStore):
+        return
     try:
         target.rename_exclusive(hidden, name)
     except PathExistsError:  # another export was quicker

@@ -12,7 +12,7 @@ from pipeline.hadoop.avro.avro_columns import DatumColumns, plain_columns
 from pipeline.hadoop.avro.avro_schema import TIMESTAMP, VALUE, SchemaError
 from pipeline.hadoop.avro.container_reader import ContainerReader
 from pipeline.hadoop.avro.datums import ByteColumn
-from pipeline.hadoop.files.filesystem import FileSystem
+from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.table.column_types import cast_batch
 
 BATCH_ROWS: Final = 65_536

@@ -8,7 +8,8 @@ from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.commit.checkpoints import manifests_of, read_manifest, read_state
 from pipeline.hadoop.commit.layout import TopicLayout, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile
-from pipeline.hadoop.files.filesystem import FileSystem, open_filesystem
+from pipeline.hadoop.files.doors import FileSystem
+from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.records.tally import HOUR_MS
 
 

@@ -21,7 +21,7 @@ from pipeline.hadoop.commit.checkpoints import (
 from pipeline.hadoop.commit.layout import checkpoint_sequences, manifest_sequences
 from pipeline.hadoop.commit.manifest import ManifestError
 from pipeline.hadoop.commit.runs import RunMark, claim_dead_runs, delete_marks, filesystem_now_ms, read_marks
-from pipeline.hadoop.files.filesystem import FileInfo
+from pipeline.hadoop.files.doors import FileInfo
 from pipeline.hadoop.upkeep.cleaning_plan import Deletion, choose_base, expired, unlisted_files
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.hadoop.upkeep.table import Table

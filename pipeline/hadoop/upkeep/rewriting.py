@@ -17,7 +17,7 @@ from pipeline.errors import PipelineError
 from pipeline.hadoop.avro.registry_lookup import RegistryLookup
 from pipeline.hadoop.commit.layout import TaskAttempt, TopicLayout
 from pipeline.hadoop.commit.manifest import DataFile, OffsetRange, TableSchema
-from pipeline.hadoop.files.filesystem import FileSystem
+from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.task import TaskSpec, TaskWriter
 from pipeline.hadoop.ranges.plan import BadBatch

@@ -17,7 +17,8 @@ from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head
 from pipeline.hadoop.commit.rebase import commit_rebasing
 from pipeline.hadoop.commit.runs import clean_up_own_run, end_run, mark_run
 from pipeline.hadoop.commit.table_state import TableState
-from pipeline.hadoop.files.filesystem import FileSystem, PathNotFoundError, open_filesystem
+from pipeline.hadoop.files.doors import FileSystem, PathNotFoundError
+from pipeline.hadoop.files.filesystem import open_filesystem
 
 logger = structlog.get_logger()
 

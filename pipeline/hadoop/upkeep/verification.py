@@ -21,7 +21,7 @@ from pipeline.hadoop.commit.checkpoints import read_history
 from pipeline.hadoop.commit.layout import TaskAttempt, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, Operation
 from pipeline.hadoop.commit.table_state import TableState
-from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.upkeep.rewriting import FileCluster, TopicChangedError, rewrite
 from pipeline.hadoop.upkeep.table import DamagedFileError, Table

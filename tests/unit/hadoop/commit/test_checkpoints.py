@@ -20,7 +20,7 @@ from pipeline.hadoop.commit.layout import TopicLayout, topic_layout
 from pipeline.hadoop.commit.manifest import ManifestError
 from pipeline.hadoop.commit.publication import commit, read_head
 from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS
-from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.records.tally import Counts
 from tests.support.faulty_filesystem import Died, FaultyFileSystem
 
@@ -46,11 +46,12 @@ class CountingFileSystem(LocalFileSystem):
     """Counts what is read."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reads = 0
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         self.reads += 1
-        return super().read(path)
+        return super().read(path, start, length)
 
 
 def test_a_checkpoint_says_what_the_manifests_say(files: LocalFileSystem, layout: TopicLayout) -> None:

@@ -18,7 +18,7 @@ from pipeline.hadoop.commit.publication import (
     read_head,
 )
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, mark_run
-from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 from tests.support.faulty_filesystem import Died, FaultyFileSystem
 
 STEPS_OF_A_COMMIT = ["create", "write", "close", "rename"]

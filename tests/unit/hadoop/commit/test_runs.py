@@ -11,7 +11,7 @@ from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitConflictError, commit, read_head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run, read_marks
-from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000

@@ -1,16 +1,16 @@
+import os
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.errors import ConfigurationError, StorageError
-from pipeline.hadoop.files.filesystem import (
-    HdfsFileSystem,
-    LocalFileSystem,
-    PathExistsError,
-    PathNotFoundError,
-    open_filesystem,
-)
+from pipeline.hadoop.files.doors import PathExistsError, PathNotFoundError, call_within
+from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.files.hdfs import HdfsFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 
 
 def test_urls_choose_their_file_system() -> None:
@@ -23,7 +23,7 @@ def test_urls_choose_their_file_system() -> None:
     assert path == "/data"
 
 
-@pytest.mark.parametrize("url", ["data", "s3://bucket/data", "file:data"])
+@pytest.mark.parametrize("url", ["data", "gs://bucket/data", "file:data", "s3:///data"])
 def test_unsupported_urls_are_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="root"):
         open_filesystem(url)
@@ -38,6 +38,9 @@ def test_files_of_this_machine(tmp_path: Path) -> None:
     with pytest.raises(PathExistsError):
         files.create(a)
     assert files.read(a) == b"123"
+    assert (files.read(a, 1, 1), files.read(a, 2), files.size(a)) == (b"2", b"3", 3)
+    assert files.list_directories(str(tmp_path)) == [f"{tmp_path}/d"]
+    assert not files.delete_empty_directory(f"{tmp_path}/d")
     assert [(info.path, info.size_bytes) for info in files.list_files(str(tmp_path), recursive=True)] == [(a, 3)]
     files.rename_exclusive(a, b)
     with pytest.raises(PathNotFoundError):
@@ -52,6 +55,10 @@ def test_files_of_this_machine(tmp_path: Path) -> None:
     with pytest.raises(PathNotFoundError):
         files.read(b)
     assert files.list_files(f"{tmp_path}/none") == []
+    assert files.list_directories(f"{tmp_path}/none") == []
+    assert files.delete(a)
+    assert files.delete_empty_directory(f"{tmp_path}/d")
+    assert not files.delete_empty_directory(f"{tmp_path}/d")
     with pytest.raises(StorageError):
         files.read(str(tmp_path))
 
@@ -70,3 +77,65 @@ def check_reads_of_parts(files: Any, path: str) -> None:
         assert file.tell() == 260
     with pytest.raises(PathNotFoundError):
         files.open(f"{path}/nothing")
+
+
+@pytest.mark.parametrize("is_made_by_another", [False, True])
+def test_new_directories_are_synced_into_their_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_made_by_another: bool
+) -> None:
+    synced: set[str] = set()
+    real = os.fsync
+
+    def record(descriptor: int) -> None:
+        real(descriptor)
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", record)
+    directory = tmp_path / "topic/hourly/2026/01/02/03"
+    if is_made_by_another:  # which died before it synced them
+        directory.mkdir(parents=True)
+    files = LocalFileSystem()
+    with files.create(f"{directory}/a") as sink:
+        sink.write(b"1")
+    made = [directory, *list(directory.parents)[:5]]
+    assert made[-1] == tmp_path / "topic"
+    assert synced >= {str(above.parent) for above in made} | {str(directory), f"{directory}/a"}
+    synced.clear()
+    with files.create(f"{directory}/b"):
+        pass
+    assert synced == {f"{directory}/b", str(directory)}
+
+
+def test_a_directory_that_was_deleted_and_made_again_is_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = LocalFileSystem()
+    with files.create(f"{tmp_path}/hour/a"):
+        pass
+    files.delete(f"{tmp_path}/hour/a")
+    assert files.delete_empty_directory(f"{tmp_path}/hour")
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    with files.create(f"{tmp_path}/hour/a"):
+        pass
+    assert str(tmp_path) in synced
+
+
+def test_a_call_that_never_ends_is_an_error_in_time() -> None:
+    never = threading.Event()
+    with pytest.raises(StorageError, match=r"has not answered for 0\.1 s"):
+        call_within(0.1, "/data", never.wait)
+    never.set()
+    assert call_within(30, "/data", lambda: 5) == 5
+    with pytest.raises(KeyError):
+        call_within(30, "/data", lambda: os.environ["NO_SUCH_NAME"])
+
+
+def test_a_silent_name_node_is_an_error_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        files, path = open_filesystem(f"hdfs://127.0.0.1:{silent.getsockname()[1]}/data", timeout_s=0.5)
+        for operation in (files.read, files.create, files.delete, files.list_files, files.size):
+            with pytest.raises(StorageError, match="has not answered"):
+                operation(path)
+        with pytest.raises(StorageError, match="has not answered"):
+            files.publish_exclusive(path, b"1", temporary=f"{path}.tmp")

@@ -20,7 +20,7 @@ from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, RE
 from pipeline.hadoop.avro.column_types import TOMBSTONE
 from pipeline.hadoop.commit.layout import run_of, topic_layout
 from pipeline.hadoop.commit.manifest import OffsetRange, TableSchema
-from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load import task as task_module
 from pipeline.hadoop.load.task import TaskWriter
 from pipeline.hadoop.ranges.batch_counts import CoverageError, TaskResult, check_coverage

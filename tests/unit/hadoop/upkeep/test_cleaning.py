@@ -13,6 +13,7 @@ from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitConflictError, commit
 from pipeline.hadoop.commit.rebase import commit_rebasing
 from pipeline.hadoop.commit.runs import RunEndedError, clean_up_dead_runs, follow_commit, read_marks
+from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.upkeep.cleaning import clean_table
 from pipeline.hadoop.upkeep.cleaning_plan import KEPT_COMMITS, Reason, choose_base
 from pipeline.hadoop.upkeep.compaction import compact_table
@@ -90,7 +91,7 @@ def test_dying_at_any_step_leaves_a_table_that_is_read_and_cleaned_again(tmp_pat
         shutil.copytree(first.root, tmp_path / f"{step}")
         written = replace(first, root=str(tmp_path / f"{step}"))
         table = written.open()
-        faulty = FaultyFileSystem(table.files, fail_at=step, die=True)
+        faulty = FaultyFileSystem(LocalFileSystem(), fail_at=step, die=True)
         try:
             clean_table(replace(table, files=faulty), CONFIG, dry_run=False)
         except Died:
@@ -143,7 +144,7 @@ def test_a_load_that_slept_until_its_number_expired_commits_nothing(tmp_path: Pa
     assert written.rows() == rows
     assert read_chain(table.files, table.layout)[0].sequence == 4
 
-    faulty = FaultyFileSystem(table.files, fail_at=5, after=True, die=True)
+    faulty = FaultyFileSystem(LocalFileSystem(), fail_at=5, after=True, die=True)
     with pytest.raises(Died):
         commit(faulty, table.layout, sleeping, head)
     assert faulty.operations == ["create", "write", "close", "rename", "list"]
@@ -165,7 +166,7 @@ def test_a_load_that_wakes_up_during_its_clean_up_commits_whole_or_not_at_all(tm
         shutil.copytree(first.root, tmp_path / f"{step}")
         written = replace(first, root=str(tmp_path / f"{step}"))
         table = written.open()
-        faulty = FaultyFileSystem(table.files, fail_at=step, die=True)
+        faulty = FaultyFileSystem(LocalFileSystem(), fail_at=step, die=True)
         try:
             clean_up_dead_runs(faulty, table.layout, "next", ManifestStore(faulty, table.layout))
         except Died:

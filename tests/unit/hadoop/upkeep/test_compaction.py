@@ -121,7 +121,7 @@ def test_dying_at_any_step_changes_no_record(tmp_path: Path) -> None:
         for _ in range(3):
             written.load(10)
         rows = written.rows()
-        faulty = FaultyFileSystem(written.open().files, fail_at=step, die=True)
+        faulty = FaultyFileSystem(LocalFileSystem(), fail_at=step, die=True)
         try:
             compact_table(replace(written.open(), files=faulty), CONFIG, clock=now)
         except Died:

@@ -10,7 +10,7 @@ import pytest
 from pipeline.hadoop.commit.layout import TaskAttempt, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.commit.table_state import TableState
-from pipeline.hadoop.files.filesystem import LocalFileSystem
+from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load import row_files
 from pipeline.hadoop.load.task import TaskSpec, TaskWriter
 from pipeline.hadoop.ranges.cluster_offsets import TopicState

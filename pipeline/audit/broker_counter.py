@@ -106,7 +106,8 @@ class _ReplicaCounts:
                 counts = WindowCounts(self.counts.window_ms)
                 self.pending.append(_PendingBatches(header.base_offset, end_offset, epoch, counts))
             last = self.pending[-1]
-            last.counts.add(header)
+            if not header.is_control:  # no load has transaction markers
+                last.counts.add(header)
             if header.partition_leader_epoch > epoch:
                 epoch = last.leader_epoch = header.partition_leader_epoch
                 last.claims.append(EpochClaim(epoch, header.base_offset))

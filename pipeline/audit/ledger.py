@@ -12,15 +12,22 @@ from pipeline.records.tally import NOTHING, Counts, window_start
 
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """Counts of a span of time, and the revision and time (ms) of the last event that changed them."""
+    """Counts of a span of time, and the revision and time (ms) of the last event that changed them.
+
+    `quarantined` records of it are in the quarantine of a load, and not among its counts.
+    """
 
     counts: Counts = NOTHING
     revision: int = -1
     created_ms: int = 0
+    quarantined: int = 0
 
     def __add__(self, other: "WindowReport") -> "WindowReport":
         return WindowReport(
-            self.counts + other.counts, max(self.revision, other.revision), max(self.created_ms, other.created_ms)
+            self.counts + other.counts,
+            max(self.revision, other.revision),
+            max(self.created_ms, other.created_ms),
+            self.quarantined + other.quarantined,
         )
 
 
@@ -34,6 +41,7 @@ class _Reports:
     revision: int = -1
     leader_epoch: int = 0
     created_ms: int = 0
+    lost_offsets: int = 0
     windows: dict[int, WindowReport] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     """Leader epoch of the report by window start."""
@@ -72,6 +80,8 @@ class TierCounts:
     revision: int
     created_ms: int
     """Time of the last report of any window."""
+    lost_offsets: int = 0
+    """Of a load: offsets that were deleted before they could be loaded."""
 
     def at(self, start: int) -> WindowReport:
         """Return the report of the window that begins at `start`; UNREPORTED if there is none."""
@@ -97,9 +107,11 @@ class Ledger:
             return
         if event.revision >= reports.revision:
             reports.revision, reports.leader_epoch = event.revision, event.leader_epoch
+            reports.lost_offsets = event.lost_offsets
         for start, counts in event.windows.items():
-            if _holds(event, counts, reports.windows.get(start)):
-                reports.windows[start] = WindowReport(counts, event.revision, event.created_ms)
+            report = WindowReport(counts, event.revision, event.created_ms, event.quarantined.get(start, 0))
+            if _holds(event, report, reports.windows.get(start)):
+                reports.windows[start] = report
                 reports.epochs[start] = event.leader_epoch
 
     def partitions(self, cluster: str, tier: Tier) -> list[TopicPartition]:
@@ -127,14 +139,19 @@ class Ledger:
                 group = window_start(start, group_ms)
                 windows[group] = windows.get(group, UNREPORTED) + report
         return TierCounts(
-            windows, max(reports.revision for reports in chosen), max(reports.created_ms for reports in chosen)
+            windows,
+            max(reports.revision for reports in chosen),
+            max(reports.created_ms for reports in chosen),
+            sum(reports.lost_offsets for reports in chosen),
         )
 
 
-def _holds(event: AuditEvent, counts: Counts, known: WindowReport | None) -> bool:
+def _holds(event: AuditEvent, report: WindowReport, known: WindowReport | None) -> bool:
     """True if the event replaces the known report of a window (invariant B)."""
     if known is None:
         return True
+    counts = report.counts
     if event.source.tier is Tier.BROKER and counts.records != known.counts.records:
         return counts.records > known.counts.records
-    return counts != known.counts and event.revision >= known.revision
+    is_other = (counts, report.quarantined) != (known.counts, known.quarantined)
+    return is_other and event.revision >= known.revision

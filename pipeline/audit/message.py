@@ -14,7 +14,7 @@ D. A recreated topic is another source: `instance` is the topic's id. The source
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -77,6 +77,10 @@ class AuditEvent:
     claims: tuple[EpochClaim, ...] = ()
     windows: Mapping[int, Counts]
     """Counts up to `revision` by window start (ms since 1970 UTC), for the windows that changed."""
+    quarantined: Mapping[int, int] = field(default_factory=dict)
+    """Of a load: records of some of these windows that are in its quarantine, and not among the counts."""
+    lost_offsets: int = 0
+    """Of a load: offsets up to `revision` that were deleted before they could be loaded."""
 
 
 def portions(event: AuditEvent) -> Iterator[AuditEvent]:
@@ -86,7 +90,9 @@ def portions(event: AuditEvent) -> Iterator[AuditEvent]:
     """
     windows = sorted(event.windows.items())
     for first in range(0, max(1, len(windows)), MAX_WINDOWS_PER_MESSAGE):
-        yield replace(event, windows=dict(windows[first : first + MAX_WINDOWS_PER_MESSAGE]))
+        portion = dict(windows[first : first + MAX_WINDOWS_PER_MESSAGE])
+        quarantined = {start: records for start, records in event.quarantined.items() if start in portion}
+        yield replace(event, windows=portion, quarantined=quarantined)
 
 
 def encode_key(source: AuditSource) -> bytes:
@@ -119,6 +125,10 @@ def encode_audit_event(event: AuditEvent) -> bytes:
     ]
     if codecs:
         document["codecs"] = codecs
+    if event.quarantined:
+        document["quarantined"] = sorted(event.quarantined.items())
+    if event.lost_offsets:
+        document["lost_offsets"] = event.lost_offsets
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -149,6 +159,8 @@ def decode_audit_event(value: bytes) -> AuditEvent:
                 int(start): Counts(int(records), int(size), int(batches), int(crc_sum), codecs.get(int(start)))
                 for start, records, size, batches, crc_sum in document["windows"]
             },
+            quarantined={int(start): int(records) for start, records in document.get("quarantined", ())},
+            lost_offsets=int(document.get("lost_offsets", 0)),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise AuditMessageError(f"not a monitoring event: {error!r}") from error

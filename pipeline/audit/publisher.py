@@ -117,6 +117,8 @@ async def publish_load(
     datacenter: str,
     counts: Mapping[TopicPartition, Mapping[int, Counts]],
     *,
+    quarantined: Mapping[TopicPartition, Mapping[int, int]],
+    lost_offsets: Mapping[TopicPartition, int],
     up_to: Mapping[TopicPartition, int],
     window_ms: int,
     clock: Clock,
@@ -124,14 +126,22 @@ async def publish_load(
 ) -> None:
     """Report a load: for each partition the counts by window (start in ms), and the offset loaded up to.
 
-    Raises KafkaError, DeliveryError, NetworkError. A repeated report changes nothing.
+    `quarantined` has for windows of `counts` the records that were set aside, and `lost_offsets` the number of offsets
+    that were deleted before they could be loaded. Raises KafkaError, DeliveryError, NetworkError. A repeated report
+    changes nothing.
     """
     await ensure_audit_topic(cluster)
     async with open_producer(cluster, ProducerConfig(), clock=clock, rng=rng) as producer:
         for partition, windows in counts.items():
             source = AuditSource(tier=Tier.LOAD, cluster=datacenter, partition=partition)
             event = AuditEvent(
-                source=source, revision=up_to[partition], created_ms=clock(), window_ms=window_ms, windows=windows
+                source=source,
+                revision=up_to[partition],
+                created_ms=clock(),
+                window_ms=window_ms,
+                windows=windows,
+                quarantined=quarantined.get(partition, {}),
+                lost_offsets=lost_offsets.get(partition, 0),
             )
             for portion in portions(event):
                 await producer.send(AUDIT_TOPIC, encode_audit_event(portion), key=encode_key(source))

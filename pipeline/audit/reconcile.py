@@ -12,7 +12,9 @@ Equally many records and batches of other bytes are recompressed, and not change
 the headers are the same, and only one codec has more batches than before: any at a live broker (`compression.type` of
 its topic), zstd with fewer bytes in all at a replica (that of the mirror).
 Records that a replica lacks are explained if the mirror's ledger of gaps has exactly as many offsets of the partition.
-With one record more or less, all of them stay missing.
+With one record more or less, all of them stay missing. So are records that a load lacks, by the offsets that it found
+deleted.
+Records in the quarantine of a load are not in its counts. They count as arrived, but never make an hour exact.
 """
 
 from collections import defaultdict
@@ -21,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from pipeline.audit.ledger import NEVER_REPORTED, Ledger, TierCounts
+from pipeline.audit.ledger import NEVER_REPORTED, Ledger, TierCounts, WindowReport
 from pipeline.audit.message import Tier, is_audited
 from pipeline.model import TopicPartition
 from pipeline.records.compression import Codec
@@ -34,6 +36,7 @@ class Status(StrEnum):
     EXACT = "exact"
     RECOMPRESSED = "recompressed"
     EXPLAINED = "explained"
+    QUARANTINED = "quarantined"
     PENDING = "pending"
     CHANGED = "changed"
     EXTRA = "extra"
@@ -67,7 +70,11 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Two neighbouring stages that differ in one partition and hour. `records` is the difference."""
+    """Two neighbouring stages that differ in one partition and hour. `records` is the difference.
+
+    `quarantined` of the records that arrived are in the quarantine of the load, and not part of the difference, except
+    where they are all of it (Status.QUARANTINED).
+    """
 
     cluster: str
     source: TopicPartition
@@ -77,6 +84,7 @@ class Finding:
     at: Stage
     status: Status
     records: int
+    quarantined: int = 0
 
     def __str__(self) -> str:
         """Return one sentence for people."""
@@ -85,7 +93,10 @@ class Finding:
             case Status.MISSING:
                 what = f"{self.records} records that were {self.after} are missing"
             case Status.EXPLAINED:
-                what = f"{self.records} records that were {self.after} are missing, as the mirror's ledger of gaps says"
+                witness = "the load" if self.at is Stage.LOADED else "the mirror's ledger of gaps"
+                what = f"{self.records} records that were {self.after} are missing, as {witness} says"
+            case Status.QUARANTINED:
+                what = f"{self.records} records are in the quarantine of the load"
             case Status.EXTRA:
                 what = f"{self.records} records more than were {self.after}"
             case Status.RECOMPRESSED:
@@ -97,6 +108,8 @@ class Finding:
                 what = f"{self.records} records that were {self.after} have not come yet"
             case _:
                 what = f"as many records as were {self.after}, but other bytes"
+        if self.quarantined and self.status is not Status.QUARANTINED:
+            what += f"; {self.quarantined} records are in the quarantine of the load"
         return f"{where}: {self.at}: {what}"
 
 
@@ -150,7 +163,9 @@ def reconcile(
                         sums[partition.topic, hour].get(stage, NOTHING) + counts.at(hour).counts
                     )
                 differences += _compare(cluster, partition, replica, hour, stages, settled_ms, stalled_ms)
-            for finding in _explain(differences, 0 if route is None else route.deleted_offsets):
+            differences = _explain(differences, Stage.REPLICA, 0 if route is None else route.deleted_offsets)
+            lost_offsets = stages[Stage.LOADED].lost_offsets if Stage.LOADED in stages else 0
+            for finding in _explain(differences, Stage.LOADED, lost_offsets):
                 findings[partition.topic, finding.hour_ms].append(finding)
     return [
         HourReport(
@@ -206,8 +221,9 @@ def _compare(
     findings = []
     for after, at in pairwise(stages):
         before, now = stages[after].at(hour), stages[at].at(hour)
-        if before.counts == now.counts:
+        if before.counts == now.counts and not now.quarantined:
             continue
+        status, records = _judge(before.counts, now, at)
         if after is Stage.PRODUCED:
             under_way = max(before.created_ms, now.created_ms) > settled_ms
         else:
@@ -223,30 +239,35 @@ def _compare(
                 hour_ms=hour,
                 after=after,
                 at=at,
-                status=Status.PENDING if under_way else _judge(before.counts, now.counts, at),
-                records=abs(before.counts.records - now.counts.records),
+                status=Status.PENDING if under_way else status,
+                records=records,
+                quarantined=now.quarantined,
             )
         )
     return findings
 
 
-def _explain(differences: Sequence[Finding], deleted_offsets: int) -> list[Finding]:
-    """Return a partition's differences, with those explained that are as many records as the source deleted.
+def _explain(differences: Sequence[Finding], at: Stage, deleted_offsets: int) -> list[Finding]:
+    """Return a partition's differences, with those of a stage explained that are as many records as were deleted.
 
-    The ledger knows offsets and no times, so that all hours of the partition are explained or none.
+    Offsets are known and no times, so that all hours of the partition are explained or none.
     """
-    missing = [found for found in differences if found.at is Stage.REPLICA and found.status is Status.MISSING]
-    if sum(found.records for found in missing) != deleted_offsets:
+    missing = [found for found in differences if found.at is at and found.status is Status.MISSING]
+    if not missing or sum(found.records for found in missing) != deleted_offsets:
         return list(differences)
     return [replace(found, status=Status.EXPLAINED) if found in missing else found for found in differences]
 
 
-def _judge(before: Counts, now: Counts, at: Stage) -> Status:
-    if now.records < before.records:
-        return Status.MISSING
-    if now.records > before.records:
-        return Status.EXTRA
-    return Status.RECOMPRESSED if _is_recompressed(before, now, at) else Status.CHANGED
+def _judge(before: Counts, now: WindowReport, at: Stage) -> tuple[Status, int]:
+    """Return the status of two stages that differ, and by how many records."""
+    difference = before.records - now.counts.records - now.quarantined
+    if difference > 0:
+        return Status.MISSING, difference
+    if difference < 0:
+        return Status.EXTRA, -difference
+    if now.quarantined:
+        return Status.QUARANTINED, now.quarantined
+    return (Status.RECOMPRESSED if _is_recompressed(before, now.counts, at) else Status.CHANGED), 0
 
 
 def _is_recompressed(before: Counts, now: Counts, at: Stage) -> bool:

@@ -98,7 +98,8 @@ def test_datums_by_the_registry_and_bad_ones_in_quarantine(
     assert pages == {f"/{number}" for number in range(200) if number != 77}
     (aside,) = topic.table().data_files(quarantined=True)
     assert aside.path.startswith("quarantine/")
-    assert sum(count.records for count in topic.table().counts.values()) == 200
+    assert [batch.aside for batch in aside.batches] == [1]
+    assert sum(count.records for count in topic.table().counts.values()) == 199
 
 
 class PausedFileSystem(LocalFileSystem):

@@ -76,7 +76,7 @@ class WrittenTable:
             offsets=next_offsets(head.offsets, [loaded]),
             ranges=(loaded,),
             files=result.files,
-            counts=check_coverage("clicks", [loaded], [result], 600_000),
+            counts=check_coverage("clicks", [loaded], [result], 600_000).counts,
             previous_sha256=head.sha256,
         )
         return manifest, head

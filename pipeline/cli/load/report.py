@@ -29,9 +29,10 @@ async def _report_topic(cluster: "Cluster", root: str, topic: str, datacenter: s
     from pipeline.audit.publisher import publish_load
     from pipeline.hadoop.commit.checkpoints import read_manifest, read_state
     from pipeline.hadoop.commit.layout import topic_layout
+    from pipeline.hadoop.commit.manifest import set_aside
     from pipeline.hadoop.files.filesystem import open_filesystem
     from pipeline.model import TopicPartition
-    from pipeline.records.tally import Counts
+    from pipeline.records.tally import NOTHING, Counts
 
     files, path = open_filesystem(root)
     layout = topic_layout(path, topic)
@@ -39,16 +40,24 @@ async def _report_topic(cluster: "Cluster", root: str, topic: str, datacenter: s
     if state.last is None:
         return
     numbers = range(max(1, state.sequence - REPORTED_COMMITS + 1), state.sequence + 1)
-    recent = {key for number in numbers for key in read_manifest(files, layout, number)[0].counts}
-    counts: dict[TopicPartition, dict[int, Counts]] = {}
-    for key in recent & state.counts.keys():
+    manifests = [read_manifest(files, layout, number)[0] for number in numbers]
+    places = {number: TopicPartition(topic, number) for number in state.offsets}
+    lost = {places[number]: offsets for number, offsets in state.last.lost.items()}
+    counts: dict[TopicPartition, dict[int, Counts]] = {partition: {} for partition in lost}
+    quarantined: dict[TopicPartition, dict[int, int]] = {}
+    aside = set_aside(state.data_files(quarantined=True))
+    for key in {key for each in manifests for key in (*each.counts, *set_aside(each.files))}:
         partition, start = key
-        counts.setdefault(TopicPartition(topic, partition), {})[start] = state.counts[key]
+        counts.setdefault(places[partition], {})[start] = state.counts.get(key, NOTHING)
+        if key in aside:
+            quarantined.setdefault(places[partition], {})[start] = aside[key]
     await publish_load(
         cluster,
         datacenter,
         counts,
-        up_to={TopicPartition(topic, p): o for p, o in state.offsets.items()},
+        quarantined=quarantined,
+        lost_offsets=lost,
+        up_to={places[number]: offset for number, offset in state.offsets.items()},
         window_ms=state.last.window_ms,
         clock=wall_clock,
         rng=randomness(),

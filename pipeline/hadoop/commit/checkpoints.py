@@ -15,7 +15,7 @@ import structlog
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import TopicLayout, checkpoint_sequences, manifest_sequences, topic_layout
-from pipeline.hadoop.commit.manifest import DataFile, Manifest, ManifestError, sha256_of
+from pipeline.hadoop.commit.manifest import AsideBatch, DataFile, Manifest, ManifestError, sha256_of
 from pipeline.hadoop.commit.table_state import TableState, recent_counts, with_commits
 from pipeline.hadoop.files.doors import FileSystem, PathExistsError, PathNotFoundError
 from pipeline.hadoop.files.filesystem import open_filesystem
@@ -186,7 +186,7 @@ def decode_checkpoint(data: bytes, name: str) -> TableState:
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
         encoded: bytes = table.schema.metadata[_MANIFEST]
-        files = [DataFile(**row) for row in table.column("file").drop_null().to_pylist()]
+        files = [_data_file(row) for row in table.column("file").drop_null().to_pylist()]
         counts = table.column("count").drop_null().to_pylist()
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ManifestError(name, f"is damaged: {error}") from error
@@ -217,12 +217,25 @@ def _whole_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int) -> 
         return None
 
 
+def _data_file(row: dict[str, Any]) -> DataFile:
+    return DataFile(**row | {"batches": tuple(AsideBatch(**batch) for batch in row["batches"])})
+
+
 def _file_type() -> Any:
     import pyarrow as pa
 
     numbers = ("hour_ms", "records", "bytes", "first_offset", "last_offset", "crc32c", "schema_id")
     texts = [pa.field(name, pa.string()) for name in ("path", "record_type")]
-    return pa.struct([*texts, pa.field("partition", pa.int32()), *(pa.field(name, pa.int64()) for name in numbers)])
+    of_batch = ("base_offset", "window_start_ms", "records", "bytes", "crc", "aside")
+    batches = pa.list_(pa.struct([pa.field(name, pa.int64()) for name in of_batch]))
+    return pa.struct(
+        [
+            *texts,
+            pa.field("partition", pa.int32()),
+            *(pa.field(name, pa.int64()) for name in numbers),
+            pa.field("batches", batches),
+        ]
+    )
 
 
 def _count_type() -> Any:

@@ -7,6 +7,7 @@
     metadata/                                metadata of an Iceberg table, in place of _commits (table=iceberg)
     _runs/<run>, <run>.1, <run>.2, ...       marks of a run that has not ended well yet
     hourly/YYYY/MM/DD/HH/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.<avro|parquet>
+    hourly/YYYY/MM/DD/HH/_COMPLETE           markers of complete hours (`complete_hours.py`)
     quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro          records set aside
     quarantine/batch-<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro    batches that cannot be opened
 
@@ -31,6 +32,7 @@ _MANIFEST = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.parquet")
 _TEMPORARY = re.compile(r"\.\d{20}\.(?P<run_id>[a-z0-9]{1,40})")
 _MARK = re.compile(r"(?P<run_id>[a-z0-9]{1,40})(?:\.(?P<number>\d{1,6}))?")
+_HOUR = re.compile(r"hourly/(\d{4})/(\d\d)/(\d\d)/(\d\d)$")
 _FILE = re.compile(
     r"(?:batch-)?(?P<partition>\d+)-(?P<first_offset>\d+)-(?P<run_id>[a-z0-9]+)-(?P<task>\d+)-(?P<attempt>\d+)-(?P<number>\d+)"
     r"\.(?:avro|parquet)"
@@ -119,11 +121,24 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
+def hour_folder(hour_ms: int) -> str:
+    """Return the relative name of the folder of an hour, which begins at `hour_ms`."""
+    hour = _EPOCH + timedelta(milliseconds=hour_ms)
+    return f"hourly/{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
+
+
+def hour_of_folder(folder: str) -> int | None:
+    """Return the begin in ms of the hour of a folder; None for a foreign name."""
+    match = _HOUR.search(folder)
+    if match is None:
+        return None
+    year, month, day, hour = (int(part) for part in match.groups())
+    return (datetime(year, month, day, hour, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
 def data_file(hour_ms: int, partition: int, first_offset: int, attempt: TaskAttempt, number: int, suffix: str) -> str:
     """Return the relative name of a data file; `number` counts the files of the attempt."""
-    hour = _EPOCH + timedelta(milliseconds=hour_ms)
-    folder = f"hourly/{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
-    return f"{folder}/{_name(partition, first_offset, attempt, number)}.{suffix}"
+    return f"{hour_folder(hour_ms)}/{_name(partition, first_offset, attempt, number)}.{suffix}"
 
 
 def quarantine_file(

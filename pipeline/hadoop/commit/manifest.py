@@ -9,8 +9,9 @@ A. Manifests of a topic are numbered from 1 without gaps, and each carries the S
 B. `offsets` is cumulative: the last manifest alone tells where the next load starts, partition by partition.
 C. A range starts at the partition's offset of the manifest before; `skipped` holds the gap if it starts later.
 D. Counts are by window of the batch's base timestamp. A batch is counted once, where its base offset was loaded.
-   Records in quarantine are not counted; the commit that brings them in (`release`) counts them.
-E. Only a load has ranges and changes `offsets` and `ends`; `offsets`, `ends` and `schemas` are cumulative.
+   Records in quarantine are not counted, and bytes and checksum of a batch only if one of its records is in a data
+   file. The commit that brings records in (`release`) counts what was left out: see `AsideBatch`.
+E. Only a load has ranges and changes `offsets`, `lost` and `ends`. These and `schemas` are cumulative.
 """
 
 import hashlib
@@ -26,8 +27,8 @@ from pipeline.records.tally import NOTHING, Counts
 _COUNTED = ("records", "bytes", "batches", "crc_sum")
 VERSION = 2
 """Version of manifests that are written. Version 1 knew loads alone, and had none of the fields of `_SINCE_2`."""
-_SINCE_2: Final = ("operation", "removed", "schemas", "ends")
-_FILE_SINCE_2: Final = ("record_type", "schema_id")
+_SINCE_2: Final = ("operation", "removed", "schemas", "ends", "lost")
+_FILE_SINCE_2: Final = ("record_type", "schema_id", "batches")
 
 WindowKey = tuple[int, int]
 """Partition, and start of the window in ms."""
@@ -71,6 +72,26 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class AsideBatch:
+    """Batch with records in a quarantine file. `aside` of its `records` are in this file, others may be elsewhere.
+
+    A batch that begins before the first loaded offset counts nowhere, and is not listed.
+    """
+
+    base_offset: int
+    window_start_ms: int
+    records: int
+    bytes: int
+    crc: int
+    aside: int
+
+    def counts_without(self, aside: int) -> Counts:
+        """Return what counts of the batch while `aside` of its records are in the quarantine."""
+        loaded = self.records - aside
+        return Counts(loaded, self.bytes, 1, self.crc) if loaded else NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class DataFile:
     """Committed file. `path` is relative to the topic's directory; `hour_ms` is None for a quarantine file.
 
@@ -88,6 +109,8 @@ class DataFile:
     crc32c: int
     record_type: str | None = None
     schema_id: int | None = None
+    batches: tuple[AsideBatch, ...] = ()
+    """Of a quarantine file: the batches of its records."""
 
     @property
     def quarantined(self) -> bool:
@@ -111,12 +134,19 @@ class TableSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PartitionEnd:
-    """Last batch that was loaded of a partition: a source that has another one there was truncated or restored."""
+    """Last batch that was loaded of a partition: a source that has another one there was truncated or restored.
+
+    `frame_crc` is a CRC-32C of the header's fields that recompression leaves as they are.
+    """
 
     partition: int
     leader_epoch: int
     base_offset: int
+    last_offset: int
+    records: int
+    codec: int
     crc: int
+    frame_crc: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +170,8 @@ class Manifest:
     removed: tuple[str, ...] = ()
     schemas: tuple[TableSchema, ...] = ()
     ends: tuple[PartitionEnd, ...] = ()
+    lost: Mapping[int, int] = field(default_factory=dict)
+    """Number of offsets that this commit and those before it skipped, by partition."""
     version: int = field(default=VERSION)
 
     @property
@@ -156,6 +188,7 @@ class Manifest:
         """Return JSON with sorted keys, one line per file and count, so that a person can read it."""
         document = asdict(self)
         document["offsets"] = {str(partition): offset for partition, offset in sorted(self.offsets.items())}
+        document["lost"] = {str(partition): offsets for partition, offsets in sorted(self.lost.items())}
         document["counts"] = [
             {"partition": partition, "window_start_ms": start, **{name: getattr(counts, name) for name in _COUNTED}}
             for (partition, start), counts in sorted(self.counts.items())
@@ -190,6 +223,9 @@ class Manifest:
                 nested |= {"schemas": TableSchema, "ends": PartitionEnd}
                 document["operation"] = Operation(document["operation"])
                 document["removed"] = tuple(document["removed"])
+                document["lost"] = {int(key): int(value) for key, value in document["lost"].items()}
+                for file in document["files"]:
+                    file["batches"] = tuple(AsideBatch(**batch) for batch in file["batches"])
             for key, kind in nested.items():
                 document[key] = tuple(kind(**item) for item in document[key])
             document["counts"] = {
@@ -205,9 +241,19 @@ def sha256_of(encoded: bytes) -> str:
     return hashlib.sha256(encoded).hexdigest()
 
 
-def next_offsets(previous: Mapping[int, int], ranges: Iterable[OffsetRange]) -> dict[int, int]:
-    """Return the cumulative offsets after a load of `ranges`."""
-    return dict(previous) | {loaded.partition: loaded.end for loaded in ranges}
+def next_offsets(
+    previous: Mapping[int, int], ranges: Iterable[OffsetRange], skipped: Iterable[OffsetRange] = ()
+) -> dict[int, int]:
+    """Return the cumulative offsets after a load of `ranges` that skipped others before them."""
+    return dict(previous) | {passed.partition: passed.end for passed in (*skipped, *ranges)}
+
+
+def next_lost(previous: Mapping[int, int], skipped: Iterable[OffsetRange]) -> dict[int, int]:
+    """Return the cumulative numbers of skipped offsets after a load."""
+    lost = dict(previous)
+    for gap in skipped:
+        lost[gap.partition] = lost.get(gap.partition, 0) + gap.end - gap.start
+    return lost
 
 
 def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256: str | None) -> None:
@@ -226,8 +272,13 @@ def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256
         start = skipped_to.get(loaded.partition, before.get(loaded.partition, loaded.start))
         if loaded.start != start or loaded.end <= loaded.start:
             raise ManifestError(name, f"{loaded} should start at {start} and not be empty")
-    if dict(manifest.offsets) != next_offsets(before, manifest.ranges):
+    if dict(manifest.offsets) != next_offsets(before, manifest.ranges, manifest.skipped):
         raise ManifestError(name, "has other offsets than the manifest before it plus its ranges")
+    lost, ends = ({}, ()) if previous is None else (previous.lost, previous.ends)
+    if manifest.version >= 2 and dict(manifest.lost) != next_lost(lost, manifest.skipped):
+        raise ManifestError(name, "has other numbers of lost offsets than the manifest before it plus its own")
+    if manifest.operation is not Operation.LOAD and manifest.ends != ends:
+        raise ManifestError(name, f"is a commit of the kind '{manifest.operation}', and has other last batches")
 
 
 def add_counts(terms: Iterable[Mapping[WindowKey, Counts]]) -> dict[WindowKey, Counts]:
@@ -237,3 +288,13 @@ def add_counts(terms: Iterable[Mapping[WindowKey, Counts]]) -> dict[WindowKey, C
         for key, value in counts.items():
             sums[key] = sums.get(key, NOTHING) + value
     return sums
+
+
+def set_aside(files: Iterable[DataFile]) -> dict[WindowKey, int]:
+    """Return the number of records in live quarantine files, by partition and window of their batches."""
+    found: dict[WindowKey, int] = {}
+    for file in files:
+        for batch in file.batches:
+            key = (file.partition, batch.window_start_ms)
+            found[key] = found.get(key, 0) + batch.aside
+    return found

@@ -55,9 +55,10 @@ def rebased(manifest: Manifest, head: Head, state: TableState) -> Manifest | Non
         return None
     following = replace(manifest, sequence=last.sequence + 1, previous_sha256=state.sha256)
     if manifest.operation is Operation.LOAD:
-        unchanged = ("offsets", "ends", "schemas", "topic_id", "window_ms")
+        unchanged = ("offsets", "ends", "lost", "schemas", "topic_id", "window_ms")
         has_room = all(getattr(last, name) == getattr(head.manifest, name) for name in unchanged)
         return following if has_room else None
     if not all(path in state.files for path in manifest.removed):
         return None
-    return replace(following, offsets=last.offsets, ends=last.ends, schemas=last.schemas, topic_id=last.topic_id)
+    cumulative = {name: getattr(last, name) for name in ("offsets", "ends", "lost", "schemas", "topic_id")}
+    return replace(following, **cumulative)

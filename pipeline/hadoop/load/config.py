@@ -54,6 +54,11 @@ class LoadConfig(SettingsModel):
     `quarantine` writes them to separate files."""
     fail_on_data_loss: Annotated[bool, Field(alias="fail.on.data.loss")] = True
     """True if a load fails when offsets were deleted before they were loaded. Otherwise it records them as skipped."""
+    accept_truncation: Annotated[tuple[str, ...], Field(alias="accept.truncation")] = ()
+    """Partitions that are loaded on although their source was truncated or restored: `PARTITION@OFFSET,...`, with the
+    next offset to load. Records that the topic now has before that offset are given up."""
+    quarantine_max_records: Annotated[int, Field(alias="quarantine.max.records", ge=0, le=10**10)] = 100_000
+    """Maximum records that one load may set aside. With more of them nothing is committed."""
     start_timestamp_ms: Annotated[int | None, Field(alias="start.timestamp.ms", ge=0)] = None
     """Time in ms since 1970 at which a load begins with partitions that no manifest contains, by default with their
     first record."""
@@ -86,11 +91,15 @@ class LoadConfig(SettingsModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _split_urls(cls, settings: Any) -> Any:
-        urls = settings.get("schema.registry.url") if isinstance(settings, dict) else None
-        if isinstance(urls, str):
-            return settings | {"schema.registry.url": [url.strip() for url in urls.split(",") if url.strip()]}
-        return settings
+    def _split_lists(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        lists = {name: settings.get(name) for name in ("schema.registry.url", "accept.truncation")}
+        return settings | {
+            name: [item.strip() for item in text.split(",") if item.strip()]
+            for name, text in lists.items()
+            if isinstance(text, str)
+        }
 
     @model_validator(mode="after")
     def _window_divides_an_hour(self) -> Self:
@@ -113,7 +122,16 @@ class LoadConfig(SettingsModel):
             raise ConfigurationError(
                 "schema.registry.url", "is missing: value.format=avro needs it (or set value.format=binary)"
             )
+        config.accepted_offsets()
         return config
+
+    def accepted_offsets(self) -> dict[int, int]:
+        """Return the offsets of `accept.truncation` by partition. Raises ConfigurationError."""
+        try:
+            return {int(partition): int(offset) for partition, offset in (i.split("@") for i in self.accept_truncation)}
+        except ValueError as error:
+            reason = f"'{','.join(self.accept_truncation)}' is not PARTITION@OFFSET,..."
+            raise ConfigurationError("accept.truncation", reason) from error
 
 
 class LoadSelection(SettingsModel):

@@ -9,18 +9,19 @@ The plan needs no Spark: `prepare_load` makes it, and Spark is started only if t
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
-from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import TopicLayout, check_run_id, topic_layout
-from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, TableSchema, next_offsets
+from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, TableSchema, next_lost, next_offsets
 from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
@@ -31,6 +32,7 @@ from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.load_tasks import LoadJob, Spark, run_tasks
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_state
 from pipeline.hadoop.ranges.plan import DataLossError, LoadPlan, plan_load
+from pipeline.hadoop.ranges.source_ends import check_ends
 from pipeline.hadoop.ranges.task_ranges import divide_ranges
 from pipeline.model import Clock
 from pipeline.records.tally import HOUR_MS
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from pipeline.hadoop.ranges.batch_counts import TaskResult
 
 logger = structlog.get_logger()
+
+SHOWN_REASONS: Final = 5
 
 _WORKER_ERROR = re.compile(r"^(?:pipeline\.[\w.]+|[\w.]*Error): .*$", re.MULTILINE)
 
@@ -64,6 +68,20 @@ class BadRecordError(PipelineError):
         self.partition = partition
         self.offset = offset
         self.reason = reason
+
+
+class QuarantineLimitError(PipelineError):
+    """More records were to be set aside than `quarantine.max.records`. `reasons` counts them by reason."""
+
+    def __init__(self, topic: str, limit: int, reasons: Mapping[str, int]) -> None:
+        most = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+        shown = "; ".join(f"{count} times: {reason}" for reason, count in most[:SHOWN_REASONS])
+        super().__init__(
+            f"{topic}: {sum(reasons.values())} records would be set aside, more than quarantine.max.records ({limit}); "
+            f"nothing was committed. {shown}"
+        )
+        self.topic = topic
+        self.reasons = reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +165,17 @@ class OpenedLoad:
     store: CommitStore
     head: Head
 
-    async def prepare(self, state: TopicState, first_start: Mapping[int, int] | None) -> "PreparedLoad | None":
-        """Fix the plan; `first_start` as in `plan_load`. Return None if there are no new records.
+    async def check_source(self, cluster: Cluster, state: TopicState) -> dict[int, OffsetRange]:
+        """Compare the source with the last loaded batches, as `check_ends`. Raises as it does, and LoadError."""
+        _check_same(self.config, self.head, state)
+        ends = () if self.head.manifest is None else self.head.manifest.ends
+        accepted = self.config.accepted_offsets()
+        return await check_ends(cluster, self.config.topic, ends, state.bounds, self.head.offsets, accepted)
+
+    async def prepare(
+        self, state: TopicState, first_start: Mapping[int, int] | None, replaced: Mapping[int, OffsetRange]
+    ) -> "PreparedLoad | None":
+        """Fix the plan; `first_start` and `replaced` as in `plan_load`. Return None if there are no new records.
 
         Raises DataLossError, LoadError, SchemaError for a topic whose latest schema has no columns, and the errors of
         the registry's client.
@@ -161,8 +188,9 @@ class OpenedLoad:
             state.bounds,
             first_start=first_start,
             fail_on_data_loss=config.fail_on_data_loss,
+            replaced=replaced,
         )
-        if not plan.ranges:
+        if not plan.ranges and not plan.skipped:
             logger.info("load_found_nothing_new", topic=config.topic)
             return None
         from pipeline.hadoop.load.table_schemas import plan_schemas
@@ -244,12 +272,15 @@ class PreparedLoad:
             parallelism=spark.sparkContext.defaultParallelism,
             max_records=config.max_records_per_task,
         )
-        results = self._run_tasks(spark, tasks)
+        results = self._run_tasks(spark, tasks) if tasks else []
         bad = [result.bad_record for result in results if result.bad_record is not None]
         if bad:
             raise BadRecordError(config.topic, *min(bad))
-        files = tuple(sorted(file for result in results for file in result.files))
-        counts = check_coverage(config.topic, [part for task in tasks for part in task], results, self.window_ms)
+        self._check_quarantine(results)
+        parts = [part for task in tasks for part in task]
+        covered = check_coverage(config.topic, parts, results, self.window_ms)
+        last = head.manifest
+        ends = {} if last is None else {end.partition: end for end in last.ends}
         manifest = Manifest(
             sequence=head.next_sequence,
             run_id=self.run_id,
@@ -258,17 +289,27 @@ class PreparedLoad:
             topic_id=self.topic_id,
             format=config.format,
             window_ms=self.window_ms,
-            offsets=next_offsets(head.offsets, plan.ranges),
+            offsets=next_offsets(head.offsets, plan.ranges, plan.skipped),
             ranges=plan.ranges,
             skipped=plan.skipped,
-            files=files,
-            schemas=with_found_types(self.schemas, files, RegistryLookup(config.registry)),
-            counts=counts,
+            files=covered.files,
+            counts=covered.counts,
+            schemas=with_found_types(self.schemas, covered.files, RegistryLookup(config.registry)),
+            ends=tuple(sorted((ends | dict(covered.last_batches)).values())),
+            lost=next_lost({} if last is None else last.lost, plan.skipped),
             previous_sha256=head.sha256,
         )
         has_retries = any(result.attempt_number for result in results)
         speculates = spark.sparkContext.getConf().get("spark.speculation", "false") == "true"
         return manifest, has_retries or speculates
+
+    def _check_quarantine(self, results: "Iterable[TaskResult]") -> None:
+        """Raise QuarantineLimitError if more records were set aside than allowed."""
+        reasons: Counter[str] = Counter()
+        for result in results:
+            reasons.update(result.aside_reasons)
+        if reasons.total() > self.config.quarantine_max_records:
+            raise QuarantineLimitError(self.config.topic, self.config.quarantine_max_records, reasons)
 
     def _run_tasks(self, spark: Spark, tasks: "Sequence[tuple[OffsetRange, ...]]") -> "list[TaskResult]":
         from py4j.protocol import Py4JError
@@ -309,16 +350,15 @@ class PreparedLoad:
 
 
 async def _ask_and_prepare(opened: OpenedLoad) -> PreparedLoad | None:
-    return await opened.prepare(*await _ask_cluster(opened.config))
-
-
-async def _ask_cluster(config: LoadConfig) -> tuple[TopicState, Mapping[int, int] | None]:
+    config = opened.config
     client = ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")
     async with open_cluster(client) as cluster:
         state = (await topic_state(cluster, config.topic)).at(config.isolation)
-        if config.start_timestamp_ms is None:
-            return state, None
-        return state, await offsets_at(cluster, state, config.start_timestamp_ms, config.isolation)
+        first_start = None
+        if config.start_timestamp_ms is not None:
+            first_start = await offsets_at(cluster, state, config.start_timestamp_ms, config.isolation)
+        replaced = await opened.check_source(cluster, state)
+    return await opened.prepare(state, first_start, replaced)
 
 
 def _check_same(config: LoadConfig, head: Head, state: TopicState) -> int:

@@ -167,7 +167,8 @@ async def _plan(
             with unwrapped_errors():
                 first_start = await offsets_at(cluster, state, since_ms, opened.config.isolation)
         with unwrapped_errors():
-            prepared = await opened.prepare(state, first_start)
+            replaced = await opened.check_source(cluster, state)
+            prepared = await opened.prepare(state, first_start, replaced)
         planned.append(_Planned(topic=topic, prepared=prepared))
     except PipelineError as error:
         planned.append(_Planned(topic=topic, error=error))

@@ -8,8 +8,9 @@ Invariants: every row is in exactly one file of the result, or the result names 
 and the bytes that wait in memory for them are bounded.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,13 +31,14 @@ from pipeline.hadoop.commit.layout import (
     quarantine_file,
     topic_layout,
 )
-from pipeline.hadoop.commit.manifest import DataFile, TableSchema
+from pipeline.hadoop.commit.manifest import DataFile, PartitionEnd, TableSchema
 from pipeline.hadoop.files.doors import DEFAULT_TIMEOUT_S, FileSink, FileSystem
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.load.column_sets import ColumnSets, SubjectVersions
 from pipeline.hadoop.load.row_files import AvroFile, BatchFile, ParquetFile, RowFile, SummingSink
-from pipeline.hadoop.ranges.batch_counts import BatchTally, TaskResult
+from pipeline.hadoop.ranges.batch_counts import BatchFragment, BatchTally, TaskResult, fragments_of
 from pipeline.hadoop.ranges.rows import FIRST_PIECE
+from pipeline.hadoop.ranges.source_ends import end_of_partition
 from pipeline.records.batch import read_header
 from pipeline.records.tally import HOUR_MS
 
@@ -44,6 +46,8 @@ MAX_OPEN_FILES: Final = 48
 MAX_PENDING_BYTES: Final = 96 * 1024 * 1024
 MAX_DECODED_ROWS: Final = 16_384
 """Rows that are decoded at a time, which bounds the memory of lists of empty items."""
+MAX_REASONS: Final = 100
+"""Reasons of set-aside records that a task counts apart."""
 
 ROW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp_ms", "headers")
 
@@ -76,6 +80,8 @@ class _OpenFile:
     sink: FileSink
     sum: SummingSink
     listed: DataFile
+    batches: list[BatchFragment] = field(default_factory=list)
+    """Of a quarantine file: the batches of its records."""
     used: int = 0
 
 
@@ -105,6 +111,8 @@ class TaskWriter:
         self._open: dict[FileKey, _OpenFile] = {}
         self._finished: list[DataFile] = []
         self._ends: list[tuple[int, int, int]] = []
+        self._last_batches: list[PartitionEnd] = []
+        self._aside_reasons: Counter[str] = Counter()
         self._rows = self._number = self._clock = 0
         self._bad_record: tuple[int, int, str] | None = None
 
@@ -114,6 +122,8 @@ class TaskWriter:
         if is_end.any():
             for row in batch.filter(pa.array(is_end)).to_pylist():
                 self._ends.append((row["partition"], row["offset"], row["batch_records"]))
+                if row["value"] is not None:
+                    self._last_batches.append(end_of_partition(row["partition"], read_header(row["value"])))
             batch = batch.filter(pa.array(~is_end))
         is_fault = batch.column("batch_fault").is_valid().to_numpy(zero_copy_only=False)
         if is_fault.any():
@@ -121,13 +131,17 @@ class TaskWriter:
             batch = batch.filter(pa.array(~is_fault))
         if not batch.num_rows:
             return
-        self._tally.add(batch)
         self._rows += batch.num_rows
         for first in range(0, batch.num_rows, MAX_DECODED_ROWS):
-            rows = batch.slice(first, MAX_DECODED_ROWS).select(list(ROW_COLUMNS))
+            part = batch.slice(first, MAX_DECODED_ROWS)
+            rows = part.select(list(ROW_COLUMNS))
             ids, decoded, faults = self._check(rows)
+            is_aside = np.zeros(part.num_rows, dtype=np.bool_)
+            is_aside[list(faults)] = True
+            self._tally.add(part, is_aside)
             if faults:
                 rows, ids, decoded = self._set_aside(rows, ids, decoded, faults)
+                self._note_batches(part.filter(pa.array(is_aside)))
             if rows.num_rows:
                 self._split(rows, ids, decoded)
             if self.has_failed:
@@ -151,6 +165,8 @@ class TaskWriter:
             rows=self._rows,
             attempt_number=attempt_number,
             bad_record=self._bad_record,
+            last_batches=tuple(self._last_batches),
+            aside_reasons=dict(self._aside_reasons),
         )
 
     def abandon(self, error: BaseException) -> None:
@@ -223,6 +239,17 @@ class TaskWriter:
                 decoded[number] = pa.nulls(len(numbers), self._sets.sets[number].columns.value_type)
         return numbers, decoded, faults
 
+    def _note_batches(self, rows: pa.RecordBatch) -> None:
+        """Note the batches of rows that were set aside with the quarantine files that hold them."""
+        if self.has_failed:
+            return
+        for fragment in fragments_of(rows, np.ones(rows.num_rows, dtype=np.bool_)):
+            noted = self._open[fragment.partition, None, NO_SCHEMA].batches
+            if noted and noted[-1].is_of_batch(fragment):
+                noted[-1] = noted[-1].joined(fragment)
+            else:
+                noted.append(fragment)
+
     def _set_aside(
         self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded, faults: Faults
     ) -> tuple[pa.RecordBatch, NDArray[np.int64], Decoded]:
@@ -232,6 +259,8 @@ class TaskWriter:
             partition, offset = (rows.column(name).to_pylist()[first] for name in ("partition", "offset"))
             self._bad_record = (partition, offset, faults[first])
             return rows.slice(0, 0), ids[:0], {}
+        for reason in faults.values():
+            self._count_reason(reason, 1)
         bad = np.zeros(rows.num_rows, dtype=np.bool_)
         bad[list(faults)] = True
         aside = rows.filter(pa.array(bad))
@@ -257,7 +286,18 @@ class TaskWriter:
         self._rows += pc.sum(rows.column("batch_records")).as_py()
         for index in range(rows.num_rows):
             row = rows.slice(index, 1)
-            self._write((row.column("partition").to_pylist()[0], None, _BATCHES), row, None)
+            key = (row.column("partition").to_pylist()[0], None, _BATCHES)
+            self._write(key, row, None)
+            if row.column("key").to_pylist()[0] == FIRST_PIECE:
+                (found,) = fragments_of(row, np.ones(1, dtype=np.bool_))
+                batch = replace(found, seen=found.records, aside=found.records)
+                self._tally.add_batch(batch)
+                self._open[key].batches.append(batch)
+                self._count_reason(row.column("batch_fault").to_pylist()[0], batch.records)
+
+    def _count_reason(self, reason: str, records: int) -> None:
+        is_listed = reason in self._aside_reasons or len(self._aside_reasons) < MAX_REASONS
+        self._aside_reasons[reason if is_listed else "other reasons"] += records
 
     def _split(self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded) -> None:
         """Write rows to the files of their partition, hour, and schema or column set."""
@@ -344,7 +384,8 @@ class TaskWriter:
         file.rows.finish()
         file.sink.close()
         del self._open[key]
-        self._finished.append(replace(file.listed, bytes=file.sum.bytes, crc32c=file.sum.crc32c))
+        batches = tuple(batch.as_aside(self._spec.window_ms) for batch in file.batches)
+        self._finished.append(replace(file.listed, bytes=file.sum.bytes, crc32c=file.sum.crc32c, batches=batches))
 
 
 def _extent_of_batch(row: pa.RecordBatch, listed: DataFile) -> tuple[int, int]:

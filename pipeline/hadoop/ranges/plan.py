@@ -49,7 +49,10 @@ class PartitionBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """Ranges to read, one per partition with new records, and ranges that are skipped as lost."""
+    """Ranges to read, one per partition with new records, and ranges before them that are skipped as lost.
+
+    A partition may have a skipped range alone: all of its rest was deleted.
+    """
 
     ranges: tuple[OffsetRange, ...]
     skipped: tuple[OffsetRange, ...]
@@ -62,11 +65,13 @@ def plan_load(
     *,
     first_start: Mapping[int, int] | None = None,
     fail_on_data_loss: bool = True,
+    replaced: Mapping[int, OffsetRange] | None = None,
 ) -> LoadPlan:
     """Plan one load.
 
     committed: next offset by partition, from the last manifest.
     first_start: first offset of partitions that no manifest contains; by default their log start offset.
+    replaced: by partition the loaded offsets at which a truncated source has other records now, which are skipped.
     Raises DataLossError for missing offsets. A topic that ends before the committed offsets raises in any case, since
     other records may take these offsets now.
     """
@@ -85,6 +90,8 @@ def plan_load(
                 "these offsets are loaded already, but the topic ends before them: it was deleted and created again, "
                 "or its brokers lost data. Load it below another root",
             )
+        if replaced is not None and partition in replaced:
+            skipped.append(replaced[partition])
         if start < bound.log_start_offset:
             missing = OffsetRange(partition=partition, start=start, end=bound.log_start_offset)
             if fail_on_data_loss:
@@ -94,8 +101,7 @@ def plan_load(
             start = bound.log_start_offset
         if start < bound.end:
             ranges.append(OffsetRange(partition=partition, start=start, end=bound.end))
-    loaded = {planned.partition for planned in ranges}
-    return LoadPlan(ranges=tuple(ranges), skipped=tuple(gap for gap in skipped if gap.partition in loaded))
+    return LoadPlan(ranges=tuple(ranges), skipped=tuple(skipped))
 
 
 def split_ranges(ranges: Sequence[OffsetRange], max_offsets_per_task: int) -> tuple[OffsetRange, ...]:

@@ -26,6 +26,7 @@ from pipeline.hadoop.commit.manifest import OffsetRange
 from pipeline.hadoop.ranges.committed_batches import committed_data
 from pipeline.hadoop.ranges.plan import BadBatch, DataLossError
 from pipeline.hadoop.ranges.rows import end_of_range, fault_rows, to_rows
+from pipeline.hadoop.ranges.source_ends import last_header_before
 from pipeline.model import TopicPartition
 from pipeline.records.batch import iterate_headers, read_header
 from pipeline.records.columns import RecordColumns, open_in_portions
@@ -102,6 +103,7 @@ class _Reading:
 
     async def _pump(self) -> None:
         reader, loaded, partition = self._reader, self._range, self._topic_partition
+        last_header: bytes | None = None
         async with open_cluster(reader.client) as cluster, open_consumer(cluster, reader.consumer) as consumer:
             await cluster.topic(partition.topic)
             consumer.assign({partition: loaded.start})
@@ -118,15 +120,15 @@ class _Reading:
                     continue
                 for batches in fetched:
                     position = batches.next_offset
+                    last_header = last_header_before(batches.data, loaded.end) or last_header
                     idle_since = trio.current_time()
                     await trio.to_thread.run_sync(self.open, batches)
                 if trio.current_time() - idle_since > IDLE_LIMIT_S:
                     reason = f"nothing came after offset {position} for 120 s"
                     raise DeadlineExceededError(f"{partition.topic} {loaded}: {reason}")
         if reader.include_batches:
-            self.handover.put(
-                end_of_range(partition.topic, loaded.partition, loaded.end, self._row_count, reader.schema)
-            )
+            number, end, rows = loaded.partition, loaded.end, self._row_count
+            self.handover.put(end_of_range(partition.topic, number, end, rows, reader.schema, last_header))
 
     def _follow_log_start(self, consumer: Consumer, error: PartitionOffsetOutOfRangeError) -> None:
         """Continue at the log start offset. Raises DataLossError if that is loss, or no way to continue."""

@@ -144,9 +144,14 @@ def fault_rows(
         yield pa.RecordBatch.from_arrays([pa.array([row.get(each.name)], each.type) for each in schema], schema=schema)
 
 
-def end_of_range(topic: str, partition: int, end: int, row_count: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the row that ends a range if batches are included: the range's end and number of rows."""
-    known = {"topic": topic, "partition": partition, "offset": end, "batch_records": row_count}
+def end_of_range(
+    topic: str, partition: int, end: int, row_count: int, schema: pa.Schema, last_header: bytes | None = None
+) -> pa.RecordBatch:
+    """Return the row that ends a range if batches are included: the range's end and number of rows.
+
+    Its value is the header of the last batch that begins in the range or before it; None if the log has none.
+    """
+    known = {"topic": topic, "partition": partition, "offset": end, "batch_records": row_count, "value": last_header}
     columns = [pa.array([known.get(field.name)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

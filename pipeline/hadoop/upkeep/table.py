@@ -107,6 +107,7 @@ def commit_rearrangement(
         operation=operation,
         schemas=last.schemas,
         ends=last.ends,
+        lost=last.lost,
         previous_sha256=state.sha256,
     )
     head = Head(manifest=last, sha256=state.sha256)

@@ -23,6 +23,7 @@ import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, IsolationLevel
+from pipeline.client.consumer.batch_headers import LANE as HEADERS_LANE
 from pipeline.client.consumer.byte_rate import FetchLimit
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import (
@@ -35,7 +36,6 @@ from pipeline.client.consumer.fetcher import FETCH_LANE
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.append_queue import AppendQueue, Piece, PlannedAppend
-from pipeline.mirror.copying.batch_headers import LANE as HEADERS_LANE
 from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
 from pipeline.mirror.copying.destination import Appended, Destination, is_fenced
 from pipeline.mirror.copying.gap_policy import GapCrossing

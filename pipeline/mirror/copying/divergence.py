@@ -8,10 +8,10 @@ import trio
 from pipeline.client.admin.leader_epochs import ends_of_epochs
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.batch_headers import not_available
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, PipelineError
-from pipeline.mirror.copying.batch_headers import not_available
 from pipeline.mirror.journals.epochs import EpochEntries, end_of_entry, newest_up_to
 from pipeline.model import TopicPartition
 from pipeline.records.batch import DELETE_HORIZON, BatchHeader, read_header

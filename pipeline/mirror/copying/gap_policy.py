@@ -16,9 +16,9 @@ import trio
 
 from pipeline.client.admin.gathered_offsets import GatheredOffsets
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.consumer.batch_headers import BatchHeaders
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import GapPolicy
-from pipeline.mirror.copying.batch_headers import BatchHeaders
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.divergence import MAX_COMPARED, FallenEpochsError, LastBatches, is_same, shared_end

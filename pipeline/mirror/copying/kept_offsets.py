@@ -8,10 +8,10 @@ import trio
 from pipeline.client.admin.gathered_offsets import GatheredOffsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import IsolationLevel
+from pipeline.client.consumer.batch_headers import BatchHeaders
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.raw_produce import RawProduced, can_fence_copiers, can_keep_offsets, raw_produce
 from pipeline.errors import PipelineError
-from pipeline.mirror.copying.batch_headers import BatchHeaders
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Appended, ReplicaPlace
 from pipeline.mirror.copying.divergence import LastBatches, last_batches

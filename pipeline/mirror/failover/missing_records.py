@@ -13,10 +13,10 @@ from pipeline.client.admin.offsets import list_offsets_at
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.cluster.leaders import by_leader
+from pipeline.client.consumer.batch_headers import BatchHeaders
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.errors import PipelineError
-from pipeline.mirror.copying.batch_headers import BatchHeaders
 from pipeline.mirror.copying.divergence import MAX_COMPARED, LastBatches, last_batches
 from pipeline.mirror.journals.table import Assignment
 from pipeline.model import BrokerId, TopicPartition

@@ -26,7 +26,17 @@ CLICKS = TopicPartition("clicks", 0)
 
 async def tell(cluster: Cluster, records: int) -> None:
     counts = {CLICKS: {0: Counts(records, 10, 1, 7)}}
-    await publish_load(cluster, "hub", counts, up_to={CLICKS: records}, window_ms=600_000, clock=clock, rng=Random(1))
+    await publish_load(
+        cluster,
+        "hub",
+        counts,
+        quarantined={},
+        lost_offsets={},
+        up_to={CLICKS: records},
+        window_ms=600_000,
+        clock=clock,
+        rng=Random(1),
+    )
 
 
 async def until(condition: Callable[..., Any]) -> None:

@@ -330,6 +330,36 @@ def test_records_that_no_load_has_reached_stay_pending() -> None:
     assert status_after(9 * HOUR_MS, *whole_way(load=LESS, load_at=9)) is Status.PENDING
 
 
+@pytest.mark.parametrize(
+    ("load", "quarantined", "status", "records", "text"),
+    [
+        (LESS, 1, Status.QUARANTINED, 1, "1 records are in the quarantine of the load"),
+        (NOTHING, 10, Status.QUARANTINED, 10, "10 records are in the quarantine"),
+        (Counts(7, 700, 1, 70), 1, Status.MISSING, 2, "2 records that were replica are missing; 1 records are in the"),
+        (FULL, 1, Status.EXTRA, 1, "1 records more than were replica; 1 records are in the quarantine"),
+    ],
+)
+def test_an_hour_with_records_in_quarantine_is_never_exact(
+    load: Counts, quarantined: int, status: Status, records: int, text: str
+) -> None:
+    *others, loaded = whole_way(load=load)
+    (hour,) = report(*others, replace(loaded, quarantined={HOUR: quarantined}))
+    (finding,) = hour.findings
+    assert (hour.status, finding.status, finding.records) == (status, status, records)
+    assert text in str(finding)
+    (hour,) = report(*others, replace(loaded, quarantined={HOUR: quarantined}), whole_way()[-1])
+    assert hour.status is Status.EXACT  # the records were released
+
+
+@pytest.mark.parametrize(("lost", "status"), [(0, Status.MISSING), (1, Status.EXPLAINED), (2, Status.MISSING)])
+def test_offsets_that_a_load_found_deleted_explain_as_many_records(lost: int, status: Status) -> None:
+    *others, loaded = whole_way(load=LESS)
+    (hour,) = report(*others, replace(loaded, lost_offsets=lost))
+    assert hour.status is status
+    if status is Status.EXPLAINED:
+        assert "as the load says" in str(hour.findings[0])
+
+
 def test_loads_of_a_cluster_without_replica_follow_on_it() -> None:
     load = event(Tier.LOAD, "east", EAST, FULL)
     (hour,) = report(*whole_way()[:2], load, routes=[])

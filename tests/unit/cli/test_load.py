@@ -31,7 +31,7 @@ def test_a_topic_without_commits_is_reported(tmp_path: Path, command: Any, more:
     [
         (("--root", "/data"), "schema.registry.url: is missing: value.format=avro needs it"),
         (("--root", "data", "--set", "value.format=binary"), "root: 'data' is not absolute"),
-        (("--root", "ftp://host/data", "--set", "value.format=binary"), "root: 'ftp:' is not a known file system"),
+        (("--root", "ftp://host/data", "--set", "value.format=binary"), "root: 'ftp:' is not a known store"),
     ],
 )
 def test_wrong_settings_of_a_run(arguments: Any, said: Any) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, SchemaError
 from pipeline.hadoop.avro.column_types import TOMBSTONE
 from pipeline.hadoop.commit.layout import run_of, topic_layout
-from pipeline.hadoop.commit.manifest import OffsetRange, TableSchema
+from pipeline.hadoop.commit.manifest import OffsetRange, TableSchema, set_aside
 from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load import task as task_module
 from pipeline.hadoop.load.task import TaskWriter
@@ -28,7 +28,7 @@ from pipeline.hadoop.ranges.rows import MAX_PIECE_BYTES, end_of_range, fault_row
 from pipeline.records.batch import read_header
 from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec
-from pipeline.records.tally import HOUR_MS
+from pipeline.records.tally import HOUR_MS, Counts
 from tests.support.load_task import ATTEMPT, ROWS, TaskLoad, batch
 
 NOON_MS = 1_700_006_400_000
@@ -46,7 +46,7 @@ USER_2 = {
 SCHEMAS = {1: json.dumps(USER_1), 2: json.dumps(USER_2), 3: '["null", "string", "int"]'}
 
 
-def lookup(schema_id: int) -> str | None:
+def lookup(schema_id: int) -> str:
     if schema_id not in SCHEMAS:
         raise SchemaError("unknown")
     return SCHEMAS[schema_id]
@@ -111,7 +111,7 @@ def test_plain_values_come_back_whole(
             headers = [(header["key"], header["value"]) for header in row[HEADERS]]
             read.append((row[OFFSET], row[KEY], row["value"], headers, timestamp_ms))
     assert sorted(read, key=lambda row: row[0]) == expected
-    counts = check_coverage("t", [OffsetRange(partition=4, start=0, end=offset - 3)], [result], 600_000)
+    counts = check_coverage("t", [OffsetRange(partition=4, start=0, end=offset - 3)], [result], 600_000).counts
     batch_headers = [read_header(data) for data in built]
     found = list(counts.values())
     assert sum(count.batches for count in found) == len(batch_headers)
@@ -176,7 +176,42 @@ def test_a_bad_record_is_named_or_set_aside(tmp_path: Path, value: bytes, file_f
     assert [(row[OFFSET], row["value"]) for row in load.avro(aside)] == [(21, value)]
     assert load.avro(aside)[0][REASON]
     assert sum(file.records for file in result.files if not file.quarantined) == 3
-    check_coverage("t", [OffsetRange(partition=4, start=20, end=24)], [result], 600_000)
+    covered = check_coverage("t", [OffsetRange(partition=4, start=20, end=24)], [result], 600_000)
+    header = read_header(data)
+    assert covered.counts == {(4, NOON_MS): Counts(3, len(data), 1, header.crc)}
+    (noted,) = aside.batches
+    assert (noted.base_offset, noted.window_start_ms, noted.records, noted.aside) == (20, NOON_MS, 4, 1)
+
+
+def test_records_in_quarantine_do_not_count_as_loaded(tmp_path: Path) -> None:
+    """Of three batches one is good, one bad in part (at the border of two tasks), one bad in all."""
+    good = datum(1, {"name": "g"})
+    batches = [batch(0, users(good, good)), batch(2, users(b"", good, good, b"")), batch(6, users(b"", b""))]
+    tasks = [OffsetRange(partition=4, start=0, end=4), OffsetRange(partition=4, start=4, end=8)]
+    results = [
+        TaskLoad(tmp_path / str(task.start), schemas=lookup, quarantine=True).run(
+            *batches, start=task.start, end=task.end
+        )
+        for task in tasks
+    ]
+    covered = check_coverage("t", tasks, results, 600_000)
+    first, second, third = (read_header(data) for data in batches)
+    size = first.size_bytes + second.size_bytes
+    assert covered.counts == {(4, NOON_MS): Counts(4, size, 2, first.crc + second.crc)}
+    assert set_aside(covered.files) == {(4, NOON_MS): 4}
+    noted = {(b.base_offset, b.aside, b.records, b.crc) for file in covered.files for b in file.batches}
+    assert noted == {(2, 1, 4, second.crc), (6, 2, 2, third.crc)}
+    assert [sum(result.aside_reasons.values()) for result in results] == [1, 3]
+
+
+def test_a_batch_that_begins_before_the_load_counts_nowhere(tmp_path: Path) -> None:
+    data = batch(0, users(b"", datum(1, {"name": "g"}), b""))
+    task = OffsetRange(partition=4, start=1, end=3)
+    load = TaskLoad(tmp_path, schemas=lookup, quarantine=True)
+    covered = check_coverage("t", [task], [load.run(data, start=1)], 600_000)
+    assert covered.counts == {}
+    assert set_aside(covered.files) == {}
+    assert sum(file.records for file in covered.files if file.quarantined) == 1
 
 
 def test_reasons_of_many_records_stand_beside_them(tmp_path: Path) -> None:
@@ -218,7 +253,7 @@ def test_a_batch_that_cannot_be_opened_is_a_bad_record_or_goes_to_a_file_of_its_
         (3, 0, 1, "no codec"),
     ]
     counts = check_coverage("t", [task], [result], 600_000)
-    assert sum(count.records for count in counts.values()) == 4
+    assert sum(count.records for count in counts.counts.values()) == 4
     with pytest.raises(CoverageError, match="6 rows were read, 6 reached the writers, 4 are in files"):
         check_coverage("t", [task], [replace(result, files=tuple(set(result.files) - {aside}))], 600_000)
 
@@ -253,7 +288,7 @@ def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path: Path) -> None
     data = batch(0, users(*[b"v"] * 10))
     tasks = [OffsetRange(partition=4, start=0, end=3), OffsetRange(partition=4, start=3, end=10)]
     results = [TaskLoad(tmp_path / str(task.start)).run(data, start=task.start, end=task.end) for task in tasks]
-    assert [count.batches for count in check_coverage("t", tasks, results, 600_000).values()] == [1]
+    assert [count.batches for count in check_coverage("t", tasks, results, 600_000).counts.values()] == [1]
     with pytest.raises(CoverageError, match="3 of the 10 records"):
         check_coverage("t", tasks[:1], results[:1], 600_000)
 
@@ -261,7 +296,7 @@ def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path: Path) -> None
 def test_missing_rows_are_noticed(tmp_path: Path) -> None:
     tasks = [OffsetRange(partition=4, start=0, end=3)]
     result = TaskLoad(tmp_path).run(batch(0, users(*[b"v"] * 3)))
-    assert check_coverage("t", tasks, [result], 600_000)
+    assert check_coverage("t", tasks, [result], 600_000).counts
     for wrong in (
         replace(result, ends=()),
         replace(result, ends=((4, 3, 4),)),

@@ -45,7 +45,7 @@ def table(root: Any, window_ms: Any) -> None:
 
 def prepare(root: Any, **settings: Any) -> Any:
     opened = open_load(config(root, **settings), *open_filesystem(str(root)), clock=lambda: 0)
-    return trio.run(opened.prepare, STATE, None)
+    return trio.run(opened.prepare, STATE, None, {})
 
 
 @pytest.mark.parametrize("window_ms", [7 * 60_000, 7_200_000, 86_400_000, 3_599_999])

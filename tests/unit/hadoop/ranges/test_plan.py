@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.hadoop.commit.manifest import OffsetRange, next_offsets
+from pipeline.hadoop.commit.manifest import OffsetRange, next_lost, next_offsets
 from pipeline.hadoop.ranges.plan import DataLossError, PartitionBounds, plan_load, split_ranges
 
 
@@ -42,9 +42,12 @@ def test_lost_offsets_are_recorded_where_the_user_goes_on() -> None:
     assert plan.ranges[0] == OffsetRange(partition=0, start=8, end=9)
 
 
-def test_lost_offsets_wait_for_the_next_range_of_their_partition() -> None:
+def test_lost_offsets_are_recorded_if_all_of_the_rest_was_deleted() -> None:
     plan = plan_load("t", {0: 5}, {0: bounds(8, 8)}, fail_on_data_loss=False)
-    assert plan.ranges == plan.skipped == ()
+    assert plan.ranges == ()
+    assert plan.skipped == (OffsetRange(partition=0, start=5, end=8),)
+    assert next_offsets({0: 5}, plan.ranges, plan.skipped) == {0: 8}
+    assert next_lost({0: 2}, plan.skipped) == {0: 5}
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])

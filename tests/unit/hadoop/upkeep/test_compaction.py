@@ -9,6 +9,7 @@ import pytest
 from pipeline.hadoop.commit.manifest import DataFile, Operation
 from pipeline.hadoop.commit.publication import CommitConflictError
 from pipeline.hadoop.commit.rebase import commit_rebasing
+from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.upkeep.compaction import compact_table
 from pipeline.hadoop.upkeep.compaction_plan import plan_compaction, small_files
 from pipeline.hadoop.upkeep.config import UpkeepConfig

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.mirror.copying.batch_headers import MAX_ALONE, MAX_EMPTY_ANSWERS, BatchHeaders
+from pipeline.client.consumer.batch_headers import MAX_ALONE, MAX_EMPTY_ANSWERS, BatchHeaders
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.fetch import FetchRequest
 from tests.support.brokers import serving_cluster

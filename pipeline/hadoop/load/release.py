@@ -1,0 +1,200 @@
+"""Brings records out of the quarantine into data files, after a fix: one commit of the kind `release`.
+
+The records are decoded again as a load would decode them. Those that decode reach data files, the others a new
+quarantine file; the old quarantine files are removed by the same commit. A release that is killed leaves its whole
+commit or nothing, and another one finds what is still set aside. Batches that cannot be opened stay.
+
+The counts of the commit are what the loads left out (`AsideBatch`): after a release of everything, the sums over all
+commits are those of a load without bad records.
+"""
+
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, VALUE
+from pipeline.hadoop.avro.datums import SchemaLookup
+from pipeline.hadoop.avro.quarantine_reader import quarantined_records
+from pipeline.hadoop.commit.checkpoints import read_state
+from pipeline.hadoop.commit.layout import TaskAttempt, TopicLayout, topic_layout
+from pipeline.hadoop.commit.manifest import VERSION, AsideBatch, DataFile, Operation, WindowKey
+from pipeline.hadoop.commit.manifest_store import ManifestStore
+from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head
+from pipeline.hadoop.commit.rebase import commit_rebasing
+from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
+from pipeline.hadoop.files.doors import FileSystem
+from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.ranges.rows import arrow_schema, row_schema
+from pipeline.model import Clock
+from pipeline.records.tally import NOTHING, Counts
+
+RELEASE_AGE_MS: Final = 24 * 3_600_000
+"""Time that a release may take: see `orphan.age.ms` of a load."""
+PORTION: Final = 10_000
+_UNLISTED: Final = -1
+"""Base offset of records whose batch counts nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseResult:
+    """Numbers of records that were brought in, and that are still set aside by reason. Commit None: nothing changed."""
+
+    commit: int | None
+    released: int
+    kept: Mapping[str, int]
+
+
+def is_of_records(file: DataFile) -> bool:
+    """True for a quarantine file of records; others hold batches that could not be opened."""
+    return file.quarantined and not file.path.startswith("quarantine/batch-")
+
+
+def release(
+    root: str, topic: str, schemas: SchemaLookup | None, *, clock: Clock, run_id: str | None = None
+) -> ReleaseResult:
+    """Decode the records in the quarantine again, and commit those that are good. Loads may go on meanwhile.
+
+    `schemas` is None for values of plain bytes. Raises CommitConflictError if another run removed the same files,
+    QuarantineFileError, ManifestError, StorageError, and as `schemas` if the registry does not answer, with nothing
+    committed; CommitOutcomeUnknownError.
+    """
+    run_id = run_id or secrets.token_hex(8)
+    files, path = open_filesystem(root)
+    layout = topic_layout(path, topic)
+    store = ManifestStore(files, layout)
+    clean_up_dead_runs(files, layout, run_id, store)
+    state = read_state(files, layout)
+    aside = [file for file in state.data_files(quarantined=True) if is_of_records(file)]
+    last = state.last
+    if last is None or not aside:
+        return ReleaseResult(commit=None, released=0, kept={})
+    mark_run(files, layout, run_id, head=last.sequence, orphan_age_ms=RELEASE_AGE_MS)
+    spec = TaskSpec(
+        root=root,
+        topic=topic,
+        run_id=run_id,
+        format=last.format,
+        codec="snappy",
+        window_ms=last.window_ms,
+        quarantine=True,
+        schemas=schemas,
+        table_schemas=last.schemas,
+    )
+    try:
+        written, kept = _write(files, layout, spec, aside)
+        released = sum(file.records for file in written if not file.quarantined)
+        if not released:
+            clean_up_own_run(files, layout, run_id, store)
+            end_run(files, layout, run_id)
+            return ReleaseResult(commit=None, released=0, kept=kept)
+        others = [file for file in state.data_files(quarantined=True) if file not in aside]
+        manifest = replace(
+            last,
+            sequence=last.sequence + 1,
+            run_id=run_id,
+            created_ms=clock(),
+            operation=Operation.RELEASE,
+            ranges=(),
+            skipped=(),
+            files=tuple(sorted(written)),
+            removed=tuple(file.path for file in aside),
+            counts=released_counts([*aside, *others], [*written, *others]),
+            previous_sha256=state.sha256,
+            version=VERSION,
+        )
+        head = Head(manifest=last, sha256=state.sha256)
+        manifest = commit_rebasing(files, layout, manifest, head, orphan_age_ms=RELEASE_AGE_MS)
+    except CommitOutcomeUnknownError:
+        raise
+    except Exception:
+        clean_up_own_run(files, layout, run_id, store)
+        raise
+    end_run(files, layout, run_id)
+    return ReleaseResult(commit=manifest.sequence, released=released, kept=kept)
+
+
+def released_counts(before: Iterable[DataFile], after: Iterable[DataFile]) -> dict[WindowKey, Counts]:
+    """Return what counts more once the live quarantine files are `after` in place of `before`. Pure."""
+    was, now = _aside_by_batch(before), _aside_by_batch(after)
+    sums: dict[WindowKey, Counts] = {}
+    for (partition, _), (batch, aside) in was.items():
+        _, left = now.get((partition, batch.base_offset), (batch, 0))
+        old, new = batch.counts_without(aside), batch.counts_without(left)
+        if old != new:
+            key = (partition, batch.window_start_ms)
+            brought = replace(new, records=new.records - old.records)
+            if old != NOTHING:
+                brought = Counts(brought.records, 0, 0, 0)
+            sums[key] = sums.get(key, NOTHING) + brought
+    return sums
+
+
+def _aside_by_batch(files: Iterable[DataFile]) -> dict[tuple[int, int], tuple[AsideBatch, int]]:
+    """Return by partition and base offset a batch, and the number of its records in all of the files."""
+    found: dict[tuple[int, int], tuple[AsideBatch, int]] = {}
+    for file in files:
+        for batch in file.batches:
+            _, aside = found.get((file.partition, batch.base_offset), (batch, 0))
+            found[file.partition, batch.base_offset] = batch, aside + batch.aside
+    return found
+
+
+def _write(
+    files: FileSystem, layout: TopicLayout, spec: TaskSpec, aside: Iterable[DataFile]
+) -> tuple[list[DataFile], Mapping[str, int]]:
+    """Write the records of quarantine files to data files and new quarantine files. Also count the kept, by reason."""
+    written: list[DataFile] = []
+    kept: Counter[str] = Counter()
+    for number, file in enumerate(aside):
+        writer = TaskWriter(spec, files, layout, TaskAttempt(run_id=spec.run_id, task=number, attempt=0))
+        for rows in _rows_of(file, files.read(layout.absolute(file.path))):
+            writer.add(rows)
+        result = writer.finish(0)
+        kept.update(result.aside_reasons)
+        for made in result.files:
+            listed = tuple(batch for batch in made.batches if batch.base_offset != _UNLISTED)
+            written.append(replace(made, batches=listed))
+    return written, kept
+
+
+def _rows_of(file: DataFile, data: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a quarantine file as rows of the source, each with the columns of its batch."""
+    schema = arrow_schema(row_schema(include_batches=True))
+    batches = sorted(file.batches)
+    portion: list[dict[str, Any]] = []
+    at = -1
+    for record in quarantined_records(data, file.path):
+        while at + 1 < len(batches) and batches[at + 1].base_offset <= record[OFFSET]:
+            at += 1
+        portion.append(_row(record, batches[at] if at >= 0 else None))
+        if len(portion) == PORTION:
+            yield _batch_of(portion, schema)
+            portion = []
+    if portion:
+        yield _batch_of(portion, schema)
+
+
+def _batch_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _row(record: Mapping[str, Any], batch: AsideBatch | None) -> dict[str, Any]:
+    return {
+        "key": record[KEY],
+        "value": record[VALUE],
+        "partition": record[PARTITION],
+        "offset": record[OFFSET],
+        "timestamp_ms": record[TIMESTAMP],
+        "headers": record[HEADERS],
+        "batch_base_offset": _UNLISTED if batch is None else batch.base_offset,
+        "batch_crc": 0 if batch is None else batch.crc,
+        "batch_bytes": 0 if batch is None else batch.bytes,
+        "batch_records": 0 if batch is None else batch.records,
+        "batch_timestamp": 0 if batch is None else batch.window_start_ms,
+    }

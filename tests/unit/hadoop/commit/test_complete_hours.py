@@ -1,0 +1,167 @@
+"""Which hours get a marker, and what late data does to it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.hadoop.commit.complete_hours import Acceptance, HourVerdict, judge_hours, publish_markers, read_markers
+from pipeline.hadoop.commit.layout import topic_layout
+from pipeline.hadoop.commit.manifest import AsideBatch
+from pipeline.hadoop.commit.publication import Head
+from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState
+from pipeline.hadoop.files.local import LocalFileSystem
+from pipeline.records.tally import HOUR_MS, Counts
+
+HOUR = 1_767_261_600_000
+NAME = "2026-01-01T10:00:00Z"
+LATER = "2026-01-01T11:00:00Z"
+FULL = Counts(10, 700, 2, 77)
+NOW_MS = HOUR + 5 * HOUR_MS
+ACCEPTED = Acceptance(hour=NAME, accepted_by="ann", reason="retention was too short")
+
+
+@pytest.fixture
+def state(make_manifest: Any) -> TableState:
+    last = make_manifest(Head(manifest=None, sha256=None))
+    counts = {(0, HOUR): Counts(4, 300, 1, 70), (1, HOUR + 600_000): Counts(6, 400, 1, 7)}
+    return TableState(last=last, sha256="", files={}, counts=counts)
+
+
+def hour(name: str = NAME, status: str = "exact", counts: Counts = FULL, **stages: Any) -> dict[str, Any]:
+    sums = {"records": counts.records, "bytes": counts.bytes, "batches": counts.batches, "crc_sum": counts.crc_sum}
+    shown = dict.fromkeys(("produced", "live", "replica", "loaded"), sums) | stages
+    findings = [] if status == "exact" else [{"text": f"it is {status}"}]
+    return {
+        "topic": "clicks",
+        "hour": name,
+        "status": status,
+        "stages": {stage: found for stage, found in shown.items() if found is not None},
+        "findings": findings,
+    }
+
+
+def report(*hours: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    cluster = {"complete": True, "error": None}
+    return {"complete": True, "hours": list(hours), "clusters": {"hub": cluster}, "routes_error": None} | changes
+
+
+def judge(document: dict[str, Any], state: TableState, **changes: Any) -> list[HourVerdict]:
+    settings: dict[str, Any] = {"now_ms": NOW_MS, "grace_ms": 900_000, "without": (), "accepted": ()}
+    return judge_hours(document, "clicks", state, **settings | changes)
+
+
+def test_an_exact_hour_gets_a_marker_that_names_its_commit_and_witnesses(state: TableState) -> None:
+    (verdict,) = judge(report(hour()), state)
+    assert verdict.why == ""
+    assert verdict.marker is not None
+    assert (verdict.marker.commit, verdict.marker.counts, verdict.marker.verdict) == (1, FULL, "exact")
+    assert verdict.marker.witnesses == ("produced", "live", "replica", "loaded")
+    assert verdict.marker.accepted_by is None
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (report(hour(produced=None)), "never reported by produced"),
+        (report(hour(loaded=None)), "never reported by loaded"),
+        (report(hour(status="pending")), "under way"),
+        (report(hour(status="recompressed")), "recompressed: it is recompressed"),
+        (report(hour(status="explained")), "explained"),
+        (report(hour(status="missing")), "missing"),
+        (report(hour(counts=Counts(9, 700, 2, 77))), "does not know the counts of commit 1"),
+        (report(hour(counts=Counts(10, 700, 2, 78))), "does not know the counts of commit 1"),
+        (
+            report(hour(), complete=False, clusters={"east": {"complete": False, "error": "refused"}}),
+            "the audit has not read all: east: refused",
+        ),
+        (report(hour(), complete=False, routes_error="no answer"), "the mirror's table: no answer"),
+    ],
+)
+def test_whatever_is_not_known_leaves_the_hour_without_a_marker(
+    state: TableState, document: dict[str, Any], why: str
+) -> None:
+    (verdict,) = judge(document, state)
+    assert verdict.marker is None
+    assert why in verdict.why
+
+
+def test_an_hour_is_judged_after_its_grace_alone(state: TableState) -> None:
+    assert judge(report(hour()), state, now_ms=HOUR + HOUR_MS + 899_999) == []
+    assert judge(report(hour()), state, now_ms=HOUR + HOUR_MS + 900_000) != []
+
+
+@pytest.mark.parametrize("status", ["recompressed", "explained", "changed", "extra", "missing", "quarantined"])
+def test_a_difference_can_be_accepted_by_name(state: TableState, status: str) -> None:
+    (verdict,) = judge(report(hour(status=status)), state, accepted=[ACCEPTED])
+    assert verdict.marker is not None
+    assert (verdict.marker.accepted_by, verdict.marker.reason) == ("ann", ACCEPTED.reason)
+    assert verdict.marker.findings == (f"it is {status}",)
+
+
+@pytest.mark.parametrize("status", ["pending", "exact"])
+def test_what_is_not_known_cannot_be_accepted(state: TableState, status: str) -> None:
+    (verdict,) = judge(report(hour(status=status, counts=Counts(9, 1, 1, 1))), state, accepted=[ACCEPTED])
+    assert verdict.marker is None
+
+
+def test_a_witness_can_be_done_without_by_name(state: TableState) -> None:
+    (verdict,) = judge(report(hour(produced=None)), state, without=["produced"])
+    assert verdict.marker is not None
+    assert "produced" not in verdict.marker.witnesses
+
+
+def test_an_hour_with_records_in_quarantine_is_never_exact(state: TableState) -> None:
+    batch = AsideBatch(base_offset=3, window_start_ms=HOUR, records=2, bytes=9, crc=1, aside=1)
+    assert state.last is not None
+    file = replace(state.last.files[0], path="quarantine/0-3-r1-0-1-1.avro", hour_ms=None, batches=(batch,))
+    aside = replace(state, files={file.path: file})
+    (verdict,) = judge(report(hour()), aside)  # an audit that knows of no quarantine
+    assert "1 records are set aside" in verdict.why
+    (verdict,) = judge(report(hour(status="quarantined")), aside, accepted=[ACCEPTED])
+    assert verdict.marker is not None
+    assert verdict.marker.quarantined == 1
+
+
+def test_an_hour_waits_for_the_hour_before(state: TableState) -> None:
+    """Its batches may have records of this hour."""
+    counts = {**state.counts, (0, HOUR + HOUR_MS): FULL}
+    first, second = judge(report(hour(status="missing"), hour(LATER)), replace(state, counts=counts))
+    assert (first.marker, second.marker) == (None, None)
+    assert "the hour before" in second.why
+
+
+def test_a_table_whose_windows_do_not_divide_an_hour_has_no_complete_hours(state: TableState) -> None:
+    assert state.last is not None
+    (verdict,) = judge(report(hour()), replace(state, last=replace(state.last, window_ms=7_000_000)))
+    assert "does not divide an hour" in verdict.why
+
+
+def test_late_data_open_a_new_generation_and_change_no_marker(tmp_path: Path, state: TableState) -> None:
+    files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
+    folder = tmp_path / "clicks/hourly/2026/01/01/10"
+
+    def run(document: dict[str, Any], table: TableState) -> set[str]:
+        publish_markers(files, layout, table, judge(document, table), "r7", NOW_MS)
+        return {path.name for path in folder.iterdir()}
+
+    assert run(report(hour()), state) == {"_COMPLETE"}
+    first = (folder / "_COMPLETE").read_bytes()
+    assert run(report(hour()), state) == {"_COMPLETE"}
+    more = Counts(12, 900, 3, 80)
+    late = replace(state, counts={**state.counts, (0, HOUR): Counts(6, 500, 2, 73)})
+    assert run(report(hour(status="pending")), late) == {"_COMPLETE", "_REOPENED.2"}
+    assert run(report(hour(counts=more)), late) == {"_COMPLETE", "_REOPENED.2", "_COMPLETE.2"}
+    assert run(report(hour(counts=more)), late) == {"_COMPLETE", "_REOPENED.2", "_COMPLETE.2"}
+    assert (folder / "_COMPLETE").read_bytes() == first
+    (markers,) = read_markers(files, layout).values()
+    assert [(marker.generation, marker.counts) for marker in markers] == [(1, FULL), (2, more)]
+
+
+def test_counts_that_the_table_no_longer_keeps_reopen_nothing(tmp_path: Path, state: TableState) -> None:
+    files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
+    publish_markers(files, layout, state, judge(report(hour()), state), "r7", NOW_MS)
+    newer = replace(state, counts={(0, HOUR + COUNTS_KEPT_MS + HOUR_MS): FULL})
+    valid, reopened = publish_markers(files, layout, newer, [], "r8", NOW_MS)
+    assert (list(valid), reopened) == ([HOUR], [])

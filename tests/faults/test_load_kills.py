@@ -39,7 +39,7 @@ def driver_in_waiting(topic: Any, log: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(
     "kills", [KILLS, pytest.param(MANY_KILLS, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
-def test_a_load_killed_at_any_moment_and_run_again(tmp_path: Path, kills: Any) -> None:
+def test_x16_a_load_killed_at_any_moment_and_run_again(tmp_path: Path, kills: Any) -> None:
     moments = random.Random(SEED)
     with LocalCluster(tmp_path / "local") as local, ExitStack() as stack:
         topic = LoadedTopic(local.bootstrap, (tmp_path / "root").as_uri())

@@ -83,7 +83,7 @@ def event(schema_id: Any, number: Any) -> Any:
 
 
 @pytest.mark.parametrize("file_format", ["avro", "parquet"])
-def test_datums_by_the_registry_and_bad_ones_in_quarantine(
+def test_x18_datums_by_the_registry_and_bad_ones_in_quarantine(
     spark: Any, local: Any, topic: Any, event_schema_id: Any, file_format: Any
 ) -> None:
     topic.produce(200, lambda number: event(event_schema_id, number) if number != 77 else b"no datum")
@@ -115,7 +115,7 @@ class PausedFileSystem(LocalFileSystem):
         super().publish_exclusive(path, content, temporary=temporary)
 
 
-def test_one_of_two_loaders_commits_and_the_other_reports_it(
+def test_x16_one_of_two_loaders_commits_data_with_offsets_and_the_other_is_fenced(
     spark: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic.produce(1000)

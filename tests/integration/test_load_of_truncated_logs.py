@@ -92,7 +92,7 @@ async def test_a_restored_older_copy_that_grew_beyond_again_is_noticed(spark: An
         assert loaded(root) == OLD
 
 
-async def test_deleted_records_are_named_and_recorded_even_if_none_are_left(spark: Any, tmp_path: Path) -> None:
+async def test_x19_deleted_records_are_named_and_recorded_even_if_none_are_left(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "lake"
     async with serving_cluster(tmp_path / "broker") as cluster:
         await create_topics(cluster, [NewTopic(name="t", partitions=1, replication_factor=1)])

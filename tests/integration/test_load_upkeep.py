@@ -31,7 +31,7 @@ def call(*arguments: str, exit_code: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("file_format", ["avro", "parquet"])
-def test_damage_is_found_and_an_hour_replayed_with_the_same_bytes(
+def test_x20_damage_is_found_and_an_hour_replayed_with_the_same_bytes(
     spark: Any, local: Any, tmp_path: Path, file_format: str
 ) -> None:
     topic = LoadedTopic(local.bootstrap, tmp_path.as_uri())

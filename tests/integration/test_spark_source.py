@@ -57,7 +57,7 @@ def append(topic: Any, *batches: bytearray, partition: int = 0) -> None:
     trio.run(send)
 
 
-def test_batches_that_cannot_be_opened_go_to_the_quarantine_and_the_load_goes_on(
+def test_x18_batches_that_cannot_be_opened_go_to_the_quarantine_and_the_load_goes_on(
     spark: Any, local: Any, topic: Any
 ) -> None:
     batches = {kind: make() for kind, make in BAD_BATCHES.items() if kind != "no codec"}  # which brokers refuse

@@ -34,18 +34,27 @@ class Part:
 
 
 SPARK = tuple(
-    f"integration/test_{name}.py" for name in ("demo", "examples", "hdfs_load", "load", "load_beside_consumers")
+    f"integration/test_{name}.py"
+    for name in ("demo", "examples", "hdfs_load", "load", "load_beside_consumers", "load_interruptions", "many_loads")
+)
+TABLES = tuple(
+    f"integration/test_{name}.py"
+    for name in (
+        *("export", "iceberg_load", "load_of_truncated_logs", "load_upkeep", "parquet_columns", "pyspark_versions"),
+        *("resident_load", "spark_cluster", "spark_source", "table", "x17_no_decode_avro_load", "x21_bare_pip_load"),
+    )
 )
 CLUSTERS = tuple(f"faults/test_{name}.py" for name in ("cluster", "kills", "zookeeper", "zookeeper_ensemble"))
 MIRROR = ("unit/mirror",)
 PARTS = (
     Part("simulation", ["simulation"]),
     Part("conformance", ["conformance"]),
-    Part("integration", ["integration"], without=SPARK),
+    Part("integration", ["integration"], without=[*SPARK, *TABLES]),
     Part("unit", ["unit"], without=MIRROR),
     Part("unit of the mirror", MIRROR),
     Part("faults of clusters", CLUSTERS),
     Part("Spark", SPARK),
+    Part("tables of loads", TABLES),
     Part("faults", ["faults"], without=CLUSTERS),
 )
 

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +175,14 @@ def test_a_query_that_spark_refuses(
     assert stderr.count("\n") == 1
 
 
-def test_a_job_that_fails_leaves_nothing(spark: Any, topic: Any) -> None:
-    topic.produce(10)
-    settings = {"value.format": "avro", "schema.registry.url": "ftp://nowhere"}
+def test_a_job_that_fails_leaves_nothing(spark: Any, local: Any, topic: Any) -> None:
     topic.produce(10, lambda number: event(1, number))
+    settings = {"value.format": "avro", "schema.registry.url": local.registry, "on.bad.record": "quarantine"}
+    prepared = prepare_load(LoadConfig.from_settings(topic.settings(**settings)), clock=now_ms)
+    assert prepared is not None
+    broken = prepared.config.model_copy(update={"registry": ("ftp://nowhere",)})
     with pytest.raises(LoadError, match=r"schema\.registry\.url"):
-        load(spark, topic, **settings, **{"on.bad.record": "quarantine"})
+        replace(prepared, config=broken).run(spark)
     assert topic.manifests() == []
     assert topic.files_on_disk() == 0
 

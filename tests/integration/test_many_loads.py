@@ -73,9 +73,10 @@ def test_each_topic_has_a_commit_and_a_bad_one_stops_no_other(spark: Any, local:
     assert bad.manifests() == []
     assert {manifest.format for manifest in good[1].manifests()} == {"avro"}
     good[2].produce(50)
-    results = run_loads(lambda: spark, config(local, good[0].root, good))
+    loads = config(local, good[0].root, good, {good[1].name: {"format": "avro"}})
+    results = run_loads(lambda: spark, loads)
     assert [result.result.records for result in results if result.result.committed] == [50]
-    assert all(not result.result.committed for result in run_loads(no_spark, config(local, good[0].root, good)))
+    assert all(not result.result.committed for result in run_loads(no_spark, loads))
 
 
 def test_topics_that_cannot_be_planned_stop_no_other(spark: Any, local: Any, topics: Any) -> None:

@@ -16,11 +16,21 @@ unless `kafka.isolation.level=read_uncommitted`.
 """
 
 from collections.abc import MutableMapping
+from functools import cached_property
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructField, StructType
 
+from pipeline.errors import ConfigurationError
 from pipeline.hadoop.ranges.rows import row_schema
+from pipeline.hadoop.sink.options import SinkOptions
+from pipeline.hadoop.sink.writer import BatchWriter, StreamWriter
 from pipeline.hadoop.source.options import SourceOptions
 from pipeline.hadoop.source.readers import (
     HAS_ADMISSION_CONTROL,
@@ -43,8 +53,12 @@ class PipelineDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._parsed = SourceOptions.parse(options)
+        self._given = dict(options)
         self._values: ValueSchema | None = None
+
+    @cached_property
+    def _parsed(self) -> SourceOptions:
+        return SourceOptions.parse(self._given)
 
     def schema(self) -> StructType:
         """Return the columns of Spark's Kafka source, with `includeBatches` also those of batches.
@@ -68,6 +82,16 @@ class PipelineDataSource(DataSource):
         """Return the reader for `spark.readStream`."""
         kind = StreamReader if HAS_ADMISSION_CONTROL else PlainStreamReader
         return kind(self._rows(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer for `df.write`, in mode `append`."""
+        if overwrite:
+            raise ConfigurationError("mode", "is overwrite, but topics are only appended to: use append")
+        return BatchWriter(SinkOptions.parse(self._given, is_stream=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        """Return the writer for `df.writeStream`."""
+        return StreamWriter(SinkOptions.parse(self._given, is_stream=True), schema)
 
     def _rows(self, schema: StructType) -> Rows:
         check_wanted_columns(schema, self.schema())

@@ -1,0 +1,1 @@
+"""The writing half of the Spark data source `pipeline`."""

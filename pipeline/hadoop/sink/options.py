@@ -16,6 +16,7 @@ from pyspark.sql.types import (
 
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError
+from pipeline.hadoop.sink.avro_values import AvroOptions
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 
@@ -39,6 +40,7 @@ class SinkOptions:
     codec: Codec
     batch_bytes: int
     checkpoint: str | None
+    avro: AvroOptions | None
 
     KEYS: ClassVar = (
         "kafka.bootstrap.servers",
@@ -46,6 +48,10 @@ class SinkOptions:
         "kafka.compression.type",
         "kafka.batch.size",
         "checkpointLocation",
+        "valueFormat",
+        "schema.registry.url",
+        "valueSubject",
+        "autoRegisterSchemas",
     )
 
     @classmethod
@@ -76,6 +82,7 @@ class SinkOptions:
             codec=Codec[codec],
             batch_bytes=int(size),
             checkpoint=checkpoint if is_stream else None,
+            avro=_avro(given),
         )
 
     @property
@@ -84,8 +91,26 @@ class SinkOptions:
         return ClientConfig(bootstrap=parse_addresses(self.bootstrap), client_id="pipeline-spark-sink")
 
 
-def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raise ConfigurationError unless rows have a value and a topic, and columns of the right types."""
+def _avro(given: Mapping[str, str]) -> AvroOptions | None:
+    registers = given.get("autoregisterschemas", "false").lower()
+    if registers not in {"true", "false"}:
+        raise ConfigurationError("autoRegisterSchemas", f"'{registers}' is neither true nor false")
+    value_format = given.get("valueformat", "binary").lower()
+    if value_format not in {"binary", "avro"}:
+        raise ConfigurationError("valueFormat", f"'{value_format}' is none of binary, avro")
+    if value_format == "binary":
+        return None
+    urls = tuple(url for url in (part.strip() for part in given.get("schema.registry.url", "").split(",")) if url)
+    if not urls:
+        raise ConfigurationError("schema.registry.url", "is missing: valueFormat=avro needs it")
+    return AvroOptions(registry=urls, subject=given.get("valuesubject") or None, registers=registers == "true")
+
+
+def check_columns(schema: StructType, topic: str | None, *, is_avro: bool) -> None:
+    """Raise ConfigurationError unless rows have a value and a topic, and columns of the right types.
+
+    With `is_avro`, the schema of values decides about the type of `value`.
+    """
     types = {field.name: field.dataType for field in schema}
     if "value" not in types:
         raise ConfigurationError("value", f"is missing among the columns {', '.join(types)}")
@@ -93,7 +118,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise ConfigurationError("topic", "is missing: set the option, or select a column topic")
     for name, (kinds, wanted) in _TYPES.items():
         found = types.get(name)
-        if found is None:
+        if found is None or (is_avro and name == "value"):
             continue
         is_wrong_list = isinstance(found, ArrayType) and found.elementType.simpleString() != _HEADER.simpleString()
         if not isinstance(found, kinds) or is_wrong_list:

@@ -1,7 +1,8 @@
 """Writes the rows of one attempt of a task: rows in, acknowledged batches in the topics.
 
 Invariants:
-- An attempt that may not be the first reads what lies in the topic before it writes, and goes on behind it.
+- An attempt reads what earlier ones left in the topic before it writes, and goes on behind it. Only an attempt that
+  Spark calls the first, and whose identity the partitions do not know, reads nothing.
 - Rows that differ from what an earlier attempt wrote at their place are written again, under another identity: rows
   may then be there twice, none is lost.
 - An attempt ends without error only after all its rows are in the log, acknowledged by all replicas in sync.
@@ -17,15 +18,18 @@ import trio
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import PipelineError
+from pipeline.hadoop.sink.avro_values import AvroValues
 from pipeline.hadoop.sink.columns import cut, rows_by_partition, topics_of
 from pipeline.hadoop.sink.earlier import Earlier, read_earlier
 from pipeline.hadoop.sink.identity import TaskIdentity, task_identity
 from pipeline.hadoop.sink.options import SinkOptions
 from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.records.batch import MAX_SEQUENCE
 from pipeline.records.column_builder import build_batch
 
 DELIVERY_TIMEOUT_S = 120.0
-MAX_SEQUENCE = 2**31 - 1
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
 
 
 class SinkError(PipelineError):
@@ -44,20 +48,28 @@ class _Target:
 
 
 class AttemptWriter:
-    """Writes the rows of an attempt. `since`: offsets before which no attempt wrote; None for a first attempt."""
+    """Writes the rows of an attempt. `since`: offsets before which no attempt wrote.
+
+    `is_first`: Spark knows of no earlier attempt. There may have been one, as a repeated stage counts anew.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         options: SinkOptions,
         identity: TaskIdentity,
-        since: Mapping[TopicPartition, int] | None,
+        since: Mapping[TopicPartition, int],
         clock: Clock,
+        *,
+        is_first: bool,
+        avro: AvroValues | None = None,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._identity = identity
         self._since = since
+        self._is_first = is_first
+        self._avro = avro
         self._clock = clock
         self._counts: dict[str, int] = {}
         self._earlier: dict[TopicPartition, Earlier] = {}
@@ -72,6 +84,8 @@ class AttemptWriter:
     async def write_all(self, rows: Iterator[pa.RecordBatch]) -> None:
         """Write all rows. Waits for Spark in a thread. Raises SinkError, KafkaError (unknown topic), ValueError."""
         while (chunk := await trio.to_thread.run_sync(next, rows, None)) is not None:
+            if self._avro is not None:
+                chunk = self._avro.encode(chunk)
             for topic in topics_of(chunk, self._options.topic):
                 await self._open(topic)
             self._chunks += 1  # rows without a key go to one partition per chunk
@@ -83,8 +97,9 @@ class AttemptWriter:
     async def _open(self, topic: str) -> None:
         if topic not in self._counts:
             self._counts[topic] = len((await self._cluster.topic(topic)).partitions)
-            if self._since is not None:
-                self._earlier |= await read_earlier(self._cluster, topic, self._since, self._identity)
+            self._earlier |= await read_earlier(
+                self._cluster, topic, self._since, self._identity, is_first=self._is_first
+            )
 
     def _add(self, partition: TopicPartition, rows: pa.RecordBatch) -> None:
         target = self._targets.get(partition)
@@ -106,17 +121,19 @@ class AttemptWriter:
 
     async def _send(self, at_least_bytes: int) -> None:
         """Send batches until no partition has `at_least_bytes` pending: one of each partition at a time."""
-        while ready := {
-            partition: target for partition, target in self._targets.items() if target.pending_bytes >= at_least_bytes
-        }:
-            built = {partition: self._build(target) for partition, target in ready.items()}
+        while ready := [target for target in self._targets.items() if target[1].pending_bytes >= at_least_bytes]:
+            built: dict[TopicPartition, bytearray] = {}
+            for partition, target in ready:
+                built[partition] = self._build(target)
+                if sum(map(len, built.values())) >= MAX_REQUEST_BYTES:
+                    break
             results = await raw_produce(
                 self._cluster, built, keep_offsets=False, is_repeatable=True, timeout_s=DELIVERY_TIMEOUT_S
             )
             for partition in built:
                 error = results[partition].error
                 if error is not None:
-                    raise SinkError(f"{partition}: rows were not written: {error}") from error
+                    raise SinkError(f"{partition}: rows were not written: {error}{_hint(error)}") from error
 
     def _build(self, target: _Target) -> bytearray:
         taken: list[pa.RecordBatch] = []
@@ -136,3 +153,12 @@ class AttemptWriter:
         )
         target.next_sequence = (target.next_sequence + rows.num_rows) & MAX_SEQUENCE
         return batch
+
+
+def _hint(error: PipelineError) -> str:
+    code = error.code if isinstance(error, KafkaError) else None
+    if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        return "; another attempt of this task writes at the same time"
+    if code in {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}:
+        return "; a later micro batch of this query has written. A checkpoint that was set back cannot be continued"
+    return ""

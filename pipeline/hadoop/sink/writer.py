@@ -21,16 +21,27 @@ from dataclasses import dataclass
 import pyarrow as pa
 import trio
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pipeline.client.admin.groups import CommittedOffset, commit_offsets, fetch_offsets
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.hadoop.ranges.cluster_offsets import topic_state
+from pipeline.hadoop.sink.avro_values import AvroValues, find_avro_values
 from pipeline.hadoop.sink.identity import TaskIdentity, task_identity
 from pipeline.hadoop.sink.options import SinkOptions, check_columns
 from pipeline.hadoop.sink.task import AttemptWriter
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # PySpark 4.0, which gives Arrow batches to any DataSourceArrowWriter
+
+    class DataSourceStreamArrowWriter(  # type: ignore[no-redef, misc]
+        DataSourceStreamWriter, DataSourceArrowWriter
+    ):
+        """Base of writers of streams."""
+
 
 _QUERY = "sql.streaming.queryId"
 _MICRO_BATCH = "streaming.sql.batchId"
@@ -57,8 +68,8 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes the rows of `df.write`. A repeated task goes on behind the rows that an earlier attempt wrote."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        check_columns(schema, options.topic)
         self._options = options
+        self._avro = _checked(options, schema)
         self._query = uuid.uuid4().hex
         self._since = trio.run(_ends_of_option, options)
 
@@ -67,16 +78,16 @@ class BatchWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         identity = task_identity(self._query, 0, context.partitionId())
-        since = self._since if context.attemptNumber() else None
-        return trio.run(_write, self._options, identity, since, iterator, "")
+        is_first = not context.attemptNumber()
+        return trio.run(_write, self._options, self._avro, identity, self._since, is_first, iterator, "")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes micro batches. A micro batch that runs again goes on behind the rows that were written before."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        check_columns(schema, options.topic)
         self._options = options
+        self._avro = _checked(options, schema)
         trio.run(_record_start, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptWritten:  # type: ignore[override]  # as Spark says
@@ -87,7 +98,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None or run is None:
             raise RuntimeError("Spark does not name the query, its run or the micro batch of this task")
         identity = task_identity(query, int(batch), context.partitionId())
-        return trio.run(_write_stream, self._options, identity, context.attemptNumber(), int(batch), iterator, run)
+        is_first = not context.attemptNumber()
+        return trio.run(_write_stream, self._options, self._avro, identity, is_first, int(batch), iterator, run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Record the log end offsets: later micro batches write behind them."""
@@ -97,28 +109,41 @@ class StreamWriter(DataSourceStreamArrowWriter):
             trio.run(_record, self._options, topics, written[0].run, batchId)
 
 
+def _checked(options: SinkOptions, schema: StructType) -> AvroValues | None:
+    check_columns(schema, options.topic, is_avro=options.avro is not None)
+    return find_avro_values(options.avro, options.topic, schema["value"].dataType) if options.avro is not None else None
+
+
 async def _write(
     options: SinkOptions,
+    avro: AvroValues | None,
     identity: TaskIdentity,
-    since: Offsets | None,
+    since: Offsets,
+    is_first: bool,
     rows: Iterator[pa.RecordBatch],
     run: str,
 ) -> AttemptWritten:
     async with open_cluster(options.client) as cluster:
-        writer = AttemptWriter(cluster, options, identity, since, _now_ms)
+        writer = AttemptWriter(cluster, options, identity, since, _now_ms, is_first=is_first, avro=avro)
         await writer.write_all(rows)
     return AttemptWritten(writer.topics, run)
 
 
 async def _write_stream(
-    options: SinkOptions, identity: TaskIdentity, attempt: int, batch: int, rows: Iterator[pa.RecordBatch], run: str
+    options: SinkOptions,
+    avro: AvroValues | None,
+    identity: TaskIdentity,
+    is_first: bool,
+    batch: int,
+    rows: Iterator[pa.RecordBatch],
+    run: str,
 ) -> AttemptWritten:
     async with open_cluster(options.client) as cluster:
         recorded = await fetch_offsets(cluster, _group(options))
     before = f"{run} {batch - 1} "
-    is_first = not attempt and any((offset.metadata or "").startswith(before) for offset in recorded.values())
-    since = None if is_first else {partition: offset.offset for partition, offset in recorded.items()}
-    return await _write(options, identity, since, rows, run)
+    is_behind = any((offset.metadata or "").startswith(before) for offset in recorded.values())
+    since = {partition: offset.offset for partition, offset in recorded.items()}
+    return await _write(options, avro, identity, since, is_first and is_behind, rows, run)
 
 
 async def _ends_of_option(options: SinkOptions) -> Offsets:

@@ -41,7 +41,17 @@ TABLES = tuple(
     f"integration/test_{name}.py"
     for name in (
         *("export", "iceberg_load", "load_of_truncated_logs", "load_upkeep", "parquet_columns", "pyspark_versions"),
-        *("resident_load", "spark_cluster", "spark_source", "table", "x17_no_decode_avro_load", "x21_bare_pip_load"),
+        *(
+            "resident_load",
+            "sink_attempts",
+            "spark_cluster",
+            "spark_sink",
+            "spark_sink_avro",
+            "spark_source",
+            "table",
+            "x17_no_decode_avro_load",
+            "x21_bare_pip_load",
+        ),
     )
 )
 CLUSTERS = tuple(f"faults/test_{name}.py" for name in ("cluster", "kills", "zookeeper", "zookeeper_ensemble"))

@@ -79,7 +79,7 @@ _DERIVED: Final[dict[type[DataType], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroOptions:
-    """Where the schema of values is found. `subject` None: `<topic>-value`."""
+    """Registry and subject of the schema of values. `subject` is None for `<topic>-value`."""
 
     registry: tuple[str, ...]
     subject: str | None

@@ -106,7 +106,7 @@ def _avro(given: Mapping[str, str]) -> AvroOptions | None:
     return AvroOptions(registry=urls, subject=given.get("valuesubject") or None, registers=registers == "true")
 
 
-def check_columns(schema: StructType, topic: str | None, *, is_avro: bool) -> None:
+def check_written_columns(schema: StructType, topic: str | None, *, is_avro: bool) -> None:
     """Raise ConfigurationError unless rows have a value and a topic, and columns of the right types.
 
     With `is_avro`, the schema of values decides about the type of `value`.

@@ -29,7 +29,7 @@ from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.hadoop.ranges.cluster_offsets import topic_state
 from pipeline.hadoop.sink.avro_values import AvroValues, find_avro_values
 from pipeline.hadoop.sink.identity import TaskIdentity, task_identity
-from pipeline.hadoop.sink.options import SinkOptions, check_columns
+from pipeline.hadoop.sink.options import SinkOptions, check_written_columns
 from pipeline.hadoop.sink.task import AttemptWriter
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 
@@ -110,7 +110,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _checked(options: SinkOptions, schema: StructType) -> AvroValues | None:
-    check_columns(schema, options.topic, is_avro=options.avro is not None)
+    check_written_columns(schema, options.topic, is_avro=options.avro is not None)
     return find_avro_values(options.avro, options.topic, schema["value"].dataType) if options.avro is not None else None
 
 

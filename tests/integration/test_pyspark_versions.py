@@ -49,6 +49,6 @@ def test_the_source_reads_with_this_pyspark(version: str, tmp_path: Path) -> Non
     assert ended.returncode == 0, ended.stderr[-4000:]
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     assert found["version"] == version
-    assert found["batch"] == found["stream"] == list(range(60))
+    assert found["batch"] == found["after"] == found["stream"] == list(range(60))
     assert found["headers"] == 60
     assert 0 < len(found["filtered"]) < 60

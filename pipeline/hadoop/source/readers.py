@@ -2,12 +2,15 @@
 
 A reader plans in a process of the driver, and is sent to the workers, which read. Where Spark keeps no offsets for
 itself (`StreamReader`), each call asks the brokers anew.
+
+`pushFilters` of Spark's reader is left out on purpose: Spark 4.1 to 4.3 keep the tasks of the last pushed filter for
+all scans of one DataFrame, so that another scan of it loses rows without a word.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import trio
@@ -16,10 +19,9 @@ from pyspark.sql.types import StructType
 
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import ConfigurationError
-from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_since
+from pipeline.hadoop.ranges.cluster_offsets import TopicState
 from pipeline.hadoop.ranges.range_reader import RangeReader
 from pipeline.hadoop.ranges.rows import arrow_schema
-from pipeline.hadoop.source.filters import Conditions
 from pipeline.hadoop.source.options import OffsetsByTopic, Position, SourceOptions
 from pipeline.hadoop.source.positions import (
     StreamOffsets,
@@ -117,38 +119,14 @@ def _ask(options: SourceOptions, question: Callable[[Cluster], Awaitable[Found]]
     return trio.run(ask)
 
 
-class _FilterDoor:
-    """`pushFilters` of a reader, for Spark 4.1 and later.
-
-    Where `spark.sql.python.filterPushdown.enabled` is off, Spark refuses readers whose `pushFilters` is not a method
-    of the base class. It looks at `__func__`, so that this one passes; a session without the setting is not refused.
-    """
-
-    def __init__(self, reader: "BatchReader") -> None:
-        self._reader = reader
-        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
-
-    def __call__(self, filters: Iterable[Any]) -> list[Any]:
-        """Leave out partitions and offsets by the filters. All are returned: Spark applies them to the rows as well."""
-        filters = list(filters)
-        self._reader.conditions = Conditions.of(filters)
-        return filters
-
-
 class BatchReader(DataSourceReader):
     """Reads a fixed range of each partition."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self.conditions = Conditions()
-
-    @property
-    def pushFilters(self) -> _FilterDoor:  # noqa: N802 - Spark's name
-        """See _FilterDoor."""
-        return _FilterDoor(self)
 
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks of all partitions that the filters allow."""
+        """Return the tasks of all partitions."""
         return list(_ask(self._rows.options, self._plan))
 
     async def _plan(self, cluster: Cluster) -> list[TopicRange]:
@@ -156,27 +134,7 @@ class BatchReader(DataSourceReader):
         states = await find_states(cluster, options)
         start = await find_offsets(cluster, options, states, options.starting)
         end = await find_offsets(cluster, options, states, options.ending)
-        for topic, state in states.items():
-            start[topic], end[topic] = await self._narrowed(cluster, state, start[topic], end[topic])
         return plan_tasks(options, states, start, end)
-
-    async def _narrowed(
-        self, cluster: Cluster, state: TopicState, start: dict[int, int], end: dict[int, int]
-    ) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the offsets that the filters allow."""
-        conditions = self.conditions
-        read = [number for number in start.keys() & end.keys() if conditions.allows(state.name, number)]
-        bounds = {number: conditions.clip(start[number], end[number]) for number in read}
-        if conditions.since_ms is not None and read:
-            since = dict.fromkeys(read, max(0, conditions.since_ms))
-            found = await offsets_since(cluster, state, since, self._rows.options.consumer.isolation_level)
-            for number, offset in found.items():
-                first, last = bounds[number]
-                bounds[number] = (last if offset is None else max(first, offset), last)
-        return (
-            {number: first for number, (first, _) in bounds.items()},
-            {number: last for number, (_, last) in bounds.items()},
-        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, in a worker."""

@@ -45,6 +45,7 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
         "version": pyspark.__version__,
         "batch": numbers(batch),
         "filtered": numbers(batch.where("partition = 1 AND offset >= 2")),
+        "after": numbers(batch),
         "headers": len(batch.where("headers[0].key = 'host'").select("timestamp", "headers").collect()),
         "stream": sorted(streamed),
     }

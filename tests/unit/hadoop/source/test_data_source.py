@@ -1,12 +1,10 @@
 import pickle
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import datasource
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.client.cluster.config import IsolationLevel
@@ -16,7 +14,6 @@ from pipeline.hadoop.ranges.cluster_offsets import TopicState
 from pipeline.hadoop.ranges.plan import DataLossError, PartitionBounds
 from pipeline.hadoop.ranges.rows import row_schema
 from pipeline.hadoop.source.data_source import PipelineDataSource
-from pipeline.hadoop.source.filters import Conditions
 from pipeline.hadoop.source.options import Position, SourceOptions
 from pipeline.hadoop.source.positions import (
     StreamOffsets,
@@ -207,28 +204,6 @@ def test_micro_batches_of_few_offsets_read_all_once(partitions: Mapping[int, tup
 def test_offsets_of_a_stream_never_go_back() -> None:
     states = {"t": state(p0=(0, 7))}
     assert micro_batch_end({"t": {"0": 9}}, states, {"t": {0: 7}}, None) == {"t": {"0": 9}}
-
-
-def test_filters_leave_out_partitions_and_offsets() -> None:
-    def conditions(*filters: Any) -> Conditions:
-        return Conditions.of(filters)
-
-    found = conditions(datasource.EqualTo(("topic",), "t"), datasource.In(("partition",), (1, 3)))
-    assert [found.allows("t", 1), found.allows("t", 2), found.allows("u", 1)] == [True, False, False]
-    assert conditions(datasource.LessThan(("partition",), 2)).allows("t", 1)
-    found = conditions(datasource.GreaterThan(("offset",), 10), datasource.LessThanOrEqual(("offset",), 20))
-    assert found.clip(0, 100) == (11, 21)
-    assert found.clip(30, 100)[0] == found.clip(30, 100)[1]
-    assert conditions(datasource.EqualTo(("offset",), 5)).clip(0, 100) == (5, 6)
-    noon = datetime(2026, 1, 1, 12, 0, 0, 999, tzinfo=UTC)
-    found = conditions(datasource.GreaterThanOrEqual(("timestamp",), noon), datasource.LessThan(("timestamp",), noon))
-    assert found.since_ms == 1_767_268_800_000
-    unknown: Iterable[Any] = [
-        datasource.Not(datasource.EqualTo(("partition",), 1)),
-        datasource.EqualTo(("headers", "key"), "x"),
-        datasource.IsNotNull(("offset",)),
-    ]
-    assert Conditions.of(unknown) == Conditions()
 
 
 def test_objects_that_spark_sends_to_workers_are_picklable() -> None:

@@ -50,10 +50,10 @@ def opened(batches: FetchedBatches, loaded: OffsetRange, begin: int | None = Non
         fail_on_data_loss=True,
         **({"max_opened_bytes": MIN_OPENED_BYTES} | settings),
     )
-    reading = _Reading(reader, "t", loaded, loaded.start if begin is None else begin)
-    reading.handover = Unbounded()  # type: ignore[assignment]
+    handover = Unbounded()
+    reading = _Reading(reader, handover, "t", loaded, loaded.start if begin is None else begin)  # type: ignore[arg-type]
     reading.open(batches)
-    return reading.handover.taken  # type: ignore[attr-defined, no-any-return]
+    return handover.taken
 
 
 class Unbounded:

@@ -1,4 +1,4 @@
-"""The source with each PySpark that it supports, in an environment of its own below .cache."""
+"""Source and sink with each PySpark that they support, in an environment of its own below .cache."""
 
 import json
 import os
@@ -35,12 +35,13 @@ def python_with(version: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["4.0.0", "4.1.1", "4.2.0"])
-def test_the_source_reads_with_this_pyspark(version: str, tmp_path: Path) -> None:
+def test_source_and_sink_work_with_this_pyspark(version: str, tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster") as local:
         topic = LoadedTopic(local.bootstrap, tmp_path.as_uri())
         topic.produce(60)
         python = python_with(version)
-        command = [python, str(PROGRAM), local.bootstrap, topic.name, str(tmp_path)]
+        copy = LoadedTopic(local.bootstrap, tmp_path.as_uri())
+        command = [python, str(PROGRAM), local.bootstrap, topic.name, copy.name, str(tmp_path)]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python}
         environment.pop("SPARK_HOME", None)
         ended = subprocess.run(
@@ -50,5 +51,6 @@ def test_the_source_reads_with_this_pyspark(version: str, tmp_path: Path) -> Non
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     assert found["version"] == version
     assert found["batch"] == found["after"] == found["stream"] == list(range(60))
+    assert found["copied"] == sorted([*range(60), *range(60)])
     assert found["headers"] == 60
     assert 0 < len(found["filtered"]) < 60

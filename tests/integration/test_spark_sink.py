@@ -162,6 +162,8 @@ def test_wrong_rows_and_options_are_named(
         sink(rows, bootstrap, "rows").options(**options).save()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_query_killed_within_a_micro_batch_writes_each_row_once(spark: Any, bootstrap: str, tmp_path: Path) -> None:
     kill_a_query(spark, bootstrap, tmp_path)
 

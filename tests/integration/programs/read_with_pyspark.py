@@ -1,6 +1,6 @@
-"""A batch and a stream of the source by the PySpark that runs this program.
+"""A batch and a stream of the source, and of the sink, by the PySpark that runs this program.
 
-    python read_with_pyspark.py BOOTSTRAP TOPIC DIRECTORY
+    python read_with_pyspark.py BOOTSTRAP TOPIC COPY DIRECTORY
 
 Prints a line of JSON: the version, and the numbers that each read found, sorted.
 """
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pipeline.hadoop.source import PipelineDataSource
 
 
-def main(bootstrap: str, topic: str, directory: str) -> None:
+def main(bootstrap: str, topic: str, copy: str, directory: str) -> None:
     builder: Any = SparkSession.builder
     spark = (
         builder.master("local[1]")
@@ -41,6 +41,14 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
         query = rows.writeStream.foreachBatch(lambda part, _: streamed.extend(numbers(part)))
         query = query.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True)
         assert query.start().awaitTermination(300)
+    written = {"kafka.bootstrap.servers": bootstrap, "topic": copy}
+    batch.select("key", "value", "headers").write.format("pipeline").mode("append").options(**written).save()
+    for _ in range(2):
+        rows = spark.readStream.format("pipeline").options(**options).load().select("key", "value")
+        copies = rows.writeStream.format("pipeline").options(**written)
+        copies = copies.option("checkpointLocation", f"{directory}/copies").trigger(availableNow=True)
+        assert copies.start().awaitTermination(300)
+    copied = spark.read.format("pipeline").options(**options | {"subscribe": copy}).load()
     found = {
         "version": pyspark.__version__,
         "batch": numbers(batch),
@@ -48,10 +56,11 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
         "after": numbers(batch),
         "headers": len(batch.where("headers[0].key = 'host'").select("timestamp", "headers").collect()),
         "stream": sorted(streamed),
+        "copied": numbers(copied),
     }
     print(json.dumps(found), flush=True)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:5])

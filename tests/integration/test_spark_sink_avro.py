@@ -12,8 +12,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pipeline.testing.local_cluster import LocalCluster
 from tests.integration.test_spark_sink import create_topics, read_all
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # authlib, which it needs, warns of its own future
+with warnings.catch_warnings(record=True):  # authlib, which it needs, warns of its own future
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer
 

@@ -35,7 +35,10 @@ class Part:
 
 SPARK = tuple(
     f"integration/test_{name}.py"
-    for name in ("demo", "examples", "hdfs_load", "load", "load_beside_consumers", "load_interruptions", "many_loads")
+    for name in (
+        *("demo", "examples", "hdfs_load", "load", "load_beside_consumers", "load_interruptions", "many_loads"),
+        "stream_examples",
+    )
 )
 TABLES = tuple(
     f"integration/test_{name}.py"

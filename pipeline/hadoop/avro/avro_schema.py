@@ -93,6 +93,11 @@ _LOGICAL_TYPES: Final = frozenset(
 )
 """Logical types that change a column, by the types that may bear them; `decimal` is a matter of its attributes."""
 
+MAX_DECIMAL_PRECISION: Final = 1000
+"""Digits of a decimal. One of more stays bytes: arithmetic with its powers of ten takes time and memory without end."""
+
+MAX_FIXED_SIZE: Final = 2**31 - 1
+
 
 class SchemaError(PipelineError):
     """A text is not an Avro schema."""
@@ -158,6 +163,8 @@ def schema_table(parsed: Any) -> SchemaTable:
         nodes = _NodeBuilder().build(parsed)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SchemaError(f"not an Avro schema: {error!r}") from error
+    except RecursionError as error:
+        raise SchemaError("not an Avro schema: nested too deeply") from error
     children: list[int] = []
     arguments = []
     for node in nodes:
@@ -197,7 +204,8 @@ class _NodeBuilder:
         if kind in {"record", "error", "enum", "fixed"}:
             node.name = schema["name"]
             node.aliases = _full_names(schema.get("aliases", ()), node.name)
-        node.size = int(schema.get("size", 0)) if kind == "fixed" else 0
+        if kind == "fixed":
+            node.size = _fixed_size(schema)
         _set_logical_type(node, schema)
         match kind:
             case "enum":
@@ -243,13 +251,21 @@ def _full_names(aliases: Any, name: str) -> tuple[str, ...]:
     return tuple(alias if "." in alias or not namespace else f"{namespace}.{alias}" for alias in aliases)
 
 
+def _fixed_size(schema: Mapping[str, Any]) -> int:
+    size = schema["size"]
+    if not isinstance(size, int) or not 0 <= size <= MAX_FIXED_SIZE:
+        raise SchemaError(f"not an Avro schema: a fixed has no size of {size!r} bytes")
+    return size
+
+
 def _set_logical_type(node: SchemaNode, schema: Mapping[str, Any]) -> None:
     logical = schema.get("logicalType")
     if not isinstance(logical, str):
         return
     if logical == "decimal" and node.type in {"bytes", "fixed"}:
         precision, scale = schema.get("precision", 0), schema.get("scale", 0)
-        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision and precision > 0:
+        are_numbers = isinstance(precision, int) and isinstance(scale, int)
+        if are_numbers and 0 < precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
             node.logical, node.precision, node.scale = logical, precision, scale
     elif (node.type, logical) in _LOGICAL_TYPES:
         node.logical = logical

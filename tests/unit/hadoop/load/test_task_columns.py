@@ -10,6 +10,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from pipeline.hadoop.commit.manifest import DataFile, TableSchema
 from tests.support.load_task import TaskLoad, batch
@@ -147,3 +148,44 @@ def test_bad_values_fail_their_rows_alone(tmp_path: Path) -> None:
     assert members == [{"member0": None, "member1": "x"}, {"member0": 3, "member1": None}]
     tree = datum(9, {"next": None})
     assert load(tmp_path / "tree", [tree, datum(5, {"a": 1})], table(5)) == {(None, 5): [{"a": 1}], None: [0]}
+
+
+def fixed(size: Any) -> str:
+    return record("F", field("x", {"type": "fixed", "name": "X", "size": size}))
+
+
+def decimal(precision: int, scale: int) -> str:
+    return record("D", field("d", {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}))
+
+
+HOSTILE_SCHEMAS = {
+    "fixed of more bytes than a column has": (fixed(2**40), b"12345"),
+    "fixed of less than no byte": (
+        record("A", field("x", {"type": "array", "items": json.loads(fixed(-1))})),
+        b"\x02\0",
+    ),
+    "fixed of infinite size": (fixed(5).replace("5", "1e400"), b"12345"),
+    "nested too deeply": ('{"type":"array","items":' * 900 + '"int"' + "}" * 900, b"\0"),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_SCHEMAS)
+@pytest.mark.parametrize("file_format", ["avro", "parquet"])
+def test_records_of_a_schema_that_is_none_fail_alone(tmp_path: Path, hostile: str, file_format: str) -> None:
+    text, data = HOSTILE_SCHEMAS[hostile]
+    task = TaskLoad(tmp_path, schemas={5: TEXTS[5], 12: text}.__getitem__, format=file_format, quarantine=True)
+    values = [datum(5, {"a": 1}), framed(12, data), datum(5, {"a": 2})]
+    result = task.run(batch(0, [(None, value, [], NOON_MS) for value in values]))
+    assert sorted((file.quarantined, file.records) for file in result.files) == [(False, 2), (True, 1)]
+    assert all("schema 12: not an Avro schema" in reason for reason in result.aside_reasons)
+
+
+def test_decimals_of_too_many_digits_stay_bytes(tmp_path: Path) -> None:
+    texts = {12: decimal(1000, 1000), 13: decimal(10**9, 10**9)}
+    task = TaskLoad(tmp_path, schemas=texts.__getitem__, format="parquet", quarantine=True)
+    values = [framed(schema_id, b"\x02\x07") for schema_id in texts]
+    found = {
+        file.schema_id: rows_of(task, file)
+        for file in task.run(batch(0, [(None, v, [], NOON_MS) for v in values])).files
+    }
+    assert found == {12: [{"d": f"0.{'7':0>1000}"}], 13: [{"d": b"\x07"}]}

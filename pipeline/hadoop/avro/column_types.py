@@ -27,6 +27,9 @@ TOMBSTONE: Final = "_tombstone"
 RECORD_COLUMNS: Final = (KEY, OFFSET, PARTITION, TIMESTAMP, HEADERS, TOMBSTONE)
 MAX_DECIMAL_DIGITS: Final = 38
 MAX_COLUMNS: Final = 10_000
+MAX_NESTING: Final = 100
+"""Types inside one another. Readers of columns recurse."""
+
 EMPTY_FIELD: Final = pa.field("_empty", pa.bool_())
 """Only field, always null, of the column for a record type without fields: Parquet has no group without columns."""
 
@@ -119,6 +122,8 @@ class ColumnTypes:
         node = self._table.nodes[number]
         if number in self._inside:
             raise SchemaError(f"type {node.name} contains itself and has no column; load the topic as avro")
+        if len(self._inside) >= MAX_NESTING:
+            raise SchemaError(f"more than {MAX_NESTING} types lie inside one another; load the topic as avro")
         self._inside.add(number)
         found = self._make(number, node)
         self._inside.remove(number)

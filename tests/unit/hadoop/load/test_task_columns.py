@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.hadoop.avro.column_types import MAX_NESTING
 from pipeline.hadoop.commit.manifest import DataFile, TableSchema
 from tests.support.load_task import TaskLoad, batch
 
@@ -178,6 +179,18 @@ def test_records_of_a_schema_that_is_none_fail_alone(tmp_path: Path, hostile: st
     result = task.run(batch(0, [(None, value, [], NOON_MS) for value in values]))
     assert sorted((file.quarantined, file.records) for file in result.files) == [(False, 2), (True, 1)]
     assert all("schema 12: not an Avro schema" in reason for reason in result.aside_reasons)
+
+
+def nested(depth: int) -> str:
+    return '{"type":"array","items":' * depth + '"int"' + "}" * depth
+
+
+def test_types_nested_too_deeply_for_columns_are_set_aside_and_not_as_avro(tmp_path: Path) -> None:
+    texts = {12: nested(MAX_NESTING - 1), 13: nested(300)}
+    for file_format, expected in (("parquet", [(False, 1), (True, 1)]), ("avro", [(False, 1), (False, 1)])):
+        task = TaskLoad(tmp_path, schemas=texts.__getitem__, format=file_format, quarantine=True)
+        result = task.run(batch(0, [(None, framed(schema_id, b"\0"), [], NOON_MS) for schema_id in texts]))
+        assert sorted((file.quarantined, file.records) for file in result.files) == expected
 
 
 def test_decimals_of_too_many_digits_stay_bytes(tmp_path: Path) -> None:

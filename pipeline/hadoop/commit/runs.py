@@ -162,6 +162,8 @@ def clean_up_dead_runs(files: FileSystem, layout: TopicLayout, run_id: str, stor
     if not marks:
         return 0
     head = store.read_head().next_sequence - 1
+    if not head:  # no run is fenced off, and nobody knows which files were committed
+        return 0
     now_ms = filesystem_now_ms(files, layout, run_id)
     dead = claim_dead_runs(files, layout, [mark for mark in marks if mark.is_dead(head, now_ms)])
     if not dead:

@@ -72,6 +72,8 @@ def _plan(table: Table, config: UpkeepConfig, run_id: str, *, dry_run: bool) -> 
     now_ms = filesystem_now_ms(files, layout, run_id)
     marks = read_marks(files, layout)
     head = max(manifests_of(files, layout), default=0)
+    if not head:  # nobody knows which files were committed: those of an Iceberg table, or of manifests that were lost
+        return Cleaning(base=0, head=0, manifests=[], checkpoints=[], files=[], dead=[])
     dead = [mark for mark in marks if mark.is_dead(head, now_ms)]
     if not dry_run:
         dead = claim_dead_runs(files, layout, dead)

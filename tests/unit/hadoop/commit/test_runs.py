@@ -99,8 +99,10 @@ def test_marks_of_earlier_versions_last_for_sixty_days(runs: Runs) -> None:
         runs.begin(run_id)
         Path(runs.layout.run(run_id)).write_bytes(run_id.encode())
         runs.age(run_id, age_ms)
+    assert runs.clean_up() == 0, "nothing is committed, so nobody knows what may go"
+    runs.commit(runs.begin("won"))
     assert runs.clean_up() == 1
-    assert runs.names() == {"0-0-before-0-1-0.avro"}
+    assert runs.names() == {"0-0-before-0-1-0.avro", "0-0-won-0-1-0.avro"}
 
 
 def test_what_is_listed_or_foreign_stays(runs: Runs) -> None:

@@ -210,3 +210,28 @@ def test_base() -> None:
     assert choose_base(times, 0, 10_000, 100) == 30 - KEPT_COMMITS
     assert choose_base(times, 12, 10_000, 9_000) == 12
     assert choose_base({}, 0, 10_000, 100) == 0
+
+
+def test_nothing_goes_where_no_manifest_says_what_was_committed(tmp_path: Path) -> None:
+    written = WrittenTable(str(tmp_path))
+    for _ in range(2):
+        written.load(10)
+    table, names = written.open(), written.names()
+    slow, _ = written.write(10)
+    follow_commit(table.files, table.layout, slow.run_id, 1, head=1, orphan_age_ms=HOUR_MS)
+    Path(table.layout.run(slow.run_id, 2)).write_text('{"dead": true}')
+    names = written.names()
+    shutil.rmtree(table.layout.commits)
+    assert clean_table(table, CONFIG, dry_run=False).deletions == []
+    assert clean_up_dead_runs(table.files, table.layout, "next", ManifestStore(table.files, table.layout)) == 0
+    assert written.names() == names
+
+
+def test_an_iceberg_table_is_refused(tmp_path: Path) -> None:
+    written = WrittenTable(str(tmp_path))
+    written.load(10)
+    metadata = Path(written.open().layout.iceberg_metadata)
+    metadata.mkdir()
+    (metadata / "00001-x.metadata.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="is an Iceberg table"):
+        written.open()

@@ -83,3 +83,52 @@ def test_the_next_run_heals_a_death_at_any_step(table: HandMadeTable, tmp_path: 
             assert step > 5
             return
     pytest.fail("the export never ended")
+
+
+def test_a_folder_of_loaded_tables_is_refused_and_files_elsewhere_stay(table: HandMadeTable, tmp_path: Path) -> None:
+    table.add_parquet({"page": pa.array(["/a"])}, 1)
+    lake = Path(table.root.removeprefix("file://"))
+    running = lake / table.topic / "hourly/2023/11/14/22/0-7-running-0-1-0.parquet"
+    running.parent.mkdir(parents=True, exist_ok=True)
+    running.write_bytes(b"of a load that runs")
+    before = sorted(lake.rglob("*"))
+    for to in (lake, lake / table.topic, lake / table.topic / "hourly", lake.parent):
+        for style in ("hive", "hourly"):
+            with pytest.raises(TableError, match="holds loaded tables"):
+                export_table(table.root, table.topic, to.as_uri(), style)
+    assert sorted(lake.rglob("*")) == before
+    to = tmp_path / "export"
+    stranger = to / "mine/2023/0-7-other-0-1-0.parquet"
+    stranger.parent.mkdir(parents=True)
+    stranger.write_bytes(b"of another program")
+    assert export_table(table.root, table.topic, to.as_uri(), "hive").removed == 0
+    assert stranger.exists()
+
+
+def test_a_file_of_another_size_is_copied_again(table: HandMadeTable, tmp_path: Path) -> None:
+    table.add_parquet({"page": pa.array(["/a"])}, 1)
+    to = tmp_path / "export"
+    export_table(table.root, table.topic, to.as_uri(), "hive")
+    [name] = to.rglob("[0-9]*.parquet")
+    whole = name.read_bytes()
+    name.write_bytes(whole[:10])
+    assert export_table(table.root, table.topic, to.as_uri(), "hive").added == 1
+    assert name.read_bytes() == whole
+
+
+def test_two_exports_at_once_show_only_whole_files(table: HandMadeTable, tmp_path: Path) -> None:
+    file = table.add_parquet({"page": pa.array(["/a"])}, 1)
+    root, to, local = table.root.removeprefix("file://"), tmp_path / "export", LocalFileSystem()
+
+    class Hurried(LocalFileSystem):
+        """Another export begins to write, and dies, before this one renames its file."""
+
+        def rename_exclusive(self, source: str, target: str) -> None:
+            dying = FaultyFileSystem(local, fail_at=5, after=True, die=True)
+            with pytest.raises(Died):
+                export_files(local, root, table.topic, dying, str(to), "hive")
+            assert dying.operations[-1] == "write"
+            super().rename_exclusive(source, target)
+
+    export_files(local, root, table.topic, Hurried(), str(to), "hive")
+    assert {path.stat().st_size for path in to.rglob("[0-9]*.parquet")} == {file.bytes}

@@ -172,6 +172,11 @@ def parse_mark(path: str) -> tuple[str, int] | None:
     return (match["run_id"], int(match["number"] or 0)) if match else None
 
 
+def is_clock(path: str) -> bool:
+    """Return True for a file by which a run learned the time (`TopicLayout.clock`)."""
+    return path.rsplit("/", 1)[-1].startswith(".clock.")
+
+
 def manifest_sequences(names: Sequence[str]) -> list[int]:
     """Return the sequence numbers of the manifests among paths, ascending; other names are skipped."""
     return _sequences(_MANIFEST, names)

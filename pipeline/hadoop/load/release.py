@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import structlog
 
+from pipeline.errors import PipelineError
 from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, VALUE
 from pipeline.hadoop.avro.datums import SchemaLookup
 from pipeline.hadoop.avro.quarantine_reader import quarantined_records
@@ -32,6 +34,8 @@ from pipeline.hadoop.load.task import TaskSpec, TaskWriter
 from pipeline.hadoop.ranges.rows import arrow_schema, row_schema
 from pipeline.model import Clock
 from pipeline.records.tally import NOTHING, Counts
+
+logger = structlog.get_logger()
 
 RELEASE_AGE_MS: Final = 24 * 3_600_000
 """Time that a release may take: see `orphan.age.ms` of a load."""
@@ -89,8 +93,7 @@ def release(
         written, kept = _write(files, layout, spec, aside)
         released = sum(file.records for file in written if not file.quarantined)
         if not released:
-            clean_up_own_run(files, layout, run_id, store)
-            end_run(files, layout, run_id)
+            _end_quietly(files, layout, run_id, store, has_files=True)
             return ReleaseResult(commit=None, released=0, kept=kept)
         others = [file for file in state.data_files(quarantined=True) if file not in aside]
         manifest = replace(
@@ -112,10 +115,21 @@ def release(
     except CommitOutcomeUnknownError:
         raise
     except Exception:
-        clean_up_own_run(files, layout, run_id, store)
+        _end_quietly(files, layout, run_id, store, has_files=True)
         raise
-    end_run(files, layout, run_id)
+    store.after_commit(manifest.sequence, run_id)
+    _end_quietly(files, layout, run_id, store, has_files=False)
     return ReleaseResult(commit=manifest.sequence, released=released, kept=kept)
+
+
+def _end_quietly(files: FileSystem, layout: TopicLayout, run_id: str, store: ManifestStore, *, has_files: bool) -> None:
+    """End the run after its outcome is certain. Failures are logged, so that the caller still learns the outcome."""
+    try:
+        if has_files:
+            clean_up_own_run(files, layout, run_id, store)
+        end_run(files, layout, run_id)
+    except PipelineError as error:
+        logger.warning("release_run_not_ended", topic_root=layout.topic_root, reason=str(error))
 
 
 def released_counts(before: Iterable[DataFile], after: Iterable[DataFile]) -> dict[WindowKey, Counts]:

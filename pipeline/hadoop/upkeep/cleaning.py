@@ -22,7 +22,7 @@ from pipeline.hadoop.commit.layout import checkpoint_sequences, manifest_sequenc
 from pipeline.hadoop.commit.manifest import ManifestError
 from pipeline.hadoop.commit.runs import RunMark, claim_dead_runs, delete_marks, filesystem_now_ms, read_marks
 from pipeline.hadoop.files.doors import FileInfo
-from pipeline.hadoop.upkeep.cleaning_plan import Deletion, choose_base, expired, unlisted_files
+from pipeline.hadoop.upkeep.cleaning_plan import Deletion, choose_base, expired, old_clocks, unlisted_files
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.hadoop.upkeep.table import Table
 
@@ -98,7 +98,8 @@ def _plan(table: Table, config: UpkeepConfig, run_id: str, *, dry_run: bool) -> 
             reachable,
             {mark.run_id for mark in marks} - dead_runs,
             dead_runs,
-        ),
+        )
+        + old_clocks(files.list_files(layout.runs), now_ms - config.orphan_age_ms),
         dead=dead,
     )
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pipeline.hadoop.commit.layout import run_of, temporary_run_of
+from pipeline.hadoop.commit.layout import is_clock, run_of, temporary_run_of
+from pipeline.hadoop.files.doors import FileInfo
 
 KEPT_COMMITS: Final = 10
 """Last commits whose manifests never expire: each load reports the counts of the last ones again."""
@@ -30,7 +31,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     """Manifest or checkpoint older than the oldest commit that can be read."""
     TEMPORARY = "temporary"
-    """Manifest or checkpoint that was never renamed."""
+    """Manifest or checkpoint that was never renamed, or the clock of a run that died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -77,6 +78,12 @@ def unlisted_files(
         reason = Reason.ORPHAN if run in dead_runs else Reason.REMOVED
         found.append(Deletion(reason=Reason.TEMPORARY if temporary_run else reason, path=path, bytes=size))
     return sorted(found)
+
+
+def old_clocks(written: Iterable[FileInfo], before_ms: int) -> list[Deletion]:
+    """Return files by which runs learned the time, and which they did not live to delete."""
+    left = (info for info in written if is_clock(info.path) and info.modified_ms < before_ms)
+    return [Deletion(reason=Reason.TEMPORARY, path=info.path, bytes=info.size_bytes) for info in left]
 
 
 def expired(numbered: Iterable[tuple[int, str, int]], base: int) -> list[Deletion]:

@@ -8,11 +8,12 @@ import fastavro
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.errors import StorageError
 from pipeline.hadoop.avro.avro_schema import SchemaError
 from pipeline.hadoop.commit.checkpoints import table_of
 from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, next_offsets, set_aside
-from pipeline.hadoop.commit.publication import Head, commit
+from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head, commit
 from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load import release as release_module
 from pipeline.hadoop.load.release import release
@@ -137,3 +138,29 @@ def test_a_release_that_is_killed_at_any_step_is_exact(
         release(str(root), "t", lookup, clock=clock)
         check_released(root)
     assert step > 10
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("after", [False, True])
+def test_a_release_that_fails_at_any_step_says_whether_it_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    real = release_module.open_filesystem  # type: ignore[attr-defined]
+    outcomes = []
+    faulty = FaultyFileSystem(LocalFileSystem())
+    while len(faulty.operations) >= len(outcomes):
+        root = tmp_path / str(len(outcomes))
+        set_up(root, "avro")
+        faulty = FaultyFileSystem(LocalFileSystem(), fail_at=len(outcomes) + 1, after=after)
+        with monkeypatch.context() as patch:
+            patch.setattr(release_module, "open_filesystem", lambda url, twin=faulty: (twin, real(url)[1]))
+            try:
+                outcomes.append(release(str(root), "t", lookup, clock=clock).commit)
+            except CommitOutcomeUnknownError:
+                outcomes.append(-1)
+            except StorageError:
+                outcomes.append(None)
+        committed = table_of(str(root), "t").sequence
+        assert outcomes[-1] == -1 or committed == (outcomes[-1] or 1)
+    assert {None, 2} <= set(outcomes)

@@ -235,3 +235,15 @@ def test_an_iceberg_table_is_refused(tmp_path: Path) -> None:
     (metadata / "00001-x.metadata.json").write_text("{}")
     with pytest.raises(ConfigurationError, match="is an Iceberg table"):
         written.open()
+
+
+def test_the_clock_of_a_run_that_died_goes(tmp_path: Path) -> None:
+    written = WrittenTable(str(tmp_path))
+    written.load(10)
+    table = written.open()
+    with table.files.create(table.layout.clock("dead")):
+        pass
+    assert clean_table(table, CONFIG, dry_run=False).deletions == [], "its run may be about to read it"
+    written.make_older(table.layout.clock("dead"), 2 * CONFIG.orphan_age_ms)
+    assert [item.reason for item in clean_table(table, CONFIG, dry_run=False).deletions] == [Reason.TEMPORARY]
+    assert table.files.list_files(table.layout.runs) == []

@@ -59,6 +59,11 @@ def show_status(
         return
     if len(names) > 1 or lags:
         output.say(output.table(["TOPIC", "COMMIT", "FILES", "RECORDS", "LAG", "BYTES", "HOURS"], _lines(documents)))
+    for name, lag in lags.items():
+        if lag.lost:
+            output.say(f"{name}: {lag.lost} offsets were deleted before they were loaded (see docs/load/loss.md).")
+        if lag.ahead:
+            output.say(f"{name}: {lag.ahead} loaded offsets lie beyond the topic's end: it was truncated or created again.")
     if len(names) == 1:
         rows = [
             [c["commit"], c["time"], c["operation"], c["records"], c["files"], _ranges(c["offsets"])]
@@ -91,7 +96,8 @@ def _status(root: str, topic: str, state: "TableState", lag: "TableLag | None", 
     }
     if lag is not None:
         hours = None if lag.behind_ms is None else round(lag.behind_ms / 3_600_000, 2)
-        document["lag"] = {"records": lag.records, "bytes": lag.bytes, "hours": hours, "lost": lag.lost}
+        numbers = {"records": lag.records, "bytes": lag.bytes, "hours": hours, "lost": lag.lost, "ahead": lag.ahead}
+        document["lag"] = numbers
     return document
 
 

@@ -18,14 +18,17 @@ class TableLag:
     """Records between the last commit and the end of the topic.
 
     bytes: an estimate, by the average size of the records that were loaded; None if none was.
-    behind_ms: from the end of the last loaded window, of the partition that is farthest behind, to now; 0 without lag.
+    behind_ms: from the end of the last loaded window, of the partition that is farthest behind, to now; 0 without lag,
+    None if a partition was never loaded or if the topic lacks loaded offsets.
     lost: offsets that the topic deleted before they were loaded.
+    ahead: loaded offsets that lie beyond the end of the topic, which was truncated, restored, or created again.
     """
 
     records: int
     bytes: int | None
     behind_ms: int | None
     lost: int
+    ahead: int
 
 
 def lag_of(state: TableState, topic: TopicState, now_ms: int) -> TableLag:
@@ -36,17 +39,23 @@ def lag_of(state: TableState, topic: TopicState, now_ms: int) -> TableLag:
     newest: dict[int, int] = {}
     for partition, start_ms in state.counts:
         newest[partition] = max(newest.get(partition, start_ms), start_ms)
+    offsets = state.offsets
+    ids = (None if state.last is None else state.last.topic_id, topic.topic_id)
+    ahead = sum(offset for partition, offset in offsets.items() if partition not in topic.bounds)
+    if None not in ids and ids[0] != ids[1]:  # another topic of this name
+        ahead, offsets = sum(offsets.values()), {}
     records = lost = 0
     last_windows: list[int | None] = []
     for partition, bounds in topic.bounds.items():
-        position = state.offsets.get(partition, bounds.log_start_offset)
+        position = offsets.get(partition, bounds.log_start_offset)
+        ahead += max(0, position - bounds.high_watermark)
         behind = bounds.high_watermark - max(position, bounds.log_start_offset)
         lost += max(0, bounds.log_start_offset - position)
         if behind > 0:
             records += behind
             last_windows.append(newest.get(partition))
-    behind_ms: int | None = 0
-    if last_windows:
+    behind_ms: int | None = None if ahead else 0
+    if last_windows and not ahead:
         window_ms = 0 if state.last is None else state.last.window_ms
         known = [start_ms for start_ms in last_windows if start_ms is not None]
         behind_ms = max(0, now_ms - min(known) - window_ms) if len(known) == len(last_windows) else None
@@ -55,6 +64,7 @@ def lag_of(state: TableState, topic: TopicState, now_ms: int) -> TableLag:
         bytes=None if record_bytes is None and records else round(records * (record_bytes or 0)),
         behind_ms=behind_ms,
         lost=lost,
+        ahead=ahead,
     )
 
 

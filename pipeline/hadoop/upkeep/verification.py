@@ -4,7 +4,7 @@ Memory holds one file, and the offsets of files whose offsets overlap.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 
@@ -19,8 +19,8 @@ from pipeline.hadoop.avro.container_blocks import open_block, read_container
 from pipeline.hadoop.avro.container_reader import ContainerReader
 from pipeline.hadoop.commit.checkpoints import read_history
 from pipeline.hadoop.commit.layout import TaskAttempt, topic_layout
-from pipeline.hadoop.commit.manifest import DataFile, Manifest, Operation
-from pipeline.hadoop.commit.table_state import TableState
+from pipeline.hadoop.commit.manifest import DataFile, Manifest, Operation, add_counts
+from pipeline.hadoop.commit.table_state import TableState, recent_counts
 from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.upkeep.rewriting import FileCluster, TopicChangedError, rewrite
@@ -64,10 +64,13 @@ class _SeenOffsets:
 def verify_files(table: Table, state: TableState, advance: Progress) -> list[FileDifference]:
     """Compare each live file with its manifest: bytes, CRC-32C, records and offsets; each offset is in one file.
 
+    Also compare the records of each commit with its counts, or with the files that it takes the place of, and the
+    newest checkpoint with the manifests.
+
     Raises ManifestError if the manifests do not follow one another; StorageError.
     """
-    _, manifests = read_history(table.files, table.layout)
-    differences = _outside_ranges(state, manifests)
+    base, manifests = read_history(table.files, table.layout)
+    differences = [*_outside_ranges(state, manifests), *_unbalanced(state, base, manifests)]
     seen = _SeenOffsets()
     order = sorted(state.files.values(), key=lambda file: (file.quarantined, file.partition, file.first_offset))
     for file in order:
@@ -182,3 +185,50 @@ def _outside_ranges(state: TableState, manifests: Iterable[Manifest]) -> list[Fi
                 reason = f"has offsets outside of the ranges of commit {manifest.sequence}"
                 found.append(FileDifference(path=file.path, reason=reason))
     return found
+
+
+def _unbalanced(state: TableState, base: TableState, manifests: Iterable[Manifest]) -> list[FileDifference]:
+    """Return commits whose records are not those they count or replace, and files that a checkpoint has otherwise."""
+    found = []
+    live, counts, offsets = dict(base.files), [base.counts], base.offsets
+    for manifest in manifests:
+        if manifest.sequence > state.sequence:  # committed since the state was read
+            break
+        removed = [live.pop(path) for path in manifest.removed]
+        live |= {file.path: file for file in manifest.files}
+        counts.append(manifest.counts)
+        reasons = _miscounted(manifest, offsets) if manifest.operation is Operation.LOAD else _lossy(manifest, removed)
+        found += [FileDifference(path=f"_commits/{manifest.sequence:020d}.json", reason=reason) for reason in reasons]
+        offsets = manifest.offsets
+    if base.sequence > state.sequence:  # the manifests up to the state have expired since it was read
+        return found
+    other = {path for path in live.keys() | state.files.keys() if live.get(path) != state.files.get(path)}
+    reason = "is not as the manifests say in the newest checkpoint"
+    found += [FileDifference(path=path, reason=reason) for path in sorted(other)]
+    if recent_counts(state.counts) != recent_counts(add_counts(counts)):
+        found.append(FileDifference(path="_checkpoints", reason="the newest has other counts than the manifests"))
+    return found
+
+
+def _miscounted(manifest: Manifest, before: Mapping[int, int]) -> Iterator[str]:
+    """Yield partitions of a load whose counts are not those of its files.
+
+    Where a load began anywhere, or after a gap, records of the batch that it began in are not counted.
+    """
+    gaps = {gap.partition for gap in manifest.skipped}
+    for partition in sorted({loaded.partition for loaded in manifest.ranges}):
+        counted = sum(count.records for (number, _), count in manifest.counts.items() if number == partition)
+        # Version 1 counted records in quarantine, too.
+        files = [file for file in manifest.files if file.partition == partition]
+        held = sum(file.records for file in files if not file.quarantined or manifest.version == 1)
+        may_have_more = partition in gaps or partition not in before or manifest.version == 1
+        if counted > held or (counted < held and not may_have_more):
+            yield f"commit {manifest.sequence} counts {counted} records of partition {partition}, and its files hold {held}"
+
+
+def _lossy(manifest: Manifest, removed: Iterable[DataFile]) -> Iterator[str]:
+    """Yield a rearrangement that has other records than the files that it removed."""
+    added, before = manifest.files, list(removed)
+    new, old = sum(file.records for file in added), sum(file.records for file in before)
+    if new != (0 if manifest.operation is Operation.EXPIRE else old):
+        yield f"commit {manifest.sequence} ({manifest.operation}) has {new} records in place of {old}"

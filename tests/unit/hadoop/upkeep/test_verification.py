@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.hadoop.commit.checkpoints import encode_checkpoint
 from pipeline.hadoop.commit.layout import TaskAttempt, topic_layout
-from pipeline.hadoop.commit.manifest import DataFile
+from pipeline.hadoop.commit.manifest import DataFile, Manifest
 from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load import row_files
@@ -86,9 +87,47 @@ def test_an_offset_in_two_files(written: WrittenTable) -> None:
     first = state.data_files()[0]
     twin = replace(first, path=first.path.replace("load1", "load9"))
     shutil.copy(table.layout.absolute(first.path), table.layout.absolute(twin.path))
-    doubled = TableState(last=state.last, sha256=state.sha256, files=dict(state.files) | {twin.path: twin})
-    (found,) = verify_files(table, doubled, len_of)
+    doubled = replace(state, files=dict(state.files) | {twin.path: twin})
+    _, found = verify_files(table, doubled, len_of)  # the other one: no manifest has the file
     assert "holds 20 offsets that are in" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda last: replace(last, files=()), "counts 20 records of partition 1, and its files hold 0"),
+        (lambda last: replace(last, counts={}), "counts 0 records of partition 1, and its files hold 20"),
+    ],
+)
+def test_files_or_counts_that_left_the_last_manifest_are_missed(
+    written: WrittenTable, change: Callable[[Manifest], Manifest], reason: str
+) -> None:
+    table = written.open()
+    path = Path(table.layout.manifest(4))
+    path.write_bytes(change(Manifest.decode(path.read_bytes(), "4")).encode())
+    assert [f"commit 4 {reason}"] == [item.reason for item in verify_files(table, table.state(), len_of)]
+
+
+def test_a_rearrangement_that_lost_records_is_named(written: WrittenTable) -> None:
+    for _ in range(2):
+        written.load(20)
+    table = written.open()
+    assert compact_table(table, UpkeepConfig(), clock=lambda: 1) is not None
+    path = Path(table.layout.manifest(7))
+    path.write_bytes(replace(Manifest.decode(path.read_bytes(), "7"), files=()).encode())
+    (found,) = verify_files(table, table.state(), len_of)
+    assert found.reason == "commit 7 (compact) has 0 records in place of 60"
+
+
+def test_a_checkpoint_that_says_less_than_its_manifests_is_named(written: WrittenTable) -> None:
+    table = written.open()
+    state = table.state()
+    path = state.data_files()[0].path
+    less = replace(state, files={name: file for name, file in state.files.items() if name != path})
+    Path(table.layout.checkpoints).mkdir()
+    Path(table.layout.checkpoint(4)).write_bytes(encode_checkpoint(less))
+    (found,) = verify_files(table, table.state(), len_of)
+    assert (found.path, found.reason) == (path, "is not as the manifests say in the newest checkpoint")
 
 
 def len_of(_: int) -> None:
@@ -145,11 +184,29 @@ def test_lag(written: WrittenTable) -> None:
     lag = lag_of(state, topic_state_of(bounds), window_end_ms + 1000)
     assert (lag.records, lag.lost, lag.behind_ms) == (5, 5, 1000)
     assert lag.bytes == round(5 * sum(c.bytes for c in state.counts.values()) / 80)
-    none = lag_of(state, topic_state_of({0: bounds[0]}), FIRST_MS)
-    assert (none.records, none.bytes, none.behind_ms) == (0, 0, 0)
+    assert lag.ahead == 0
+    level = PartitionBounds(log_start_offset=0, high_watermark=40, end=40)
+    none = lag_of(state, topic_state_of({0: level, 1: level}), FIRST_MS)
+    assert (none.records, none.bytes, none.behind_ms, none.ahead) == (0, 0, 0, 0)
     unknown = lag_of(TableState(), topic_state_of(bounds), FIRST_MS)
     assert (unknown.records, unknown.bytes, unknown.behind_ms) == (45, None, None)
     assert loaded_topics(written.root) == ["clicks"]
+
+
+def test_a_topic_that_lacks_loaded_offsets_is_not_called_level(written: WrittenTable) -> None:
+    state = written.open().state()
+    assert state.last is not None
+    bounds = {
+        0: PartitionBounds(log_start_offset=0, high_watermark=30, end=30),
+        1: PartitionBounds(log_start_offset=0, high_watermark=40, end=40),
+    }
+    shorter = lag_of(state, topic_state_of(bounds), FIRST_MS)
+    assert (shorter.records, shorter.behind_ms, shorter.ahead) == (0, None, 10)
+    gone = lag_of(state, topic_state_of({1: bounds[1]}), FIRST_MS)
+    assert (gone.records, gone.behind_ms, gone.ahead) == (0, None, 40)
+    known = replace(state, last=replace(state.last, topic_id="old"))
+    again = lag_of(known, replace(topic_state_of(bounds), topic_id="new"), FIRST_MS)
+    assert (again.records, again.behind_ms, again.ahead) == (70, None, 80)
 
 
 def topic_state_of(bounds: dict[int, PartitionBounds]) -> TopicState:

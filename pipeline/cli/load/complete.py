@@ -35,8 +35,8 @@ def complete(
 
     Exits with 4 unless every hour that is over has a valid marker.
     """
-    from pipeline.hadoop.commit.checkpoints import read_state
-    from pipeline.hadoop.commit.complete_hours import WITNESSES, Acceptance, judge_hours, publish_markers
+    from pipeline.hadoop.commit.checkpoints import manifests_of
+    from pipeline.hadoop.commit.complete_hours import WITNESSES, Acceptance, complete_hours
     from pipeline.hadoop.commit.layout import topic_layout
     from pipeline.hadoop.files.filesystem import open_filesystem
 
@@ -48,20 +48,19 @@ def complete(
             raise ConfigurationError("--without", f"'{witness}' is not one of {', '.join(WITNESSES[:-1])}")
     files, path = open_filesystem(root)
     layout = topic_layout(path, topic)
-    now_ms = wall_clock()
-    state = read_state(files, layout)
-    if state.last is None:
+    if not manifests_of(files, layout):
         output.exit_with(f"{topic} has no commits below {root}")
-    verdicts = judge_hours(
-        read_json(f"{url}/v1/report?topic={topic}"),
+    verdicts, valid = complete_hours(
+        files,
+        layout,
+        lambda: read_json(f"{url}/v1/report?topic={topic}"),
         topic,
-        state,
-        now_ms=now_ms,
+        secrets.token_hex(8),
+        now_ms=wall_clock(),
         grace_ms=int(grace * 1000),
         without=without or (),
         accepted=[Acceptance(hour=hour, accepted_by=by, reason=accept)] if hour and by and accept else [],
     )
-    valid, _ = publish_markers(files, layout, state, verdicts, secrets.token_hex(8), now_ms)
     rows: list[list[Any]] = [
         [each.hour, valid[each.hour_ms].generation, valid[each.hour_ms].verdict, ""]
         if each.hour_ms in valid

@@ -161,7 +161,7 @@ def encode_checkpoint(state: TableState) -> bytes:
     import pyarrow.parquet as pq
 
     assert state.last is not None
-    counts = recent_counts(state.counts)
+    counts = recent_counts(state.counts, state.last)
     listed = [asdict(file) for file in state.files.values()]
     counted = [
         {"partition": partition, "window_start_ms": start, **{name: getattr(value, name) for name in _COUNTED}}

@@ -12,15 +12,17 @@ leaves the hour without a marker (`judge_hours`, which is pure).
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pipeline.hadoop.commit.checkpoints import read_state
 from pipeline.hadoop.commit.layout import TopicLayout, hour_folder, hour_of_folder
 from pipeline.hadoop.commit.manifest import set_aside
-from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState
+from pipeline.hadoop.commit.runs import filesystem_now_ms
+from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState, newest_window_ms
 from pipeline.hadoop.files.doors import FileSystem, PathExistsError
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts, window_start
 
@@ -109,6 +111,36 @@ def judge_hours(
     return verdicts
 
 
+def complete_hours(
+    files: FileSystem,
+    layout: TopicLayout,
+    ask: Callable[[], Mapping[str, Any]],
+    topic: str,
+    run_id: str,
+    *,
+    now_ms: int,
+    grace_ms: int,
+    without: Collection[str],
+    accepted: Sequence[Acceptance],
+) -> tuple[list[HourVerdict], dict[int, Marker]]:
+    """Judge the hours and write their markers. Return the verdicts, and the valid marker of each complete hour.
+
+    `ask` returns the audit's report. The table is read after it, so that the audit's counts are none of later commits,
+    and once more after the markers were written: what was committed meanwhile reopens its hours. An hour is over once
+    it is for the file system's clock as well as for `now_ms`.
+    Raises what `ask` raises, ManifestError, StorageError.
+    """
+    report = ask()
+    now_ms = min(now_ms, filesystem_now_ms(files, layout, run_id))
+    state = read_state(files, layout)
+    verdicts = judge_hours(
+        report, topic, state, now_ms=now_ms, grace_ms=grace_ms, without=without, accepted=accepted
+    )
+    publish_markers(files, layout, state, verdicts, run_id, now_ms)
+    valid, _ = publish_markers(files, layout, read_state(files, layout), (), run_id, now_ms)
+    return verdicts, valid
+
+
 def read_markers(files: FileSystem, layout: TopicLayout) -> dict[int, list[Marker]]:
     """Return the markers of complete hours by hour, oldest generation first. Raises StorageError."""
     found: dict[int, list[Marker]] = {}
@@ -152,8 +184,8 @@ def publish_markers(
 
 def is_valid(state: TableState, hour_ms: int, marker: Marker) -> bool:
     """True if the table has the counts of the marker, or keeps no counts of so long ago."""
-    newest_ms = max((start for _, start in state.counts), default=hour_ms)
-    return hour_ms < newest_ms - COUNTS_KEPT_MS + HOUR_MS or counts_of(state, hour_ms) == marker.counts
+    oldest_ms = 0 if state.last is None else newest_window_ms(state.counts, state.last) - COUNTS_KEPT_MS
+    return hour_ms < oldest_ms + HOUR_MS or counts_of(state, hour_ms) == marker.counts
 
 
 def _unknown_clusters(report: Mapping[str, Any]) -> str:
@@ -194,14 +226,17 @@ def _refusal(
         return ""
     if hour["status"] != "exact":
         return f"{hour['status']}: " + "; ".join(finding["text"] for finding in hour["findings"])
-    return f"quarantined: {quarantined} records are set aside" if quarantined else ""
+    if quarantined:
+        return f"quarantined: {quarantined} records are set aside"
+    unplaced = _unplaced(state)
+    return f"quarantined: {unplaced} records are set aside, and no commit says of which hours" if unplaced else ""
 
 
 def _marker(
     topic: str, hour: Mapping[str, Any], state: TableState, hour_ms: int, acceptance: Acceptance | None, now_ms: int
 ) -> Marker:
     counts = counts_of(state, hour_ms)
-    is_exact = hour["status"] == "exact" and not _quarantined(state, hour_ms)
+    is_exact = hour["status"] == "exact" and not _quarantined(state, hour_ms) and not _unplaced(state)
     return Marker(
         topic=topic,
         hour=hour["hour"],
@@ -229,6 +264,12 @@ def counts_of(state: TableState, hour_ms: int) -> Counts:
 def _quarantined(state: TableState, hour_ms: int) -> int:
     aside = set_aside(state.data_files(quarantined=True))
     return sum(records for (_, start), records in aside.items() if window_start(start, HOUR_MS) == hour_ms)
+
+
+def _unplaced(state: TableState) -> int:
+    """Return the number of records in quarantine whose batches are not listed, as manifests of version 1 list none."""
+    aside = state.data_files(quarantined=True)
+    return sum(max(0, file.records - sum(batch.aside for batch in file.batches)) for file in aside)
 
 
 def _start_ms(hour: str) -> int | None:

@@ -1,7 +1,8 @@
 """The state of a topic's table after a commit: a fold over its manifests. Pure.
 
 Invariant: folding all manifests, or a checkpoint of the fold and the manifests after it, gives the same state; but
-counts of windows that lie more than COUNTS_KEPT_MS before the newest window may be left out of a checkpoint.
+counts of windows that lie more than COUNTS_KEPT_MS before the newest window may be left out of a checkpoint. A window
+of the future, as of a producer whose clock is wrong, makes no other one old.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,7 +55,12 @@ def with_commits(state: TableState, manifests: Iterable[tuple[Manifest, str]]) -
     return TableState(last=last, sha256=sha256, files=files, counts=add_counts(counts))
 
 
-def recent_counts(counts: Mapping[WindowKey, Counts]) -> dict[WindowKey, Counts]:
-    """Return the counts that a checkpoint keeps."""
-    oldest_ms = max((start for _, start in counts), default=0) - COUNTS_KEPT_MS
+def newest_window_ms(counts: Mapping[WindowKey, Counts], last: Manifest) -> int:
+    """Return the start of the newest window, or the time of the last commit if that is earlier."""
+    return min(max((start for _, start in counts), default=0), last.created_ms)
+
+
+def recent_counts(counts: Mapping[WindowKey, Counts], last: Manifest) -> dict[WindowKey, Counts]:
+    """Return the counts that the checkpoint of the commit `last` keeps."""
+    oldest_ms = newest_window_ms(counts, last) - COUNTS_KEPT_MS
     return {key: value for key, value in counts.items() if key[1] >= oldest_ms}

@@ -6,13 +6,22 @@ from typing import Any
 
 import pytest
 
-from pipeline.hadoop.commit.complete_hours import Acceptance, HourVerdict, judge_hours, publish_markers, read_markers
+from pipeline.hadoop.commit import complete_hours as complete_hours_module
+from pipeline.hadoop.commit.complete_hours import (
+    Acceptance,
+    HourVerdict,
+    complete_hours,
+    judge_hours,
+    publish_markers,
+    read_markers,
+)
 from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.manifest import AsideBatch
-from pipeline.hadoop.commit.publication import Head
-from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState
+from pipeline.hadoop.commit.publication import Head, commit, read_head
+from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState, recent_counts
 from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.records.tally import HOUR_MS, Counts
+from tests.support.manifests import manifest_after
 
 HOUR = 1_767_261_600_000
 NAME = "2026-01-01T10:00:00Z"
@@ -115,7 +124,7 @@ def test_a_witness_can_be_done_without_by_name(state: TableState) -> None:
 def test_an_hour_with_records_in_quarantine_is_never_exact(state: TableState) -> None:
     batch = AsideBatch(base_offset=3, window_start_ms=HOUR, records=2, bytes=9, crc=1, aside=1)
     assert state.last is not None
-    file = replace(state.last.files[0], path="quarantine/0-3-r1-0-1-1.avro", hour_ms=None, batches=(batch,))
+    file = replace(state.last.files[0], path="quarantine/0-3-r1-0-1-1.avro", hour_ms=None, records=1, batches=(batch,))
     aside = replace(state, files={file.path: file})
     (verdict,) = judge(report(hour()), aside)  # an audit that knows of no quarantine
     assert "1 records are set aside" in verdict.why
@@ -162,6 +171,80 @@ def test_late_data_open_a_new_generation_and_change_no_marker(tmp_path: Path, st
 def test_counts_that_the_table_no_longer_keeps_reopen_nothing(tmp_path: Path, state: TableState) -> None:
     files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
     publish_markers(files, layout, state, judge(report(hour()), state), "r7", NOW_MS)
-    newer = replace(state, counts={(0, HOUR + COUNTS_KEPT_MS + HOUR_MS): FULL})
+    assert state.last is not None
+    counts = {(0, HOUR + COUNTS_KEPT_MS + HOUR_MS): FULL}
+    newer = replace(state, counts=counts, last=replace(state.last, created_ms=HOUR + COUNTS_KEPT_MS + 2 * HOUR_MS))
     valid, reopened = publish_markers(files, layout, newer, [], "r8", NOW_MS)
     assert (list(valid), reopened) == ([HOUR], [])
+
+
+def test_a_window_of_the_future_hides_no_late_data(tmp_path: Path, state: TableState) -> None:
+    files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
+    publish_markers(files, layout, state, judge(report(hour()), state), "r7", NOW_MS)
+    assert state.last is not None
+    counts = {**state.counts, (0, HOUR): Counts(5, 400, 2, 71), (0, HOUR + 100 * COUNTS_KEPT_MS): FULL}
+    later = replace(state, counts=counts, last=replace(state.last, created_ms=NOW_MS))
+    assert recent_counts(counts, later.last or state.last) == counts
+    assert publish_markers(files, layout, later, [], "r8", NOW_MS) == ({}, [HOUR])
+
+
+def test_quarantined_records_of_unknown_hours_leave_no_hour_complete(state: TableState) -> None:
+    """Manifests of version 1 counted them as loaded, and do not say when they are from."""
+    assert state.last is not None
+    file = replace(state.last.files[0], path="quarantine/0-3-r1-0-1-1.avro", hour_ms=None, records=2)
+    aside = replace(state, files={file.path: file})
+    (verdict,) = judge(report(hour()), aside)
+    assert verdict.marker is None
+    assert "2 records are set aside, and no commit says of which hours" in verdict.why
+    (verdict,) = judge(report(hour()), aside, accepted=[ACCEPTED])
+    assert verdict.marker is not None
+    assert verdict.marker.accepted_by == "ann"
+
+
+class Table:
+    """A table of one commit, and later ones with late data of the hour."""
+
+    def __init__(self, root: Path) -> None:
+        self.files, self.layout = LocalFileSystem(), topic_layout(str(root), "clicks")
+        self.folder = root / "clicks/hourly/2026/01/01/10"
+
+    def commit(self, counts: Counts) -> None:
+        head = read_head(self.files, self.layout)
+        made = manifest_after(head, run_id=f"r{head.next_sequence}")
+        commit(self.files, self.layout, replace(made, counts={(0, HOUR): counts}), head)
+
+    def complete(self, ask: Any, now_ms: int = NOW_MS) -> set[str]:
+        settings: dict[str, Any] = {"grace_ms": 900_000, "without": (), "accepted": ()}
+        complete_hours(self.files, self.layout, ask, "clicks", "r9", now_ms=now_ms, **settings)
+        return {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+
+
+def test_a_commit_between_question_and_marker_leaves_no_valid_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_while_loading() -> Any:
+        table.commit(Counts(1, 1, 1, 1))
+        return report(hour())
+
+    table = Table(tmp_path / "question")
+    table.commit(FULL)
+    assert table.complete(ask_while_loading) == set()
+
+    table = Table(tmp_path / "marker")
+    table.commit(FULL)
+    publish, loads = publish_markers, [Counts(1, 1, 1, 1)]
+
+    def publish_after_a_load(*given: Any) -> Any:
+        if loads:
+            table.commit(loads.pop())
+        return publish(*given)
+
+    monkeypatch.setattr(complete_hours_module, "publish_markers", publish_after_a_load)
+    assert table.complete(lambda: report(hour())) == {"_COMPLETE", "_REOPENED.2"}
+
+
+def test_a_clock_ahead_of_the_file_system_ends_no_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(tmp_path)
+    table.commit(FULL)
+    monkeypatch.setattr(complete_hours_module, "filesystem_now_ms", lambda *given: HOUR + 60_000)
+    assert table.complete(lambda: report(hour())) == set()

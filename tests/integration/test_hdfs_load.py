@@ -1,5 +1,6 @@
 """Loads into a real HDFS: its promises that the commit stands on, kills around the rename, and two loaders at once."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -83,6 +84,19 @@ def test_hdfs_keeps_what_the_commit_stands_on(hdfs: Any) -> None:
     assert not files.delete(b)
     with pytest.raises(StorageError):
         files.delete(f"{path}/d")
+
+
+def test_a_file_that_is_given_up_is_never_closed(hdfs: Any) -> None:
+    """Garbage collection would wait without a deadline for a DataNode that is gone, in whatever thread it runs."""
+    files = HdfsFileSystem(hdfs.url)
+    sink: Any = files.create("/given-up/file")
+    with pytest.raises(KeyError), sink:
+        sink.write(b"1" * 2_000_000)
+        raise KeyError
+    del sink
+    gc.collect()
+    assert [info.size_bytes for info in files.list_files("/given-up")] == [0]
+    assert files.delete("/given-up/file")
 
 
 def test_one_of_many_hdfs_renames_to_one_name_succeeds(hdfs: Any) -> None:

@@ -124,9 +124,17 @@ class HdfsFileSystem:
 
 
 class _HdfsSink:
+    """A file that is closed by `close` alone.
+
+    hdfs-native's own object closes the file when it is garbage collected: in any thread, without a deadline (for ever
+    if the file's DataNode is gone), and as if a file that was given up were whole.
+    """
+
     def __init__(self, path: str, file: "FileWriter", timeout_s: float) -> None:
         self._path = path
         self._file = file
+        self._close_file = file.close
+        file.close = _leave_open  # type: ignore[method-assign]
         self._timeout_s = timeout_s
         self._waiting = bytearray()
         self._closed = False
@@ -140,7 +148,7 @@ class _HdfsSink:
         if not self._closed:
             self._closed = True
             self._flush()
-            self._call(self._file.close)
+            self._call(self._close_file)
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, bytearray()
@@ -159,6 +167,10 @@ class _HdfsSink:
     ) -> None:
         if kind is None:
             self.close()
+
+
+def _leave_open() -> None:
+    pass
 
 
 @contextmanager

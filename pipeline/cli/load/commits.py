@@ -63,7 +63,9 @@ def show_status(
         if lag.lost:
             output.say(f"{name}: {lag.lost} offsets were deleted before they were loaded (see docs/load/loss.md).")
         if lag.ahead:
-            output.say(f"{name}: {lag.ahead} loaded offsets lie beyond the topic's end: it was truncated or created again.")
+            output.say(
+                f"{name}: {lag.ahead} loaded offsets lie beyond the topic's end: it was truncated or created again."
+            )
     if len(names) == 1:
         rows = [
             [c["commit"], c["time"], c["operation"], c["records"], c["files"], _ranges(c["offsets"])]

@@ -133,9 +133,7 @@ def complete_hours(
     report = ask()
     now_ms = min(now_ms, filesystem_now_ms(files, layout, run_id))
     state = read_state(files, layout)
-    verdicts = judge_hours(
-        report, topic, state, now_ms=now_ms, grace_ms=grace_ms, without=without, accepted=accepted
-    )
+    verdicts = judge_hours(report, topic, state, now_ms=now_ms, grace_ms=grace_ms, without=without, accepted=accepted)
     publish_markers(files, layout, state, verdicts, run_id, now_ms)
     valid, _ = publish_markers(files, layout, read_state(files, layout), (), run_id, now_ms)
     return verdicts, valid

@@ -9,8 +9,9 @@ Invariants:
 A. A visible file is a whole copy of a committed file: it is copied under a name with a leading dot, which Hive and
    Spark skip, and renamed.
 B. A run compares the folders with the table and does what is missing, so that it heals whatever an earlier run left.
-C. Only files with names of a load, in folders of the style, are deleted; folders of loaded tables are refused. New files appear before old ones go: while a compaction is followed, a
-   reader of the folders may see records twice, and none are missing.
+C. Only files with names of a load, in folders of the style, are deleted; folders of loaded tables are refused. New
+   files appear before old ones go: while a compaction is followed, a reader of the folders may see records twice, and
+   none are missing.
 """
 
 import json

@@ -224,7 +224,8 @@ def _miscounted(manifest: Manifest, before: Mapping[int, int]) -> Iterator[str]:
         held = sum(file.records for file in files if not file.quarantined or manifest.version == 1)
         may_have_more = partition in gaps or partition not in before or manifest.version == 1
         if counted > held or (counted < held and not may_have_more):
-            yield f"commit {manifest.sequence} counts {counted} records of partition {partition}, and its files hold {held}"
+            found = f"{counted} records of partition {partition}, and its files hold {held}"
+            yield f"commit {manifest.sequence} counts {found}"
 
 
 def _lossy(manifest: Manifest, removed: Iterable[DataFile]) -> Iterator[str]:

@@ -76,6 +76,7 @@ def test_the_columns_follow_the_registry(spark: Any, local: Any, topic: Any) -> 
     assert found == [("", 0, "", True)] * 2 + [("/a", 5, "", False)] * 18 + [("/b", 6, "me", False)] * 18
 
 
+@pytest.mark.long
 def test_catalogs_by_settings_and_tables_of_the_other_kind(spark: Any, topic: Any, tmp_path: Path) -> None:
     topic.produce(10)
     uri = f"sqlite:///{tmp_path}/other.db"

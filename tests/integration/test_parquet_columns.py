@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import Row
 
 from pipeline.hadoop.commit.manifest import TableSchema
@@ -67,6 +68,7 @@ def plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value or None
 
 
+@pytest.mark.long
 def test_spark_reads_generated_schemas(spark: Any, tmp_path: Path) -> None:
     files = rows = 0
     for seed, writer, reader, datums in pairs(range(3000, 3030)):

@@ -79,6 +79,7 @@ def resident(folder: Path, topic: Any, pattern: Any) -> Iterator[Resident]:
         running.process.wait()
 
 
+@pytest.mark.long
 def test_rounds_that_survive_the_death_of_spark(local: Any, tmp_path: Path) -> None:
     topic = LoadedTopic(local.bootstrap, (tmp_path / "lake").as_uri())
     name = topic.name

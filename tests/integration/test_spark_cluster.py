@@ -52,6 +52,7 @@ def finish(process: Any) -> Any:
     return said
 
 
+@pytest.mark.long
 def test_a_worker_killed_during_a_load_leaves_the_commit_exact(topic: Any, tmp_path: Path) -> None:
     topic.produce(40_000)
     with spark_cluster(tmp_path, workers=2) as cluster:

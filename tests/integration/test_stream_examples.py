@@ -226,6 +226,7 @@ def test_views_with_profiles(site: Site, tmp_path: Path) -> None:
         assert site.derived(enriched) == second
 
 
+@pytest.mark.long
 def test_a_program_runs_by_its_command_until_it_is_stopped(site: Site) -> None:
     """The profiles stay those of the program's start."""
     views, enriched, profiles = site.create("page_views", "enriched_views", "profiles")

@@ -11,7 +11,9 @@ name in one step (`publish_exclusive`: a hard link, a rename in HDFS, a conditio
 4. after any error the number is read back: the manifest there, and its run id, are the outcome. Where the store cannot
    exclude that a lost request is carried out later (PublicationOpenError), a free number leaves the outcome unknown;
 5. a run that slept until manifests expired may find a number free that was taken. It looks for later manifests after
-   the publication, and takes its own back, which no reader has followed: readers begin at the newest checkpoint;
+   the publication, and takes its own back, which no reader has followed: readers begin at the newest checkpoint. The
+   same holds for a run that slept until an older copy of the table came back: the manifest before is not there, or
+   its own mark is not (`rebase.py`);
 6. readers follow manifests only; clean-up (`runs.py`) deletes only files that no manifest lists.
 """
 
@@ -109,20 +111,42 @@ def commit(files: FileSystem, layout: TopicLayout, manifest: Manifest, head: Hea
 def _check_is_last(files: FileSystem, layout: TopicLayout, manifest: Manifest) -> None:
     """Take the manifest back if its number was free only because the one that had it has expired (step 5).
 
-    Manifests expire in ascending order, so a lawful one that is still there has its successor beside it, if any.
+    Manifests expire in ascending order, so a lawful one that is still there has its successor beside it, if any; and
+    the last one has the one before it, unless an older copy of the table came back.
     """
     try:
         sequences = manifests_of(files, layout)
-        if manifest.sequence not in sequences or manifest.sequence == sequences[-1]:
+        if manifest.sequence not in sequences:
             return
-        if manifest.sequence + 1 in sequences:
-            following, _ = read_manifest(files, layout, manifest.sequence + 1)
-            if following.previous_sha256 == sha256_of(manifest.encode()):
+        if manifest.sequence == sequences[-1]:
+            if manifest.sequence == 1 or _has_manifest(files, layout, manifest.sequence - 1, manifest.previous_sha256):
                 return
+            winner = "an earlier run, before an older copy of the table came back,"
+        else:
+            if manifest.sequence + 1 in sequences:
+                following, _ = read_manifest(files, layout, manifest.sequence + 1)
+                if following.previous_sha256 == sha256_of(manifest.encode()):
+                    return
+            winner = "an earlier run, whose manifest has expired,"
         files.delete(layout.manifest(manifest.sequence))
     except StorageError as error:
         raise CommitOutcomeUnknownError(manifest.topic, manifest.sequence, str(error)) from error
-    raise CommitConflictError(manifest.topic, manifest.sequence, "an earlier run, whose manifest has expired,")
+    raise CommitConflictError(manifest.topic, manifest.sequence, winner)
+
+
+def _has_manifest(files: FileSystem, layout: TopicLayout, sequence: int, sha256: str | None) -> bool:
+    try:
+        return sha256_of(files.read(layout.manifest(sequence))) == sha256
+    except PathNotFoundError:
+        return False
+
+
+def take_back(files: FileSystem, layout: TopicLayout, manifest: Manifest) -> None:
+    """Delete a manifest that was just published, and whose files are not there. Raises CommitOutcomeUnknownError."""
+    try:
+        files.delete(layout.manifest(manifest.sequence))
+    except StorageError as error:
+        raise CommitOutcomeUnknownError(manifest.topic, manifest.sequence, str(error)) from error
 
 
 def _settle(files: FileSystem, layout: TopicLayout, manifest: Manifest, cause: StorageError) -> None:

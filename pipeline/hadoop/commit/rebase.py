@@ -10,10 +10,17 @@ from typing import Final
 import structlog
 
 from pipeline.hadoop.commit.checkpoints import read_state
-from pipeline.hadoop.commit.layout import TopicLayout
+from pipeline.errors import StorageError
+from pipeline.hadoop.commit.layout import TopicLayout, parse_mark
 from pipeline.hadoop.commit.manifest import Manifest, Operation
-from pipeline.hadoop.commit.publication import CommitConflictError, Head, commit
-from pipeline.hadoop.commit.runs import check_files, follow_commit
+from pipeline.hadoop.commit.publication import (
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    Head,
+    commit,
+    take_back,
+)
+from pipeline.hadoop.commit.runs import RunEndedError, check_files, follow_commit
 from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.doors import FileSystem
 
@@ -45,7 +52,19 @@ def commit_rebasing(
             manifest, head = following, Head(manifest=state.last, sha256=state.sha256)
         else:
             break
+    _check_mark(files, layout, manifest)
     return manifest
+
+
+def _check_mark(files: FileSystem, layout: TopicLayout, manifest: Manifest) -> None:
+    """Take a commit back whose run has lost its mark: what was below the topic when it wrote its files is gone."""
+    try:
+        if any((parse_mark(info.path) or ("",))[0] == manifest.run_id for info in files.list_files(layout.runs)):
+            return
+    except StorageError as error:
+        raise CommitOutcomeUnknownError(manifest.topic, manifest.sequence, str(error)) from error
+    take_back(files, layout, manifest)
+    raise RunEndedError(manifest.run_id, "its mark is gone: an older copy of the table came back")
 
 
 def rebased(manifest: Manifest, head: Head, state: TableState) -> Manifest | None:

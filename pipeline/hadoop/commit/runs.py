@@ -34,7 +34,7 @@ _UNKNOWN_AGE_MS = 60 * 24 * 3_600_000
 
 
 class RunEndedError(PipelineError):
-    """A clean-up took the run for dead and deletes its files; nothing was committed."""
+    """The run's files are not there: a clean-up took it for dead, or an older copy came back. Nothing was committed."""
 
     def __init__(self, run_id: str, reason: str) -> None:
         super().__init__(f"run {run_id}: {reason}; nothing was committed. Run again, with a longer orphan.age.ms")

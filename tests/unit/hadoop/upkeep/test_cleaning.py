@@ -247,3 +247,33 @@ def test_the_clock_of_a_run_that_died_goes(tmp_path: Path) -> None:
     written.make_older(table.layout.clock("dead"), 2 * CONFIG.orphan_age_ms)
     assert [item.reason for item in clean_table(table, CONFIG, dry_run=False).deletions] == [Reason.TEMPORARY]
     assert table.files.list_files(table.layout.runs) == []
+
+
+@pytest.mark.parametrize("later", [0, 1, 3])
+def test_a_load_that_slept_while_an_older_copy_came_back_commits_nothing(tmp_path: Path, later: int) -> None:
+    written = WrittenTable(str(tmp_path / "lake"))
+    table = written.open()
+    for _ in range(2):
+        written.load(10)
+    shutil.copytree(table.layout.topic_root, tmp_path / "copy")
+    written.load(10)
+    sleeping, head = written.write(10)
+    shutil.rmtree(table.layout.topic_root)
+    shutil.copytree(tmp_path / "copy", table.layout.topic_root)
+    for _ in range(later):
+        written.load(5)
+    rows = written.rows()
+    with pytest.raises((CommitConflictError, RunEndedError)):
+        commit_rebasing(written.open().files, table.layout, sleeping, head, orphan_age_ms=HOUR_MS)
+    assert written.rows() == rows
+
+
+def test_the_first_load_commits_nothing_if_the_store_came_back_empty(tmp_path: Path) -> None:
+    written = WrittenTable(str(tmp_path))
+    sleeping, head = written.write(10)
+    table = written.open()
+    shutil.rmtree(table.layout.topic_root)
+    with pytest.raises(RunEndedError, match="an older copy"):
+        commit_rebasing(table.files, table.layout, sleeping, head, orphan_age_ms=HOUR_MS)
+    assert written.rows() == []
+    assert written.load(10).sequence == 1

@@ -15,7 +15,14 @@ import structlog
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import TopicLayout, checkpoint_sequences, manifest_sequences, topic_layout
-from pipeline.hadoop.commit.manifest import AsideBatch, DataFile, Manifest, ManifestError, sha256_of
+from pipeline.hadoop.commit.manifest import (
+    AsideBatch,
+    DataFile,
+    Manifest,
+    ManifestError,
+    check_follows,
+    sha256_of,
+)
 from pipeline.hadoop.commit.table_state import TableState, recent_counts, with_commits
 from pipeline.hadoop.files.doors import FileSystem, PathExistsError, PathNotFoundError
 from pipeline.hadoop.files.filesystem import open_filesystem
@@ -97,12 +104,14 @@ def read_history(files: FileSystem, layout: TopicLayout) -> tuple[TableState, li
         if found is None:
             raise ManifestError(layout.manifest(first - 1), "is missing, or has expired without a checkpoint")
         state = found
-    base, manifests = state, []
+    manifests: list[Manifest] = []
+    last, sha256 = state.last, state.sha256
     for sequence in range(state.sequence + 1, sequences[-1] + 1):
-        encoded = read_manifest(files, layout, sequence)
-        state = with_commits(state, [encoded])
-        manifests.append(encoded[0])
-    return base, manifests
+        manifest, checksum = read_manifest(files, layout, sequence)
+        check_follows(manifest, last, sha256)
+        manifests.append(manifest)
+        last, sha256 = manifest, checksum
+    return state, manifests
 
 
 def reachable_files(base: TableState, manifests: Iterable[Manifest]) -> set[str]:

@@ -9,8 +9,8 @@ from typing import Final
 
 import structlog
 
-from pipeline.hadoop.commit.checkpoints import read_state
 from pipeline.errors import StorageError
+from pipeline.hadoop.commit.checkpoints import read_state
 from pipeline.hadoop.commit.layout import TopicLayout, parse_mark
 from pipeline.hadoop.commit.manifest import Manifest, Operation
 from pipeline.hadoop.commit.publication import (

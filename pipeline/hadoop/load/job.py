@@ -21,7 +21,14 @@ from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import TopicLayout, check_run_id, topic_layout
-from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, TableSchema, next_lost, next_offsets
+from pipeline.hadoop.commit.manifest import (
+    Manifest,
+    OffsetRange,
+    PartitionEnd,
+    TableSchema,
+    next_lost,
+    next_offsets,
+)
 from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
@@ -280,7 +287,8 @@ class PreparedLoad:
         parts = [part for task in tasks for part in task]
         covered = check_coverage(config.topic, parts, results, self.window_ms)
         last = head.manifest
-        ends = {} if last is None else {end.partition: end for end in last.ends}
+        # A batch that was given up (`accept.truncation`) is asked for no more, also if nothing new was loaded after it.
+        ends = {} if last is None else {end.partition: end for end in last.ends if not _is_given_up(end, plan.skipped)}
         manifest = Manifest(
             sequence=head.next_sequence,
             run_id=self.run_id,
@@ -392,6 +400,10 @@ def _record_bytes(head: Head) -> float | None:
     counted = [] if head.manifest is None else list(head.manifest.counts.values())
     records = sum(counts.records for counts in counted)
     return sum(counts.bytes for counts in counted) / records if records else None
+
+
+def _is_given_up(end: PartitionEnd, skipped: Iterable[OffsetRange]) -> bool:
+    return any(gap.partition == end.partition and gap.start <= end.base_offset < gap.end for gap in skipped)
 
 
 def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str, store: CommitStore) -> None:

@@ -194,7 +194,7 @@ def _unbalanced(state: TableState, base: TableState, manifests: Iterable[Manifes
     for manifest in manifests:
         if manifest.sequence > state.sequence:  # committed since the state was read
             break
-        removed = [live.pop(path) for path in manifest.removed]
+        removed = [live.pop(path) for path in manifest.removed if path in live]
         live |= {file.path: file for file in manifest.files}
         counts.append(manifest.counts)
         reasons = _miscounted(manifest, offsets) if manifest.operation is Operation.LOAD else _lossy(manifest, removed)
@@ -224,8 +224,8 @@ def _miscounted(manifest: Manifest, before: Mapping[int, int]) -> Iterator[str]:
         held = sum(file.records for file in files if not file.quarantined or manifest.version == 1)
         may_have_more = partition in gaps or partition not in before or manifest.version == 1
         if counted > held or (counted < held and not may_have_more):
-            found = f"{counted} records of partition {partition}, and its files hold {held}"
-            yield f"commit {manifest.sequence} counts {found}"
+            whose = f"commit {manifest.sequence} counts {counted} records of partition {partition}"
+            yield f"{whose}, and its files hold {held}"
 
 
 def _lossy(manifest: Manifest, removed: Iterable[DataFile]) -> Iterator[str]:

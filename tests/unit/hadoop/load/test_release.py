@@ -147,7 +147,7 @@ def test_a_release_that_fails_at_any_step_says_whether_it_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     real = release_module.open_filesystem  # type: ignore[attr-defined]
-    outcomes: list[Any] = []
+    outcomes: list[int | None] = []
     faulty = FaultyFileSystem(LocalFileSystem())
     while len(faulty.operations) >= len(outcomes):
         root = tmp_path / str(len(outcomes))

@@ -11,6 +11,7 @@ C. Offsets follow the data: they are those of the newest snapshot of a load amon
    Where that has expired, the table's properties hold them, which must then be no newer than the current snapshot.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,6 +127,7 @@ class IcebergStore:
         try:
             return self._head(self.catalog.load_table((NAMESPACE, self.topic)))
         except NoSuchTableError:
+            self._check_unknown()
             return IcebergHead(manifest=None, sha256=None, snapshot_id=None)
         except PipelineError:
             raise
@@ -162,6 +164,7 @@ class IcebergStore:
             table = self.catalog.load_table((NAMESPACE, self.topic))
             paths = table.inspect.all_data_files().column("file_path").to_pylist() if table.metadata.snapshots else []
         except NoSuchTableError:
+            self._check_unknown()
             return set()
         except Exception as error:
             raise IcebergError(self.topic, f"the table cannot be read: {error}") from error
@@ -173,6 +176,20 @@ class IcebergStore:
 
     def after_commit(self, sequence: int, run_id: str) -> None:
         """Do nothing: snapshots expire and are compacted by the tools of Iceberg."""
+
+    def _check_unknown(self) -> None:
+        """Raise IcebergError if the folder has metadata of commits, although the catalog knows no table.
+
+        A load from the begin would double the table's records, and a clean-up would delete its files.
+        """
+        files, path = open_filesystem(self.root)
+        names = (info.path for info in files.list_files(topic_layout(path, self.topic).iceberg_metadata))
+        if any((match := _METADATA.search(name)) is not None and int(match["number"]) for name in names):
+            reason = (
+                f"the catalog knows no table {NAMESPACE}.{self.topic}, but {self.location}/metadata has its metadata: "
+                "the catalog is another one, or was lost. Register the newest metadata file, or remove the folder"
+            )
+            raise IcebergError(self.topic, reason)
 
     def _table(self) -> Table:
         """Return the table; create it without a snapshot if there is none."""
@@ -270,6 +287,8 @@ def _distinct_schemas(urls: list[str]) -> "list[pa.Schema]":
     return list(schemas)
 
 
+_METADATA: Final = re.compile(r"/(?P<number>\d{5,})-[^/]*\.metadata\.json$")
+"""Number 0 is of a table that was created, and perhaps not yet known to the catalog when its creator died."""
 _HEADER: Final = IcebergStruct(
     NestedField(9, "key", StringType(), required=False), NestedField(10, "value", BinaryType(), required=False)
 )

@@ -161,6 +161,15 @@ def test_offsets_follow_a_table_that_was_set_back(store: IcebergStore) -> None:
     assert offsets(store) == list(range(12))
 
 
+def test_a_catalog_that_lost_the_table_is_no_empty_table(store: IcebergStore) -> None:
+    commit_rows(store, 10)
+    store.catalog.close()  # type: ignore[attr-defined]
+    Path(store.root.removeprefix("file://"), "_catalog.db").unlink()
+    for ask in (fresh(store).read_head, fresh(store).listed_files):
+        with pytest.raises(IcebergError, match="the catalog is another one, or was lost"):
+            ask()
+
+
 def test_a_load_of_no_records_moves_the_offsets(store: IcebergStore) -> None:
     head = store.read_head()
     store.commit(manifest_of(store, head, None, "empty", records=7), head, orphan_age_ms=60_000)

@@ -163,7 +163,7 @@ def test_offsets_follow_a_table_that_was_set_back(store: IcebergStore) -> None:
 
 def test_a_catalog_that_lost_the_table_is_no_empty_table(store: IcebergStore) -> None:
     commit_rows(store, 10)
-    store.catalog.close()  # type: ignore[attr-defined]
+    store.catalog.close()
     Path(store.root.removeprefix("file://"), "_catalog.db").unlink()
     for ask in (fresh(store).read_head, fresh(store).listed_files):
         with pytest.raises(IcebergError, match="the catalog is another one, or was lost"):

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
-from hdfs_native import Client, WriteOptions
+from hdfs_native import Client
 
-from pipeline.hadoop.files.hdfs import HDFS_RETRIES
+from pipeline.errors import StorageError
+from pipeline.hadoop.files.hdfs import HdfsFileSystem
 from pipeline.processes import free_port
 from tests.support.jars import Artifact, fetch_jars, java
 
@@ -22,9 +24,11 @@ HADOOP_REVISION = "3.5.0"
 START_DEADLINE_S = 240.0
 STOP_DEADLINE_S = 60.0
 POLL_S = 0.1
+ANSWER_S = 10.0
 
 NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+ROLES = {"namenode": NAME_NODE, "datanode": DATA_NODE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +38,22 @@ class HdfsCluster:
     url: str
     pids: dict[str, int]
     class_path: str
+    processes: dict[str, "subprocess.Popen[bytes]"]
+    directory: Path
 
     def client(self) -> Client:
         return Client(self.url)
+
+    def kill(self, role: str) -> None:
+        """Ends `namenode` or `datanode` as a crash would."""
+        self.processes[role].kill()
+        self.processes[role].wait()
+
+    def restart(self, role: str) -> None:
+        """Starts a killed process again, and waits until HDFS takes writes."""
+        self.processes[role] = _start(role, self.class_path, self.directory)
+        self.pids[role] = self.processes[role].pid
+        _wait_until_writable(self.url, list(self.processes.values()), self.directory)
 
 
 def hdfs_jars() -> Path:
@@ -53,17 +70,21 @@ def running_hdfs(directory: Path) -> Iterator[HdfsCluster]:
     conf = _write_configuration(directory, port, http_port)
     class_path = f"{conf}:{hdfs_jars()}/*"
     _run_to_end([*_java(class_path, directory), NAME_NODE, "-format", "-nonInteractive"], directory / "format.log")
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for role, main_class in (("namenode", NAME_NODE), ("datanode", DATA_NODE)):
-            with (directory / f"{role}.log").open("wb") as log:
-                command = [*_java(class_path, directory), main_class]
-                processes.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
-        _wait_until_writable(url, processes, directory)
-        pids = {"namenode": processes[0].pid, "datanode": processes[1].pid}
-        yield HdfsCluster(url, pids, class_path)
+        for role in ROLES:
+            processes[role] = _start(role, class_path, directory)
+        _wait_until_writable(url, list(processes.values()), directory)
+        pids = {role: process.pid for role, process in processes.items()}
+        yield HdfsCluster(url, pids, class_path, processes, directory)
     finally:
-        _stop(processes)
+        _stop(list(processes.values()))
+
+
+def _start(role: str, class_path: str, directory: Path) -> "subprocess.Popen[bytes]":
+    with (directory / f"{role}.log").open("ab") as log:
+        command = [*_java(class_path, directory), ROLES[role]]
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
 def _write_configuration(directory: Path, port: int, http_port: int) -> Path:
@@ -82,6 +103,8 @@ def _write_configuration(directory: Path, port: int, http_port: int) -> Path:
         "dfs.datanode.http.address": "127.0.0.1:0",
         "dfs.datanode.ipc.address": "127.0.0.1:0",
         "dfs.namenode.safemode.extension": "0",
+        "dfs.heartbeat.interval": "1",
+        "dfs.blocksize": str(8 << 20),  # of the free space, each block that is being written holds as much
         "dfs.namenode.redundancy.considerLoad": "false",
     }
     for name, settings in (("core-site.xml", core), ("hdfs-site.xml", hdfs)):
@@ -112,11 +135,12 @@ def _wait_until_writable(url: str, processes: list[subprocess.Popen[bytes]], dir
                 logs = "\n".join(path.read_text()[-2000:] for path in directory.glob("*node.log"))
                 raise RuntimeError(f"HDFS ended with {process.returncode}:\n{logs}")
         try:
-            client = Client(url, config=HDFS_RETRIES)
-            with client.create("/.ready", WriteOptions(overwrite=True)) as file:
+            files = HdfsFileSystem(url, timeout_s=ANSWER_S)
+            path = f"/.ready-{uuid4()}"
+            with files.create(path) as file:
                 file.write(b"ready")
-            client.delete("/.ready")
-        except (OSError, RuntimeError) as error:
+            files.delete(path)
+        except StorageError as error:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"HDFS takes no writes after {START_DEADLINE_S:.0f} s") from error
             time.sleep(POLL_S)

@@ -1,10 +1,9 @@
 """The driver of a load as a process of its own, which a test kills: at a step of its commit, or whenever it likes.
 
-    python load_driver.py '{"settings": {...}, "kill": "before" | "after" | null, "pause": "plan" | ... }'
+    python load_driver.py '{"settings": {...}, "kill": "before" | "after" | null}'
 
 Starts Spark, waits for a line on stdin, and loads. Prints `planned` when the run has begun to write, and
-`committed <sequence>` or the kind of its error at the end. At the step `pause` (see STEPS) it prints `at <step>`
-and waits for another line, so that a test can kill whatever it likes at this step.
+`committed <sequence>` or the kind of its error at the end. `stepped_driver` stops at named steps instead.
 """
 
 import json
@@ -21,36 +20,21 @@ from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.job import run_load
 from pipeline.hadoop.load.spark_session import local_session
 
-STEPS = ("plan", "write", "manifest", "rename", "publish")
-"""Before the mark, after it, before the manifest is written, before its rename, and after it."""
-
 
 class KillingFileSystem:
-    """Kills this process before or after the rename of the commit, or pauses it at a step."""
+    """Kills this process before or after the rename of the commit."""
 
-    def __init__(self, inner: Any, kill: Any, pause: Any) -> None:
+    def __init__(self, inner: Any, kill: Any) -> None:
         self._inner = inner
         self._kill = kill
-        self._pause = pause
-
-    def _at(self, step: Any) -> None:
-        if step == self._pause:
-            self._pause = None
-            print(f"at {step}", flush=True)
-            sys.stdin.readline()
 
     def __getattr__(self, name: Any) -> Any:
         return getattr(self._inner, name)
 
     def create(self, path: Any) -> Any:
-        if "/_runs/" not in path:
-            self._at("manifest")
-            return self._inner.create(path)
-        self._at("plan")
-        sink = self._inner.create(path)
-        print("planned", flush=True)
-        self._at("write")
-        return sink
+        if "/_runs/" in path:
+            print("planned", flush=True)
+        return self._inner.create(path)
 
     def publish_exclusive(self, path: Any, content: Any, *, temporary: Any) -> None:
         if not hasattr(self._inner, "rename_exclusive"):
@@ -64,9 +48,7 @@ class KillingFileSystem:
     def _kill_around(self, publish: Any) -> None:
         if self._kill == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        self._at("rename")
         publish()
-        self._at("publish")
         if self._kill == "after":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -77,7 +59,7 @@ def main() -> None:
 
     def open_filesystem(url: Any, **options: Any) -> Any:
         files, path = real(url, **options)
-        return KillingFileSystem(files, order["kill"], order.get("pause")), path
+        return KillingFileSystem(files, order["kill"]), path
 
     load_module.open_filesystem = open_filesystem  # type: ignore[attr-defined]
     spark = local_session(memory="512m", with_source=False, is_short=True)

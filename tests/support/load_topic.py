@@ -30,6 +30,8 @@ class LoadedTopic:
     root: str
     name: str = field(default_factory=lambda: f"loaded-{next(_names)}")
     produced: int = 0
+    acknowledged: dict[Any, Any] = field(default_factory=dict)
+    """Values by partition and offset, as the brokers acknowledged them to `produce`."""
 
     def __post_init__(self) -> None:
         topic = ConfluentTopic(self.name, 3)
@@ -37,11 +39,20 @@ class LoadedTopic:
         admin.create_topics([topic])[self.name].result(120)
 
     def produce(self, count: int, value: Any = lambda number: b"%d" % number) -> None:
+        def note(error: Any, message: Any) -> None:
+            if error is None:
+                self.acknowledged[message.partition(), message.offset()] = message.value()
+
         producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": "lz4", "linger.ms": 5})
         for number in range(self.produced, self.produced + count):
             timestamp = FIRST_MS + number * MINUTE_MS // 100
             producer.produce(
-                self.name, value(number), b"k%d" % number, timestamp=timestamp, headers=[("host", b"web1")]
+                self.name,
+                value(number),
+                b"k%d" % number,
+                timestamp=timestamp,
+                headers=[("host", b"web1")],
+                on_delivery=note,
             )
             producer.poll(0)
         assert producer.flush(180) == 0
@@ -89,6 +100,14 @@ class LoadedTopic:
             assert row["_headers"] == [{"key": "host", "value": b"web1"}]
         assert sum(count.records for count in self.table().counts.values()) == len(rows)
         return len(rows)
+
+    def check_equal(self) -> int:
+        """As `check_exact`, and each value at the offset that the brokers acknowledged for it."""
+        count = self.check_exact()
+        ends = self.table().offsets
+        committed = {(row["_partition"], row["_offset"]): row["value"] for row in self.rows()}
+        assert committed == {at: value for at, value in self.acknowledged.items() if at[1] < ends.get(at[0], 0)}
+        return count
 
     def files_on_disk(self) -> int:
         files, path = open_filesystem(self.root)

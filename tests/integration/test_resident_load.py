@@ -105,7 +105,9 @@ def test_rounds_that_survive_the_death_of_spark(local: Any, tmp_path: Path) -> N
         assert time.monotonic() - sent < STOP_S
         wait_until(lambda: not marked(running.mark))
     assert topic.check_exact() == 175
-    assert '"stopped"' in running.log.read_text()
+    log = running.log.read_text()
+    assert '"stopped"' in log
+    assert "Traceback" not in log.split('"stopping"')[1]
 
 
 def test_rounds_without_brokers_are_failures_that_pass(local: Any, tmp_path: Path) -> None:

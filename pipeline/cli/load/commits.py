@@ -19,14 +19,19 @@ Root = Annotated[
 Topic = Annotated[str, typer.Option("--topic", help="The topic's name.")]
 
 
-def read_data_files(topic: str, root: str) -> "list[DataFile]":
-    """Return the committed data files of a topic. Raises typer.Exit if it has no commits."""
+def committed_state(topic: str, root: str) -> "TableState":
+    """Return the state of a topic. Raises typer.Exit if it has no commits, IcebergTableError, and StorageError."""
     from pipeline.hadoop.commit.checkpoints import table_of
 
     state = table_of(root, topic)
     if state.last is None:
         output.exit_with(f"{topic} has no commits below {root}")
-    return state.data_files()
+    return state
+
+
+def read_data_files(topic: str, root: str) -> "list[DataFile]":
+    """Return the committed data files of a topic. Raises as `committed_state`."""
+    return committed_state(topic, root).data_files()
 
 
 def show_status(
@@ -39,16 +44,12 @@ def show_status(
     json: Json = False,
 ) -> None:
     """Show the last commits of topics, and with -b how far they are behind the end of the topics."""
-    from pipeline.hadoop.commit.checkpoints import table_of
     from pipeline.hadoop.upkeep.lag import lag_of, loaded_topics, states_of_topics
 
     names = topics or loaded_topics(root)
-    states = {name: table_of(root, name) for name in names}
-    if not topics and not states:
-        output.exit_with(f"there are no commits below {root}")
-    for name, state in states.items():
-        if state.last is None:
-            output.exit_with(f"{name} has no commits below {root}")
+    if not names:
+        output.exit_with(f"there are no manifests below {root} (Iceberg tables are shown by their catalog)")
+    states = {name: committed_state(name, root) for name in names}
     lags: dict[str, TableLag] = {}
     if bootstrap is not None:
         ends = trio.run(states_of_topics, addresses(bootstrap), names)
@@ -58,7 +59,8 @@ def show_status(
         output.print_json(documents[0] if topics is not None and len(topics) == 1 else {"topics": documents})
         return
     if len(names) > 1 or lags:
-        output.say(output.table(["TOPIC", "COMMIT", "FILES", "RECORDS", "LAG", "BYTES", "HOURS"], _lines(documents)))
+        behind = ["LAG", "LAG BYTES", "LAG HOURS"] if lags else []
+        output.say(output.table(["TOPIC", "COMMIT", "FILES", "RECORDS", *behind], _lines(documents)))
     for name, lag in lags.items():
         if lag.lost:
             output.say(f"{name}: {lag.lost} offsets were deleted before they were loaded (see docs/load/loss.md).")
@@ -106,8 +108,8 @@ def _status(root: str, topic: str, state: "TableState", lag: "TableLag | None", 
 def _lines(documents: list[dict[str, Any]]) -> list[list[Any]]:
     lines = []
     for each in documents:
-        lag = each.get("lag", {})
-        behind = [lag.get("records"), lag.get("bytes"), lag.get("hours")]
+        lag = each.get("lag")
+        behind = [] if lag is None else [lag["records"], lag["bytes"], lag["hours"]]
         lines.append([each["topic"], each["commit"], each["files"], each["records"], *behind])
     return lines
 

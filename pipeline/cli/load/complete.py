@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.cli.foreground import http_url, read_json
-from pipeline.cli.load.commits import Root, Topic
+from pipeline.cli.load.commits import Root, Topic, committed_state
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
 from pipeline.errors import ConfigurationError
@@ -35,7 +35,6 @@ def complete(
 
     Exits with 4 unless every hour that is over has a valid marker.
     """
-    from pipeline.hadoop.commit.checkpoints import manifests_of
     from pipeline.hadoop.commit.complete_hours import WITNESSES, Acceptance, complete_hours
     from pipeline.hadoop.commit.layout import topic_layout
     from pipeline.hadoop.files.filesystem import open_filesystem
@@ -48,8 +47,7 @@ def complete(
             raise ConfigurationError("--without", f"'{witness}' is not one of {', '.join(WITNESSES[:-1])}")
     files, path = open_filesystem(root)
     layout = topic_layout(path, topic)
-    if not manifests_of(files, layout):
-        output.exit_with(f"{topic} has no commits below {root}")
+    committed_state(topic, root)
     verdicts, valid = complete_hours(
         files,
         layout,
@@ -80,14 +78,13 @@ def complete(
 
 def show_hours(topic: Topic, root: Root, json: Json = False) -> None:
     """Show the complete hours of a topic, and whether late data came after their markers."""
-    from pipeline.hadoop.commit.checkpoints import read_state
     from pipeline.hadoop.commit.complete_hours import is_valid, read_markers
     from pipeline.hadoop.commit.layout import topic_layout
     from pipeline.hadoop.files.filesystem import open_filesystem
 
     files, path = open_filesystem(root)
     layout = topic_layout(path, topic)
-    state = read_state(files, layout)
+    state = committed_state(topic, root)
     rows: list[list[Any]] = [
         [
             marker.hour,

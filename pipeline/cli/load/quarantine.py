@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.cli.load.commits import Root, Topic
+from pipeline.cli.load.commits import Root, Topic, committed_state
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
 
@@ -52,6 +52,8 @@ def show(
     if json:
         output.print_json({"topic": topic, "records": shown})
         return
+    if not shown:
+        output.say(f"{topic}: nothing is set aside{'' if partition is None and offset is None else ' there'}.")
     for record in shown:
         output.say(
             f"partition {record['partition']} offset {record['offset']}: {record['reason']}\n  {record['value']}"
@@ -73,6 +75,7 @@ def release(
     from pipeline.hadoop.commit.publication import CommitConflictError
     from pipeline.hadoop.load import release as releases
 
+    committed_state(topic, root)
     urls = tuple(url.strip() for url in registry.split(",") if url.strip())
     try:
         result = releases.release(root, topic, RegistryLookup(urls), clock=wall_clock)
@@ -85,20 +88,19 @@ def release(
     kept = sum(result.kept.values())
     output.say(f"{topic}: {output.counted(result.released, 'record')} released, {kept} still set aside.")
     for reason, count in sorted(result.kept.items()):
-        output.say(f"  {count} times: {reason}")
+        output.say(f"  {output.counted(count, 'time')}: {reason}")
 
 
 def _records(topic: str, root: str) -> Iterator[dict[str, Any]]:
     """Yield what is shown of each record that is set aside."""
     from pipeline.hadoop.avro.avro_schema import OFFSET, PARTITION, VALUE
     from pipeline.hadoop.avro.quarantine_reader import quarantined_records
-    from pipeline.hadoop.commit.checkpoints import table_of
     from pipeline.hadoop.commit.layout import topic_layout
     from pipeline.hadoop.files.filesystem import open_filesystem
 
     files, path = open_filesystem(root)
     layout = topic_layout(path, topic)
-    for file in table_of(root, topic).data_files(quarantined=True):
+    for file in committed_state(topic, root).data_files(quarantined=True):
         for record in quarantined_records(files.read(layout.absolute(file.path)), file.path):
             value = record[VALUE]
             yield {

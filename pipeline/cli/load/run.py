@@ -78,10 +78,13 @@ def run(
         "table": table,
     }
     loads = loads_config(config, options, assignments or [])
-    if datacenter is not None and loads.common.get("table") == "iceberg":
+    tables = {given.get("table") for given in (loads.common, *loads.by_topic.values())}
+    if datacenter is not None and "iceberg" in tables:
         raise ConfigurationError("--datacenter", "reports the counts of manifests; a load with table=iceberg has none")
     spark = spark_settings(master, conf or [])
     if interval is not None:
+        if json:
+            raise ConfigurationError("--json", "a resident load prints no results, its log is JSON")
         from pipeline.cli.load.resident import run_resident
 
         run_resident(loads, spark, interval_s=interval, http_listen=http_listen, datacenter=datacenter)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
-from pipeline.cli.load.commits import Root, Topic
+from pipeline.cli.load.commits import Root, Topic, committed_state
 from pipeline.cli.load.settings import loads_config
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, wall_clock
@@ -38,6 +38,7 @@ def join_files(topic: Topic, root: Root, assignments: Assignments = None, json: 
     from pipeline.hadoop.upkeep.compaction import compact_table
 
     table, config = _open(topic, root, assignments)
+    committed_state(topic, root)
     with output.progress(f"Compacting {topic}", total=None), _conflicts():
         manifest = compact_table(table, config, clock=wall_clock)
     if json:
@@ -54,6 +55,7 @@ def remove_hours(topic: Topic, root: Root, assignments: Assignments = None, json
     from pipeline.hadoop.upkeep.retention import expire_hours
 
     table, config = _open(topic, root, assignments)
+    committed_state(topic, root)
     with _conflicts():
         manifest = expire_hours(table, config, clock=wall_clock)
     if json:
@@ -106,10 +108,7 @@ def verify_table(
     """
     from pipeline.hadoop.upkeep.verification import verify_files, verify_source
 
-    table = _table(topic, root)
-    state = table.state()
-    if state.last is None:
-        output.exit_with(f"{topic} has no commits below {root}")
+    table, state = _table(topic, root), committed_state(topic, root)
     with output.progress(f"Reading files of {topic}", sum(file.bytes for file in state.files.values())) as progress:
         differences = verify_files(table, state, progress.advance)
     records = sum(file.records for file in state.data_files())
@@ -157,8 +156,9 @@ def replay_table_hour(
         output.print_json(_summary(topic, done.manifest) | {"same_bytes": done.same_bytes})
     else:
         files = output.counted(len(done.manifest.files), "file")
+        records = output.counted(done.manifest.records, "record")
         same = f"{done.same_bytes} with the same bytes as before"
-        output.say(f"{topic}: commit {done.manifest.sequence}: {done.manifest.records} records in {files}, {same}.")
+        output.say(f"{topic}: commit {done.manifest.sequence}: {records} in {files}, {same}.")
 
 
 def parse_hour_ms(text: str) -> int:

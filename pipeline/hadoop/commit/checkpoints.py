@@ -36,6 +36,22 @@ _MANIFEST: Final = b"manifest"
 _COUNTED: Final = ("records", "bytes", "batches", "crc_sum")
 
 
+class IcebergTableError(PipelineError):
+    """A topic's folder holds an Iceberg table, which has no manifests."""
+
+    def __init__(self, topic_root: str) -> None:
+        super().__init__(
+            f"{topic_root} holds an Iceberg table: read and maintain it through its catalog (docs/load/iceberg.md)"
+        )
+        self.topic_root = topic_root
+
+
+def refuse_iceberg(files: FileSystem, layout: TopicLayout) -> None:
+    """Raise IcebergTableError if the topic was loaded with table=iceberg. Raises StorageError too."""
+    if files.list_files(layout.iceberg_metadata):
+        raise IcebergTableError(layout.topic_root)
+
+
 def table_of(root: str, topic: str) -> TableState:
     """Return the state of a topic below the root URL of a load. Raises ManifestError, StorageError."""
     files, path = open_filesystem(root)
@@ -45,9 +61,11 @@ def table_of(root: str, topic: str) -> TableState:
 def read_state(files: FileSystem, layout: TopicLayout, *, up_to: int | None = None) -> TableState:
     """Return the state after commit `up_to`, or after the last one.
 
-    Raises ManifestError if manifests are damaged, missing or expired; StorageError.
+    Raises ManifestError if manifests are damaged, missing or expired; IcebergTableError; StorageError.
     """
     end = max(manifests_of(files, layout), default=0) if up_to is None else up_to
+    if end == 0:
+        refuse_iceberg(files, layout)
     state = _newest_checkpoint(files, layout, end)
     return with_commits(state, (read_manifest(files, layout, number) for number in range(state.sequence + 1, end + 1)))
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import crc32c
 import structlog
 
-from pipeline.errors import ConfigurationError, PipelineError
-from pipeline.hadoop.commit.checkpoints import checkpoint_if_due, read_state
+from pipeline.errors import PipelineError
+from pipeline.hadoop.commit.checkpoints import checkpoint_if_due, read_state, refuse_iceberg
 from pipeline.hadoop.commit.layout import TopicLayout, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, Operation
 from pipeline.hadoop.commit.manifest_store import ManifestStore
@@ -58,12 +58,14 @@ class Table:
 
 
 def open_table(root: str, topic: str) -> Table:
-    """Return the table of a topic below the root URL of a load. Raises ConfigurationError, also for Iceberg tables."""
+    """Return the table of a topic below the root URL of a load.
+
+    Raises ConfigurationError; IcebergTableError, since to upkeep all files of such a table are orphans; StorageError.
+    """
     files, path = open_filesystem(root)
-    table = Table(topic=topic, files=files, layout=topic_layout(path, topic))
-    if files.list_files(table.layout.iceberg_metadata):
-        raise ConfigurationError("topic", f"{topic} is an Iceberg table below {root}: its upkeep is that of Iceberg")
-    return table
+    layout = topic_layout(path, topic)
+    refuse_iceberg(files, layout)
+    return Table(topic=topic, files=files, layout=layout)
 
 
 @contextmanager

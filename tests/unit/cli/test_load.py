@@ -18,11 +18,24 @@ def load(*arguments: Any) -> Any:
     return result.returncode, result.stderr
 
 
-@pytest.mark.parametrize("command", [("status",), ("files",), ("sql", "SELECT 1")])
-@pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_topic_without_commits_is_reported(tmp_path: Path, command: Any, more: Any) -> None:
+READERS = {
+    "status": (),
+    "files": (),
+    "sql": ("SELECT 1",),
+    "compact": ("--json",),
+    "expire": ("--set", "retention.ms=3600000"),
+    "verify": (),
+    "hours": ("--json",),
+    "quarantine list": (),
+    "quarantine show": (),
+    "quarantine release": ("--registry", "http://127.0.0.1:1"),
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_topic_without_commits_is_reported(tmp_path: Path, command: Any) -> None:
     root = (tmp_path / "none").as_uri()
-    code, said = load(*command, "--topic", "visits", "--root", root, *more)
+    code, said = load(*command.split(), *READERS[command], "--topic", "visits", "--root", root)
     assert (code, said) == (1, f"pipeline: visits has no commits below {root}\n")
 
 
@@ -39,3 +52,8 @@ def test_wrong_settings_of_a_run(arguments: Any, said: Any) -> None:
     assert code == 2
     assert said in stderr
     assert stderr.count("\n") == 1
+
+
+def test_a_resident_load_prints_no_results() -> None:
+    code, stderr = load(*RUN, "--root", "/data", "--set", "value.format=binary", "--interval", "60s", "--json")
+    assert (code, stderr) == (2, "pipeline: --json: a resident load prints no results, its log is JSON\n")

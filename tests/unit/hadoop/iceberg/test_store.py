@@ -11,9 +11,13 @@ import duckdb
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from pipeline.hadoop.commit.checkpoints import IcebergTableError, table_of
 from pipeline.hadoop.commit.publication import CommitConflictError
 from pipeline.hadoop.iceberg.snapshot_properties import SnapshotPropertyError
 from pipeline.hadoop.iceberg.store import OTHER_WRITER, IcebergError, IcebergStore
+from pipeline.hadoop.upkeep.cleaning import clean_table
+from pipeline.hadoop.upkeep.config import UpkeepConfig
+from pipeline.hadoop.upkeep.table import open_table
 from tests.support.iceberg_commits import commit_rows, manifest_of, write_file
 
 
@@ -53,6 +57,15 @@ def test_commits_follow_each_other_and_are_read_back(store: IcebergStore) -> Non
     hours = found.inspect.partitions().column("partition").to_pylist()
     assert len(hours) == 2
     assert found.scan("_timestamp >= '2023-11-14T23:00:00+00:00'").to_arrow().num_rows == 5
+
+
+def test_upkeep_and_readers_of_manifests_leave_the_table_alone(store: IcebergStore) -> None:
+    commit_rows(store, 10)
+    with pytest.raises(IcebergTableError, match="holds an Iceberg table"):
+        clean_table(open_table(store.root, store.topic), UpkeepConfig.from_settings({}), dry_run=False)
+    assert offsets(store) == list(range(10))
+    with pytest.raises(IcebergTableError):
+        table_of(store.root, store.topic)
 
 
 def test_duckdb_reads_the_table(store: IcebergStore) -> None:

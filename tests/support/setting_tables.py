@@ -40,7 +40,7 @@ MODELS: Mapping[type[Any], str] = {
     FlowConfig: "mirror/flows.md",
     AuditConfig: "audit.md",
     ClusterConfig: "audit.md",
-    LoadConfig: "load.md",
+    LoadConfig: "load/settings.md",
     LoadSelection: "load/jobs.md",
     UpkeepConfig: "load/upkeep.md",
     RegistryConfig: "registry.md",

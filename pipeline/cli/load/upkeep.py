@@ -24,10 +24,10 @@ Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of docs/load/upkeep.md.")
 ]
 LoadFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings of the load, see docs/load.md.")
+    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings of the load, see docs/load/settings.md.")
 ]
 LoadAssignments = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of the load, see docs/load.md.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of the load, see docs/load/settings.md.")
 ]
 Registry = Annotated[str | None, typer.Option("--registry", metavar="URL", help="Schema registry of Avro values.")]
 SHOWN_DIFFERENCES = 1000
@@ -150,6 +150,7 @@ def replay_table_hour(
 
     hour_ms = parse_hour_ms(hour)
     load = _load_config(config, topic, root, bootstrap, registry, assignments)
+    committed_state(topic, root)
     with output.progress(f"Replaying {hour} of {topic}", total=None), _conflicts():
         done = replay_hour(_table(topic, root), load, hour_ms, clock=wall_clock)
     if json:

@@ -25,6 +25,7 @@ READERS = {
     "compact": ("--json",),
     "expire": ("--set", "retention.ms=3600000"),
     "verify": (),
+    "replay": ("-b", "127.0.0.1:1", "--hour", "2026-11-25T10", "--set", "value.format=binary"),
     "hours": ("--json",),
     "quarantine list": (),
     "quarantine show": (),

@@ -36,7 +36,7 @@ class HandMadeTable:
         return self._commit("parquet", count, lambda sink, _: pq.write_table(table, pa.PythonFile(sink, "w")), about)
 
     def add_avro(self, schema: str | None, values: Any, codec: str = "snappy", **about: Any) -> DataFile:
-        """`values`: framed datums of the schema, or plain bytes, or None."""
+        """`values`: framed datums of the schema, or plain bytes, or None. Without hour: a file of the quarantine."""
         count = len(values)
         record = self._record_columns(count)
         rows = pa.RecordBatch.from_pydict(
@@ -53,8 +53,9 @@ class HandMadeTable:
         datums = None if schema is None else DatumSchema(0, schema, parsed, schema_table(parsed))
 
         def write(sink: Any, name: str) -> None:
-            file = AvroFile(sink, datums, codec, name)
-            file.add(rows, None)
+            is_aside = about.get("hour_ms", 0) is None
+            file = AvroFile(sink, datums, codec, name, with_reason=is_aside)
+            file.add(rows.append_column("reason", pa.array(["no datum"] * count)) if is_aside else rows, None)
             file.finish()
 
         return self._commit("avro", count, write, about)

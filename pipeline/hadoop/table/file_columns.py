@@ -19,6 +19,7 @@ from pipeline.hadoop.avro.container_reader import ContainerReader
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.table.column_types import common_schema
+from pipeline.hadoop.table.file_rows import QUARANTINE_SCHEMA
 from pipeline.hadoop.table.snapshot import TableSnapshot
 
 READERS: Final = 8
@@ -38,6 +39,9 @@ class FileColumns:
         return [field for field in self.schema if not (self.has_no_values and field.name == VALUE)]
 
 
+_QUARANTINED: Final = FileColumns(schema=QUARANTINE_SCHEMA, has_no_values=False)
+
+
 @lru_cache(maxsize=KEPT_FILES)
 def read_columns(root: str, path: str) -> FileColumns:
     """Read the columns of the file at a path of a file system. Raises StorageError and ContainerError."""
@@ -53,6 +57,8 @@ def read_columns(root: str, path: str) -> FileColumns:
 
 def file_columns(snapshot: TableSnapshot) -> dict[str, FileColumns]:
     """Return the columns of each file by its path."""
+    if any(file.quarantined for file in snapshot.files):  # then all are
+        return {file.path: _QUARANTINED for file in snapshot.files}
     first: dict[object, DataFile] = {}
     for file in snapshot.files:
         first.setdefault(_group(file), file)

@@ -1,21 +1,28 @@
 """Reads rows of committed files as Arrow batches with the table's columns. Runs in the workers."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.hadoop.avro.avro_columns import DatumColumns, plain_columns
-from pipeline.hadoop.avro.avro_schema import TIMESTAMP, VALUE, SchemaError
+from pipeline.hadoop.avro.avro_columns import PLAIN_SCHEMA, DatumColumns, plain_columns
+from pipeline.hadoop.avro.avro_schema import HEADERS, REASON, TIMESTAMP, VALUE, SchemaError
+from pipeline.hadoop.avro.column_types import TOMBSTONE
 from pipeline.hadoop.avro.container_reader import ContainerReader
 from pipeline.hadoop.avro.datums import ByteColumn
+from pipeline.hadoop.avro.quarantine_reader import quarantined_records
+from pipeline.hadoop.commit.layout import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.table.column_types import cast_batch
 
 BATCH_ROWS: Final = 65_536
+QUARANTINE_ROWS: Final = 1024
+QUARANTINE_SCHEMA: Final = PLAIN_SCHEMA.append(pa.field(REASON, pa.string()))
+"""Columns of quarantine files, of records and of batches that could not be opened."""
 
 
 def parquet_rows(
@@ -41,6 +48,26 @@ def avro_rows(files: FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.Re
         columns = None if container.schema is None else DatumColumns(container.schema)
         for rows in container.batches():
             yield cast_batch(_decoded(rows, container, columns), schema)
+
+
+def quarantine_rows(files: FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a quarantine file. Batches have no key and no headers; `_timestamp` is null beyond the calendar.
+
+    Raises QuarantineFileError.
+    """
+    records = quarantined_records(files.read(path), path)
+    while rows := list(islice(records, QUARANTINE_ROWS)):
+        yield cast_batch(_quarantined(rows), schema)
+
+
+def _quarantined(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in QUARANTINE_SCHEMA.names}
+    columns[HEADERS] = [row.get(HEADERS, []) for row in rows]
+    columns[TOMBSTONE] = [row[VALUE] is None for row in rows]
+    columns[TIMESTAMP] = [
+        row[TIMESTAMP] if MIN_TIMESTAMP_MS <= row[TIMESTAMP] <= MAX_TIMESTAMP_MS else None for row in rows
+    ]
+    return pa.RecordBatch.from_pydict(columns, schema=QUARANTINE_SCHEMA)
 
 
 def with_timestamp(schema: pa.Schema) -> pa.Schema:

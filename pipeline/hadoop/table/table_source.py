@@ -27,7 +27,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.table.file_columns import file_columns, read_columns, table_schema
-from pipeline.hadoop.table.file_rows import avro_rows, parquet_rows, rows_within, with_timestamp
+from pipeline.hadoop.table.file_rows import avro_rows, parquet_rows, quarantine_rows, rows_within, with_timestamp
 from pipeline.hadoop.table.snapshot import (
     TableSelection,
     TableSnapshot,
@@ -163,7 +163,8 @@ class TableReader(DataSourceReader):
                 has_no_values = read_columns(self._root, path).has_no_values
                 batches = parquet_rows(files, path, schema, partition.share, has_no_values=has_no_values)
             else:
-                batches = avro_rows(files, path, schema)
+                rows_of = quarantine_rows if self._selection.quarantine else avro_rows
+                batches = rows_of(files, path, schema)
             for batch in batches:
                 yield rows_within(batch, times).select(self._schema.names) if is_bounded else batch
 

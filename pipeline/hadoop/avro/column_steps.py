@@ -16,7 +16,15 @@ from pipeline.hadoop.avro.avro_kernels import Flags
 from pipeline.hadoop.avro.avro_schema import SchemaNode
 from pipeline.hadoop.avro.column_kernels import copy_strings
 from pipeline.hadoop.avro.column_types import EMPTY_FIELD
-from pipeline.hadoop.avro.column_values import ByteStrings, ValueFault, decimals, scaled, stored_numbers, utf8_fault
+from pipeline.hadoop.avro.column_values import (
+    ByteStrings,
+    ValueFault,
+    decimals,
+    late_fault,
+    scaled,
+    stored_numbers,
+    utf8_fault,
+)
 from pipeline.records.kernels import Bytes, Int64s
 
 
@@ -153,10 +161,12 @@ class NumberStep:
 
     def column(self, stored: StoredValues, valid: Flags | None, count: int) -> Column:  # noqa: ARG002
         """Return numbers of the column's type."""
-        fault = None
+        fault = late = None
         values = stored_numbers(stored.of(self.slot), self.writer)
         if self.factor != 1 or self.divisor != 1:
             values, fault = scaled(values, self.factor, self.divisor)
+        if pa.types.is_timestamp(self.type) and self.type.unit == "ms":
+            late = late_fault(values)
         if pa.types.is_boolean(self.type):
             data = np.packbits(_spread(values, valid).astype(np.bool_), bitorder="little")
         else:
@@ -165,7 +175,7 @@ class NumberStep:
                 data = _spread(values.astype(width, copy=False), valid)
         rows = _rows(valid, len(values))
         array = pa.Array.from_buffers(self.type, rows, [_bitmap(valid), pa.py_buffer(np.ascontiguousarray(data))])
-        return Column(array, _spread_faults([fault], valid))
+        return Column(array, _spread_faults([fault, late], valid))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -93,6 +93,13 @@ def scaled(numbers: Int64s, factor: int, divisor: int) -> tuple[Int64s, ValueFau
     return np.where(bad, 0, numbers) * factor, fault
 
 
+def late_fault(milliseconds: Int64s) -> ValueFault | None:
+    """Return times in ms that are none in microseconds: Spark's, which reads no file that has one."""
+    limit = (2**63 - 1) // 1000
+    bad = (milliseconds > limit) | (milliseconds < -limit)
+    return ValueFault(bad, "a time in ms is out of range of Spark's microseconds") if bad.any() else None
+
+
 def utf8_fault(strings: ByteStrings) -> ValueFault | None:
     """Return the strings that are not UTF-8."""
     whole = pa.StringArray.from_buffers(

@@ -51,7 +51,7 @@ def avro_rows(files: FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.Re
 
 
 def quarantine_rows(files: FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a quarantine file. Batches have no key and no headers; `_timestamp` is null beyond the calendar.
+    """Yield the rows of a quarantine file. Batches have no key and no headers; a time that no calendar has is null.
 
     Raises QuarantineFileError.
     """

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.hadoop.avro.avro_container import encode_long
 from pipeline.hadoop.avro.column_types import MAX_NESTING
 from pipeline.hadoop.commit.manifest import DataFile, TableSchema
 from tests.support.load_task import TaskLoad, batch
@@ -179,6 +180,26 @@ def test_records_of_a_schema_that_is_none_fail_alone(tmp_path: Path, hostile: st
     result = task.run(batch(0, [(None, value, [], NOON_MS) for value in values]))
     assert sorted((file.quarantined, file.records) for file in result.files) == [(False, 2), (True, 1)]
     assert all("schema 12: not an Avro schema" in reason for reason in result.aside_reasons)
+
+
+def test_times_that_spark_cannot_read_fail_their_rows(tmp_path: Path) -> None:
+    # Spark counts microseconds, and reads no file of milliseconds that become too many of them.
+    last = (2**63 - 1) // 1000
+    text = record("L", field("at", ["null", {"type": "long", "logicalType": "timestamp-millis"}]))
+    day = record("L", field("at", {"type": "int", "logicalType": "date"}))
+    task = TaskLoad(
+        tmp_path,
+        schemas={12: text, 13: day}.__getitem__,
+        format="parquet",
+        quarantine=True,
+        table_schemas=[TableSchema(record_type=None, subject="t-value", version=1, schema_id=12, text=text)],
+    )
+    values = [framed(12, b"\x02" + encode_long(at)) for at in (last, last + 1, -last, -(2**63))]
+    values += [framed(13, encode_long(2**31 - 1)), framed(13, encode_long(1))]
+    good, aside = task.run(batch(0, [(None, value, [], NOON_MS) for value in values])).files[::-1]
+    assert [row["_offset"] for row in task.avro(aside)] == [1, 3, 4]
+    read = pq.read_table(task.path(good)).column("at").cast(pa.int64()).to_pylist()
+    assert read == [last, -last, 86_400_000]
 
 
 def nested(depth: int) -> str:

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 COLUMNS = ("topic", "commit", "records", "quarantined", "lost", "files", "seconds", "error")
 
 
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's cluster manager; default: local[2].")
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
+]
+
+
 def run(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings file, see docs/load/jobs.md.")
@@ -42,14 +50,11 @@ def run(
     file_format: Annotated[str | None, typer.Option("--format", help="File format: parquet or avro.")] = None,
     table: Annotated[str | None, typer.Option("--table", help="Place of commits: manifest or iceberg.")] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of docs/load/settings.md; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of docs/load/settings.md; may be repeated."),
     ] = None,
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark's cluster manager; default: local[2].")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
-    ] = None,
+    master: Master = None,
+    conf: Conf = None,
     interval: Annotated[
         float | None,
         typer.Option("--interval", metavar="60s", parser=parse_interval, help="Load again and again, in one process."),

@@ -27,6 +27,8 @@ from pipeline.hadoop.avro.column_values import (
 )
 from pipeline.records.kernels import Bytes, Int64s
 
+_NUMBER_BYTES = 8
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StoredValues:
@@ -341,3 +343,21 @@ class MemberStep:
             for index, field in enumerate(self.type)
         ]
         return Column(pa.Array.from_buffers(self.type, rows, [_bitmap(valid)], children=arrays), column.faults)
+
+
+def value_bytes(step: Step) -> int:
+    """Return the bytes that a value may take in the column beside those of its datum: numbers, symbols, defaults."""
+    match step:
+        case DefaultStep():
+            return int(step.value.nbytes)
+        case EnumStep():
+            return max((len(symbol.encode()) for symbol in step.symbols.to_pylist()), default=0)
+        case RecordStep():
+            return sum(value_bytes(field) for field in step.fields)
+        case UnionStep():
+            return sum(value_bytes(branch) for branch in step.branches)
+        case MemberStep():
+            return value_bytes(step.step) + _NUMBER_BYTES * len(step.type)
+        case ItemsStep():
+            return value_bytes(step.item)
+    return _NUMBER_BYTES

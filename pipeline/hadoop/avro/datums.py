@@ -20,7 +20,7 @@ from pipeline.hadoop.avro.avro_kernels import (
     find_faults,
     write_envelopes,
 )
-from pipeline.hadoop.avro.avro_schema import SchemaTable, parse, schema_table
+from pipeline.hadoop.avro.avro_schema import SchemaError, SchemaTable, parse, schema_table
 from pipeline.records.kernels import Bytes, Int32s, Int64s
 
 SchemaLookup = Callable[[int], str]
@@ -99,17 +99,24 @@ def compiled(schema_id: int, text: str) -> DatumSchema:
 
 
 class DatumSchemas:
-    """Schemas by id, each looked up and compiled once."""
+    """Schemas by id, each looked up and compiled once, also those that are none."""
 
     def __init__(self, lookup: SchemaLookup) -> None:
         self._lookup = lookup
         self._known: dict[int, DatumSchema] = {}
+        self._bad: dict[int, str] = {}
 
     def get(self, schema_id: int) -> DatumSchema:
         """Return a schema. Raises SchemaError, and as the lookup if the registry does not answer."""
+        if schema_id in self._bad:
+            raise SchemaError(self._bad[schema_id])
         known = self._known.get(schema_id)
         if known is None:
-            known = self._known[schema_id] = compiled(schema_id, self._lookup(schema_id))
+            try:
+                known = self._known[schema_id] = compiled(schema_id, self._lookup(schema_id))
+            except SchemaError as error:
+                self._bad[schema_id] = str(error)
+                raise
         return known
 
 

@@ -9,7 +9,7 @@ and the bytes that wait in memory for them are bounded.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -46,6 +46,8 @@ MAX_OPEN_FILES: Final = 48
 MAX_PENDING_BYTES: Final = 96 * 1024 * 1024
 MAX_DECODED_ROWS: Final = 16_384
 """Rows that are decoded at a time, which bounds the memory of lists of empty items."""
+MAX_DECODED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that the rows decoded at a time may take beside their datums, unless it is one row."""
 MAX_REASONS: Final = 100
 """Reasons of set-aside records that a task counts apart."""
 
@@ -132,8 +134,7 @@ class TaskWriter:
         if not batch.num_rows:
             return
         self._rows += batch.num_rows
-        for first in range(0, batch.num_rows, MAX_DECODED_ROWS):
-            part = batch.slice(first, MAX_DECODED_ROWS)
+        for part in self._portions(batch):
             rows = part.select(list(ROW_COLUMNS))
             ids, decoded, faults = self._check(rows)
             is_aside = np.zeros(part.num_rows, dtype=np.bool_)
@@ -146,6 +147,27 @@ class TaskWriter:
                 self._split(rows, ids, decoded)
             if self.has_failed:
                 return
+
+    def _portions(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Cut rows into parts whose decoded values are bounded."""
+        for first in range(0, batch.num_rows, MAX_DECODED_ROWS):
+            part = batch.slice(first, MAX_DECODED_ROWS)
+            rows = max(1, MAX_DECODED_BYTES // max(1, self._row_bytes(part)))
+            yield from (part.slice(start, rows) for start in range(0, part.num_rows, rows))
+
+    def _row_bytes(self, rows: pa.RecordBatch) -> int:
+        """Return the most bytes that one of the rows may take in columns beside those of its datum."""
+        if self._schemas is None or self._spec.format != "parquet":
+            return 0
+        ids, _ = schema_ids(ByteColumn.of(rows.column("value")))
+        most = 0
+        for schema_id in np.unique(ids[ids != NO_SCHEMA]).tolist():
+            try:
+                schema = self._schemas.get(schema_id)
+                most = max(most, self._sets.of(schema).columns.row_bytes(schema))
+            except SchemaError:
+                continue  # a fault of its rows
+        return most
 
     @property
     def has_failed(self) -> bool:

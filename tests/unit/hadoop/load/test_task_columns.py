@@ -3,12 +3,14 @@
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -200,6 +202,28 @@ def test_times_that_spark_cannot_read_fail_their_rows(tmp_path: Path) -> None:
     assert [row["_offset"] for row in task.avro(aside)] == [1, 3, 4]
     read = pq.read_table(task.path(good)).column("at").cast(pa.int64()).to_pylist()
     assert read == [last, -last, 86_400_000]
+
+
+def test_defaults_and_symbols_larger_than_their_datums_take_bounded_memory(tmp_path: Path) -> None:
+    # 2,200 rows of 1 MB would be more than the offsets of a column of strings can count.
+    symbol, rows = "x" * 1_000_000, 2_200
+    texts = {
+        5: TEXTS[5],
+        12: record("User", A, field("s", "string", default=symbol)),
+        13: record("E", field("e", {"type": "enum", "name": "Long", "symbols": [symbol]})),
+    }
+    (tmp_path / "enum").mkdir()
+    for directory, schema_id, value, tables in (
+        (tmp_path, 5, datum(5, {"a": 1}), [replace(table(5), schema_id=12, text=texts[12])]),
+        (tmp_path / "enum", 13, framed(13, b"\0"), []),
+    ):
+        task = TaskLoad(directory, schemas=texts.__getitem__, format="parquet", table_schemas=tables, versions=versions)
+        values: list[Any] = [(None, value, [], NOON_MS)] * rows
+        (file,) = task.run(batch(0, values)).files
+        footer = pq.ParquetFile(task.path(file))
+        assert footer.metadata.num_rows == rows, schema_id
+        first = next(footer.iter_batches(batch_size=10))
+        assert set(pc.binary_length(first.column(-1)).to_pylist()) == {len(symbol)}
 
 
 def nested(depth: int) -> str:

@@ -222,6 +222,7 @@ class _NodeBuilder:
     def _add_record(self, node: SchemaNode, fields: Any) -> int:
         number = self._add_parent(node, [field["type"] for field in fields])
         for field_schema, child in zip(fields, node.children, strict=True):
+            field_schema["name"].encode()  # raises for half of a surrogate pair, which no column can be called
             node.fields.append(
                 FieldNode(
                     name=field_schema["name"],

@@ -169,6 +169,7 @@ HOSTILE_SCHEMAS = {
         b"\x02\0",
     ),
     "fixed of infinite size": (fixed(5).replace("5", "1e400"), b"12345"),
+    "half of a surrogate pair as name": (record("S", field("\ud800", "int")), b"\x02"),
     "nested too deeply": ('{"type":"array","items":' * 900 + '"int"' + "}" * 900, b"\0"),
 }
 

@@ -83,12 +83,9 @@ def run(
         "table": table,
     }
     loads = loads_config(config, options, assignments or [])
-    if datacenter is not None:
-        _check_has_counts(loads)
+    _check_reports(loads, datacenter, as_json=json and interval is not None)
     spark = spark_settings(master, conf or [])
     if interval is not None:
-        if json:
-            raise ConfigurationError("--json", "a resident load prints no results, its log is JSON")
         from pipeline.cli.load.resident import run_resident
 
         run_resident(loads, spark, interval_s=interval, http_listen=http_listen, datacenter=datacenter)
@@ -101,9 +98,13 @@ def run(
         _show_all(loads, results, as_json=json)
 
 
-def _check_has_counts(loads: "LoadsConfig") -> None:
-    """Raise ConfigurationError if a topic is loaded into an Iceberg table, whose counts no report reads."""
-    if any(given.get("table") == "iceberg" for given in (loads.common, *loads.by_topic.values())):
+def _check_reports(loads: "LoadsConfig", datacenter: str | None, *, as_json: bool) -> None:
+    """Raise ConfigurationError for results of a resident load, and for counts of an Iceberg table in the audit."""
+    if as_json:
+        raise ConfigurationError("--json", "a resident load prints no results, its log is JSON")
+    if datacenter is not None and any(
+        given.get("table") == "iceberg" for given in (loads.common, *loads.by_topic.values())
+    ):
         raise ConfigurationError("--datacenter", "reports the counts of manifests; a load with table=iceberg has none")
 
 

@@ -5,6 +5,7 @@ the file and its directory, and `create` syncs the parent of each directory that
 another process may have made the directory without having synced its parent yet.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -53,7 +54,10 @@ class LocalFileSystem:
             return
         if directory != directory.parent:
             self._make_durable(directory.parent)
-        directory.mkdir(exist_ok=True)
+        try:
+            directory.mkdir(exist_ok=True)
+        except FileExistsError as error:  # a file has its name
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from error
         with suppress(PermissionError):  # a directory that may not be read was not made by a load
             _sync_directory(directory.parent)
         self._durable.add(directory)
@@ -88,8 +92,7 @@ class LocalFileSystem:
         """See FileSystem."""
         found = []
         with _local_errors(directory):
-            entries = Path(directory).rglob("*") if recursive else Path(directory).glob("*")
-            for path in entries:
+            for path in _entries(directory, recursive=recursive):
                 with suppress(FileNotFoundError):  # gone since it was listed
                     status = path.lstat()
                     if stat.S_ISREG(status.st_mode):
@@ -100,7 +103,7 @@ class LocalFileSystem:
     def list_directories(self, directory: str) -> list[str]:
         """See FileSystem."""
         with _local_errors(directory):
-            return sorted(str(path) for path in Path(directory).glob("*") if path.is_dir())
+            return sorted(str(path) for path in _entries(directory, recursive=False) if path.is_dir())
 
     def list_unfinished(self, directory: str) -> list[FileInfo]:  # noqa: ARG002
         """Return nothing: files that were not closed are listed with the others."""
@@ -125,6 +128,22 @@ class LocalFileSystem:
                     return False
                 raise
             return True
+
+
+def _entries(directory: str, *, recursive: bool) -> Iterator[Path]:
+    """Yield what a directory holds; nothing if it does not exist. Raises OSError if it may not be read.
+
+    `Path.glob` takes a directory without permission for an empty one: the table would be one without commits.
+    """
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):  # never made, or gone since it was listed
+        return
+    for name in names:
+        path = Path(directory, name)
+        yield path
+        if recursive and path.is_dir() and not path.is_symlink():
+            yield from _entries(str(path), recursive=True)
 
 
 class _LocalSink:

@@ -136,11 +136,10 @@ def _entries(directory: str, *, recursive: bool) -> Iterator[Path]:
     `Path.glob` takes a directory without permission for an empty one: the table would be one without commits.
     """
     try:
-        names = os.listdir(directory)
+        paths = list(Path(directory).iterdir())
     except (FileNotFoundError, NotADirectoryError):  # never made, or gone since it was listed
         return
-    for name in names:
-        path = Path(directory, name)
+    for path in paths:
         yield path
         if recursive and path.is_dir() and not path.is_symlink():
             yield from _entries(str(path), recursive=True)

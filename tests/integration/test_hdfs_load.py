@@ -154,7 +154,16 @@ def test_killed_before_and_after_the_rename(spark: Any, topic: Any) -> None:
     assert load(spark, topic).manifest is None
 
 
-def test_files_of_killed_loads_are_removed_once_they_are_old(spark: Any, topic: Any) -> None:
+def age_marks(hdfs: Any, topic: Any, by_ms: Any) -> None:
+    """Make the marks of unfinished runs older: their ages are those of the file system."""
+    files, path = open_filesystem(topic.root)
+    marks = files.list_files(f"{path}/{topic.name}/_runs")
+    assert marks
+    for mark in marks:
+        hdfs.client().set_times(mark.path, mark.modified_ms - by_ms, mark.modified_ms - by_ms)
+
+
+def test_files_of_killed_loads_are_removed_once_they_are_old(spark: Any, topic: Any, hdfs: Any) -> None:
     topic.produce(300)
     assert drive(topic, "before").returncode == -9
     orphans = topic.files_on_disk()
@@ -163,7 +172,8 @@ def test_files_of_killed_loads_are_removed_once_they_are_old(spark: Any, topic: 
     config = LoadConfig.from_settings(topic.settings(**{"orphan.age.ms": HOUR_MS}))
     first = run_load(spark, config, clock=now_ms)
     assert topic.files_on_disk() == first.files + orphans
-    run_load(spark, config, clock=lambda: now_ms() + 2 * HOUR_MS)
+    age_marks(hdfs, topic, 25 * HOUR_MS)  # the killed run allows a day
+    run_load(spark, config, clock=now_ms)
     assert topic.files_on_disk() == first.files
     assert topic.check_exact() == 310
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigurationError
-from pipeline.hadoop.commit.checkpoints import read_chain, read_state
+from pipeline.hadoop.commit.checkpoints import IcebergTableError, read_chain, read_state
 from pipeline.hadoop.commit.manifest import ManifestError, Operation
 from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitConflictError, commit
@@ -233,7 +233,7 @@ def test_an_iceberg_table_is_refused(tmp_path: Path) -> None:
     metadata = Path(written.open().layout.iceberg_metadata)
     metadata.mkdir()
     (metadata / "00001-x.metadata.json").write_text("{}")
-    with pytest.raises(ConfigurationError, match="is an Iceberg table"):
+    with pytest.raises(IcebergTableError, match="holds an Iceberg table"):
         written.open()
 
 

@@ -110,6 +110,7 @@ def test_rounds_that_survive_the_death_of_spark(local: Any, tmp_path: Path) -> N
     assert "Traceback" not in log.split('"stopping"')[1]
 
 
+@pytest.mark.long
 def test_rounds_without_brokers_are_failures_that_pass(local: Any, tmp_path: Path) -> None:
     topic = LoadedTopic(local.bootstrap, (tmp_path / "lake").as_uri())
     absent = LoadedTopic(local.bootstrap, (tmp_path / "lake").as_uri())

@@ -190,6 +190,7 @@ def test_a_stream_reads_each_record_once(spark: Any, topic: Any, tmp_path: Path)
     assert sorted(number for _, _, number in again) == list(range(300, 350))
 
 
+@pytest.mark.long
 def test_a_stream_begins_with_the_partitions_of_startingoffsets(spark: Any, topic: Any, tmp_path: Path) -> None:
     topic.produce(60)
     start = {"startingOffsets": json.dumps({topic.name: {"1": 2}})}

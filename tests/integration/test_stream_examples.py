@@ -139,6 +139,7 @@ def test_counts_by_windows(site: Site) -> None:
         assert site.derived(counts) == sorted([*first, ("/help", "10:02:00", 1), ("/home", "10:04:00", 1)])
 
 
+@pytest.mark.long
 def test_join_of_two_streams(site: Site) -> None:
     impressions, clicks, results = site.create("impressions", "clicks", "ad_results")
     shown = {"ad-1": "10:00:00", "ad-2": "10:00:30", "ad-3": "10:01:00", "ad-4": "10:06:00"}
@@ -156,6 +157,7 @@ def test_join_of_two_streams(site: Site) -> None:
         assert site.derived(results) == second
 
 
+@pytest.mark.long
 def test_sessions(site: Site) -> None:
     views, visits = site.create("page_views", "visits")
     site.produce(views, *[view(f"10:0{minute}:00", "alice", "/home") for minute in (0, 2)])
@@ -172,6 +174,7 @@ def test_sessions(site: Site) -> None:
         assert site.derived(visits) == second
 
 
+@pytest.mark.long
 def test_top_pages(site: Site) -> None:
     views, top = site.create("page_views", "top_pages")
     for page, count in {"/a": 3, "/b": 2, "/c": 2, "/d": 1}.items():

@@ -77,5 +77,5 @@ def _run_task(job: LoadJob, ranges: tuple[OffsetRange, ...]) -> "TaskResult":
     begin: dict[int, int] = {}
     for planned in chain.from_iterable(job.tasks):
         begin[planned.partition] = min(planned.start, begin.get(planned.partition, planned.start))
-    rows = reader.read_all(job.spec.topic, [(loaded, begin[loaded.partition]) for loaded in ranges])
+    rows = chain.from_iterable(reader.read(job.spec.topic, loaded, begin=begin[loaded.partition]) for loaded in ranges)
     return write_task(job.spec, attempt, context.attemptNumber(), rows)

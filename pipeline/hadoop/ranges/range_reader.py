@@ -1,4 +1,4 @@
-"""Reads offset ranges of partitions as Arrow batches: an async consumer behind a plain iterator.
+"""Reads one offset range of one partition as Arrow batches: an async consumer behind a plain iterator.
 
 A thread runs trio and the consumer. Opened batches wait in a queue of a few, so that fetching, opening and handing
 over run side by side within bounded memory. Leaving the iterator early ends the thread.
@@ -8,7 +8,7 @@ Batches of aborted transactions are left out whole (`committed_batches.py`), and
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import structlog
 import trio
 
-from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, IsolationLevel
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import PartitionBatchError, PartitionOffsetOutOfRangeError
@@ -47,7 +47,7 @@ class _StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReader:
-    """Reader of ranges; picklable, so that it can be sent from the driver to the workers."""
+    """Reader of one range; picklable, so that it can be sent from the driver to the workers."""
 
     client: ClientConfig
     schema: pa.Schema
@@ -67,47 +67,21 @@ class RangeReader:
         CorruptBatchError with BadBatch.FAIL, the consumer's errors, and DeadlineExceededError if nothing came for
         IDLE_LIMIT_S.
         """
-        return self.read_all(topic, [(loaded, loaded.start if begin is None else begin)])
-
-    def read_all(self, topic: str, ranges: Sequence[tuple[OffsetRange, int]]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of several ranges, one after the other, over one connection. Each comes with its `begin`.
-
-        Raises as `read`.
-        """
-        handover = _Handover()
-        readings = [_Reading(self, handover, topic, loaded, begin) for loaded, begin in ranges]
-        thread = threading.Thread(target=_run, args=(self, handover, readings), name=f"read-{topic}", daemon=True)
+        reading = _Reading(self, topic, loaded, loaded.start if begin is None else begin)
+        thread = threading.Thread(target=reading.run, name=f"read-{topic}", daemon=True)
         thread.start()
         try:
-            yield from handover.batches()
+            yield from reading.handover.batches()
         finally:
-            handover.stop()
+            reading.handover.stop()
             thread.join()
 
 
-def _run(reader: RangeReader, handover: "_Handover", readings: "Sequence[_Reading]") -> None:
-    """Read ranges in a thread of their own."""
-
-    async def pump() -> None:
-        async with open_cluster(reader.client) as cluster, open_consumer(cluster, reader.consumer) as consumer:
-            for reading in readings:
-                await reading.pump(cluster, consumer)
-
-    try:
-        trio.run(pump)
-    except _StoppedError:
-        return
-    except BaseException as error:
-        handover.put_last(error)
-    else:
-        handover.put_last(None)
-
-
 class _Reading:
-    """Range that is being read."""
+    """Range that is being read, in a thread of its own."""
 
-    def __init__(self, reader: RangeReader, handover: "_Handover", topic: str, loaded: OffsetRange, begin: int) -> None:
-        self._handover = handover
+    def __init__(self, reader: RangeReader, topic: str, loaded: OffsetRange, begin: int) -> None:
+        self.handover = _Handover()
         self._reader = reader
         self._topic_partition = TopicPartition(topic, loaded.partition)
         self._range = loaded
@@ -117,33 +91,44 @@ class _Reading:
         """Batch that the consumer refused last, and which is read a second time before it counts as damaged."""
         self._is_refusal_final = False
 
-    async def pump(self, cluster: Cluster, consumer: Consumer) -> None:
+    def run(self) -> None:
+        try:
+            trio.run(self._pump)
+        except _StoppedError:
+            return
+        except BaseException as error:
+            self.handover.put_last(error)
+        else:
+            self.handover.put_last(None)
+
+    async def _pump(self) -> None:
         reader, loaded, partition = self._reader, self._range, self._topic_partition
         last_header: bytes | None = None
-        await cluster.topic(partition.topic)
-        consumer.assign({partition: loaded.start})
-        position = loaded.start
-        idle_since = trio.current_time()
-        while position < loaded.end:
-            try:
-                fetched = await consumer.poll_batches()
-            except PartitionOffsetOutOfRangeError as error:
-                self._follow_log_start(consumer, error)
-                continue
-            except PartitionBatchError as error:
-                position = await self._refuse(consumer, error)
-                continue
-            for batches in fetched:
-                position = batches.next_offset
-                last_header = last_header_before(batches.data, loaded.end) or last_header
-                idle_since = trio.current_time()
-                await trio.to_thread.run_sync(self.open, batches)
-            if trio.current_time() - idle_since > IDLE_LIMIT_S:
-                reason = f"nothing came after offset {position} for 120 s"
-                raise DeadlineExceededError(f"{partition.topic} {loaded}: {reason}")
+        async with open_cluster(reader.client) as cluster, open_consumer(cluster, reader.consumer) as consumer:
+            await cluster.topic(partition.topic)
+            consumer.assign({partition: loaded.start})
+            position = loaded.start
+            idle_since = trio.current_time()
+            while position < loaded.end:
+                try:
+                    fetched = await consumer.poll_batches()
+                except PartitionOffsetOutOfRangeError as error:
+                    self._follow_log_start(consumer, error)
+                    continue
+                except PartitionBatchError as error:
+                    position = await self._refuse(consumer, error)
+                    continue
+                for batches in fetched:
+                    position = batches.next_offset
+                    last_header = last_header_before(batches.data, loaded.end) or last_header
+                    idle_since = trio.current_time()
+                    await trio.to_thread.run_sync(self.open, batches)
+                if trio.current_time() - idle_since > IDLE_LIMIT_S:
+                    reason = f"nothing came after offset {position} for 120 s"
+                    raise DeadlineExceededError(f"{partition.topic} {loaded}: {reason}")
         if reader.include_batches:
             number, end, rows = loaded.partition, loaded.end, self._row_count
-            self._handover.put(end_of_range(partition.topic, number, end, rows, reader.schema, last_header))
+            self.handover.put(end_of_range(partition.topic, number, end, rows, reader.schema, last_header))
 
     def _follow_log_start(self, consumer: Consumer, error: PartitionOffsetOutOfRangeError) -> None:
         """Continue at the log start offset. Raises DataLossError if that is loss, or no way to continue."""
@@ -200,7 +185,7 @@ class _Reading:
         rows = to_rows(columns.between(start, self._range.end), topic, partition, self._reader.schema)
         if rows.num_rows:
             self._row_count += rows.num_rows
-            self._handover.put(rows)
+            self.handover.put(rows)
 
     def _take_bad(self, batch: memoryview, error: Exception) -> None:
         """Treat a batch that cannot be opened, as the reader's setting says."""
@@ -222,7 +207,7 @@ class _Reading:
             return
         for rows in fault_rows(batch, topic, partition, self._begin, reason, reader.schema):
             self._row_count += rows.column("batch_records").to_pylist()[0]
-            self._handover.put(rows)
+            self.handover.put(rows)
 
 
 class _Handover:

@@ -50,10 +50,10 @@ def opened(batches: FetchedBatches, loaded: OffsetRange, begin: int | None = Non
         fail_on_data_loss=True,
         **({"max_opened_bytes": MIN_OPENED_BYTES} | settings),
     )
-    handover = Unbounded()
-    reading = _Reading(reader, handover, "t", loaded, loaded.start if begin is None else begin)  # type: ignore[arg-type]
+    reading = _Reading(reader, "t", loaded, loaded.start if begin is None else begin)
+    reading.handover = Unbounded()  # type: ignore[assignment]
     reading.open(batches)
-    return handover.taken
+    return reading.handover.taken  # type: ignore[attr-defined, no-any-return]
 
 
 class Unbounded:

@@ -88,7 +88,7 @@ class Server:
 def apache_kafka(directory: Path) -> Iterator[Server]:
     """An Apache Kafka that is formatted and not running yet."""
     port = free_port()
-    command = prepare_kafka(directory, port, **BENCH_SETTINGS)
+    command = prepare_kafka(directory, port, BENCH_SETTINGS)
     with ended(ServerProcess(command, port, directory / "kafka.log")) as process:
         yield Server(KAFKA, process, directory / "logs")
 

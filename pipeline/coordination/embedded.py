@@ -134,7 +134,7 @@ class ZooKeeperProcess:
         command = [
             str(java),
             "-Xmx256m",
-            "-XX:+UseSerialGC",
+            *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),  # it has little to do: a quick start is worth more
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             f"-Dzookeeper.preAllocSize={LOG_FILE_KB}",
             "-cp",

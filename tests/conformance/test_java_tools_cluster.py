@@ -88,6 +88,7 @@ def test_a_plan_of_kafkas_tool(cluster: LocalCluster, tmp_path: Path) -> None:
     assert "No partition reassignments found." in run(REASSIGN, cluster.bootstrap, "--list")
 
 
+@pytest.mark.long
 def test_kafka_topics_lists_troubled_partitions_while_a_broker_is_down(cluster: LocalCluster) -> None:
     create(cluster.bootstrap, "java-strict", "--replica-assignment", "1:2:3", "--config", "min.insync.replicas=3")
     create(cluster.bootstrap, "java-single", "--replica-assignment", "3")

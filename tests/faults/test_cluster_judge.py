@@ -1,16 +1,18 @@
 """The judge of the fault tests finds what is wrong."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from tests.support.cluster.client import Log, Read, Written, judge
+from tests.support.cluster.client import Place, Read, Written, judge
 
 PLACE = ("topic", 0)
 OTHER = ("topic", 1)
 
 
-def judged(log: Log, read: set[int]) -> list[str]:
+def judged(records: Mapping[Place, Sequence[tuple[bytes, int]]], read: set[int]) -> list[str]:
+    log = {place: dict(enumerate(of_place)) for place, of_place in records.items()}
     return judge(Written(sent=4, acknowledged={0, 1, 2}), log, Read(values=read)).faults
 
 
@@ -25,7 +27,9 @@ def test_a_lost_record_is_found() -> None:
 
 
 def test_a_doubled_record_is_found() -> None:
-    assert judged({PLACE: [(b"a", 0), (b"a", 1), (b"a", 2)], OTHER: [(b"a", 2)]}, {0, 1, 2}) == ["1 doubled [2]"]
+    assert judged({PLACE: [(b"a", 0), (b"a", 1), (b"a", 2)], OTHER: [(b"a", 2)]}, {0, 1, 2}) == [
+        "1 doubled ['2 at topic-0 offset 2, topic-1 offset 0']"
+    ]
 
 
 def test_a_record_before_an_older_one_of_its_key_is_found() -> None:

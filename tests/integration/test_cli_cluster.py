@@ -267,6 +267,7 @@ def told_dead(cluster: LocalCluster) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_waiting_for_a_move_ends_when_its_target_stays_away(cluster: LocalCluster, tmp_path: Path) -> None:
     run(cluster, "topic", "create", "stuck", "--config", "min.insync.replicas=1")
     here = replicas_of(cluster, "stuck")[0][0]

@@ -143,6 +143,7 @@ async def rounds(directory: Path) -> AsyncIterator[Rounds]:
             yield Rounds(cluster, deleting, directory, led.id, led.partitions[0].replicas)
 
 
+@pytest.mark.long
 async def test_leaders_change_while_a_topic_is_deleted(tmp_path: Path) -> None:
     async with rounds(tmp_path) as cluster:
         figures = await cluster.run(500)

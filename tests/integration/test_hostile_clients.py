@@ -95,6 +95,7 @@ async def _attack(cluster: LocalCluster) -> None:
         assert lift_kb < MAX_LIFT_KB
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 @pytest.mark.parametrize("kind", ["names", "sessions"])
 def test_eight_clients_with_very_many_elements_lift_a_broker_by_little(kind: str) -> None:

@@ -197,6 +197,7 @@ def test_a_process_that_dies_is_restarted_on_its_old_port(tmp_path: Path) -> Non
         assert read(cluster.bootstrap, "topic", 2) == [b"before", b"after"]
 
 
+@pytest.mark.long
 def test_a_process_that_dies_stays_dead_with_restart_after_0() -> None:
     with LocalCluster(restart_after_s=0) as cluster:
         cluster.kill("broker-1")
@@ -254,6 +255,7 @@ def test_missing_java_is_one_line(tmp_path: Path) -> None:
     assert re.fullmatch(r"pipeline: .*install Java 17.*\n", done.stderr)
 
 
+@pytest.mark.long
 def test_a_topic_made_while_brokers_are_dead_but_registered_is_led_once_they_are_back(tmp_path: Path) -> None:
     """Kills alone: nobody lost anything, so nothing may stay offline."""
     with LocalCluster(tmp_path / "data", brokers=3, restart_after_s=3) as cluster:

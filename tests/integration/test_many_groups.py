@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from pipeline.model import HostPort
@@ -144,6 +145,7 @@ async def enter_all(members: list[Member]) -> None:
             nursery.start_soon(stay, member)
 
 
+@pytest.mark.long
 async def test_many_groups_stay_stable(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings={"group.initial.rebalance.delay.ms": 1000}) as cluster:
         address, groups = parse_address(cluster.bootstrap), [f"group-{number}" for number in range(GROUPS)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import trio
 
 from pipeline.client.admin.topics import NewTopic, create_topics
@@ -100,6 +101,7 @@ async def test_running_brokers_follow_the_older_states_and_lose_nothing(tmp_path
         )
 
 
+@pytest.mark.long
 async def test_brokers_that_saw_more_join_before_a_restarted_broker_is_controller_alone(tmp_path: Path) -> None:
     """ZooKeeper refuses the sessions of those that saw newer transactions, and not that of a broker that saw none."""
     async with (

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,9 @@ COLLECTOR = (
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
 )
 """What all scripts of Apache Kafka give Java."""
+MEASURED = (*HEAP, *COLLECTOR)
+UNMEASURED = ("-Xmx1G", *SHORT_LIVED[1:])
+"""For a server that only a few tests ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +68,21 @@ class KafkaNode:
     controller_port: int
 
 
-def prepare_kafka(directory: Path, port: int, **settings: object) -> list[str]:
-    """Formats a node below `directory` and gives the command that runs it. Dots of settings are underscores."""
+def prepare_kafka(
+    directory: Path, port: int, settings: Mapping[str, object] | None = None, *, options: Sequence[str] = MEASURED
+) -> list[str]:
+    """Formats a node below `directory` and gives the command that runs it, with `options` of Java."""
     node = KafkaNode(number=1, host="127.0.0.1", port=port, controller_port=free_port())
     replicas = {
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
     }
-    given = {key.replace("_", "."): value for key, value in settings.items()}
-    return prepare_kafka_nodes({node: directory}, {**replicas, **given})[node]
+    return prepare_kafka_nodes({node: directory}, {**replicas, **(settings or {})}, options)[node]
 
 
 def prepare_kafka_nodes(
-    directories: Mapping[KafkaNode, Path], settings: Mapping[str, object]
+    directories: Mapping[KafkaNode, Path], settings: Mapping[str, object], options: Sequence[str] = MEASURED
 ) -> dict[KafkaNode, list[str]]:
     """Formats the nodes of a cluster below their directories and gives the commands that run them."""
     cluster_id = base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")  # none begins with "-"
@@ -87,7 +91,7 @@ def prepare_kafka_nodes(
     for node, directory in directories.items():
         properties = _write_properties(node, directory, voters, settings)
         run_kafka_class("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
-        commands[node] = [java(), *HEAP, *COLLECTOR, "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)]
+        commands[node] = [java(), *options, "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)]
     return commands
 
 
@@ -113,7 +117,7 @@ def _write_properties(node: KafkaNode, directory: Path, voters: str, settings: M
 def running_kafka(directory: Path) -> Iterator[Kafka]:
     """Formats and starts a node below `directory`, waits until it accepts connections, and stops it at the end."""
     port = free_port()
-    command = prepare_kafka(directory, port)
+    command = prepare_kafka(directory, port, options=UNMEASURED)
     with (directory / "kafka.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:

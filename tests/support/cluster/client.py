@@ -120,7 +120,7 @@ class Verdict:
     doubled: int
     disordered: int
     unread: int
-    examples: Mapping[str, list[int]]
+    examples: Mapping[str, Sequence[int | str]]
     longest_stop_s: float
     """Between two acknowledgements of one partition."""
     longest_wait_s: float
@@ -135,24 +135,30 @@ class Verdict:
         return found + [f"{count} failed: {error}" for error, count in self.failed.items()]
 
 
-Log = Mapping[Place, list[tuple[bytes, int]]]
-"""All that a reader finds: keys and values in the order of their offsets."""
+Log = Mapping[Place, Mapping[int, tuple[bytes, int]]]
+"""All that a reader finds: keys and values by their offsets, in order."""
 
 
 def judge(written: Written, log: Log, read: Read) -> Verdict:
     """What is wrong with what a reader finds, after what the producer was told."""
-    found = Counter(value for records in log.values() for _, value in records)
+    found = Counter(value for records in log.values() for _, value in records.values())
     doubled = [value for value, times in found.items() if times > 1]
     disordered = []
     for records in log.values():
         latest: dict[bytes, int] = {}
-        for key, value in records:
+        for key, value in records.values():
             if value < latest.get(key, -1):
                 disordered.append(value)
             latest[key] = value
     lost = sorted(written.acknowledged - found.keys())
     unread = sorted(found.keys() - read.values)
-    faults = {"lost": lost, "doubled": doubled, "out of order": disordered, "unread": unread}
+    places = [f"{value} at {_places_of(value, log)}" for value in doubled[:SHOWN]]
+    faults: dict[str, Sequence[int | str]] = {
+        "lost": lost,
+        "doubled": places,
+        "out of order": disordered,
+        "unread": unread,
+    }
     return Verdict(
         acknowledged=len(written.acknowledged),
         failed=dict(written.failed),
@@ -164,6 +170,15 @@ def judge(written: Written, log: Log, read: Read) -> Verdict:
         longest_stop_s=written.longest_stop_s,
         longest_wait_s=written.longest_wait_s,
         longest_reading_stop_s=read.longest_stop_s,
+    )
+
+
+def _places_of(value: int, log: Log) -> str:
+    return ", ".join(
+        f"{topic}-{partition} offset {offset}"
+        for (topic, partition), records in log.items()
+        for offset, (_, found) in records.items()
+        if found == value
     )
 
 
@@ -204,7 +219,7 @@ def read_back(asked: Asked) -> Log:
     parts = [TopicPartition(topic, number, 0) for topic, number in asked.places]
     ends = {(part.topic, part.partition): end_of(consumer, part) for part in parts}
     consumer.assign(parts)
-    log: dict[Place, list[tuple[bytes, int]]] = {place: [] for place in ends}
+    log: dict[Place, dict[int, tuple[bytes, int]]] = {place: {} for place in ends}
     unfinished = {place for place, end in ends.items() if end > 0}
     deadline = time.monotonic() + READ_DEADLINE_S
     while unfinished:
@@ -212,9 +227,10 @@ def read_back(asked: Asked) -> Log:
             raise TimeoutError(f"not read to their ends: {[(place, ends[place]) for place in sorted(unfinished)]}")
         for message in consumer.consume(1000, timeout=POLL_S):
             if message.error() is None:
-                place = place_of(message)
-                log[place].append((message.key() or b"", int(message.value() or b"")))
-                if (message.offset() or 0) >= ends[place] - 1:
+                place, offset = place_of(message), message.offset() or 0
+                # A client that validates its position after a change of leader may give a record again.
+                log[place].setdefault(offset, (message.key() or b"", int(message.value() or b"")))
+                if offset >= ends[place] - 1:
                     unfinished.discard(place)
     consumer.close()
     return log

@@ -3,6 +3,7 @@
 from pathlib import Path
 from random import Random
 
+import pytest
 import trio
 
 from pipeline.cli.child_services import ServiceUnit
@@ -16,6 +17,7 @@ LONGEST_LIFE_S = 1.0
 SEED = 20110613
 
 
+@pytest.mark.long
 async def test_two_mirrors_at_once_die_with_the_hub_and_double_nothing(tmp_path: Path) -> None:
     random = Random(SEED)
     async with Datacenters(tmp_path, [TOPIC]) as datacenters:

@@ -137,6 +137,7 @@ def test_spark_reads_what_a_load_wrote(spark: Any, topic: Any, file_format: Any)
     assert load(spark, topic, format=file_format).manifest is None
 
 
+@pytest.mark.long
 def test_killed_before_and_after_the_rename(spark: Any, topic: Any) -> None:
     topic.produce(1200)
     before = drive(topic, "before")
@@ -163,6 +164,7 @@ def age_marks(hdfs: Any, topic: Any, by_ms: Any) -> None:
         hdfs.client().set_times(mark.path, mark.modified_ms - by_ms, mark.modified_ms - by_ms)
 
 
+@pytest.mark.long
 def test_files_of_killed_loads_are_removed_once_they_are_old(spark: Any, topic: Any, hdfs: Any) -> None:
     topic.produce(300)
     assert drive(topic, "before").returncode == -9

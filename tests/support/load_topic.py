@@ -34,7 +34,7 @@ class LoadedTopic:
     """Values by partition and offset, as the brokers acknowledged them to `produce`."""
 
     def __post_init__(self) -> None:
-        topic = ConfluentTopic(self.name, 3)
+        topic = ConfluentTopic(self.name, 3, config={"retention.ms": "-1"})  # the records are older than the default
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([topic])[self.name].result(120)
 

@@ -19,7 +19,7 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.settings import Settings, read_settings
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.net.nurseries import unwrapped_errors
 
 Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Settings file of the service.")]
@@ -78,19 +78,31 @@ async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> None:
                 break
 
 
-def read_json(url: str, body: Any = None) -> Any:
-    """Return a service's answer to GET, or with `body` to POST. Ends the command if the service cannot be reached."""
+class ServiceError(PipelineError):
+    """A service cannot be reached, or does not answer as it should."""
+
+
+def fetch_json(url: str, body: Any = None) -> Any:
+    """Return a service's answer to GET, or with `body` to POST. Raises ServiceError."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {} if data is None else {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
-        output.exit_with(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")
+        raise ServiceError(f"{url} answers {error.code}: {error.read().decode(errors='replace')}") from error
     except urllib.error.URLError as error:
         reason = error.reason.strerror if isinstance(error.reason, OSError) else None
-        output.exit_with(f"{url} cannot be reached: {reason or error.reason}")
+        raise ServiceError(f"{url} cannot be reached: {reason or error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
-        output.exit_with(f"{url} cannot be read: {error}")
-    except ValueError:
-        output.exit_with(f"{url} answers something that is not JSON: is that another service?")
+        raise ServiceError(f"{url} cannot be read: {error}") from error
+    except ValueError as error:
+        raise ServiceError(f"{url} answers something that is not JSON: is that another service?") from error
+
+
+def read_json(url: str, body: Any = None) -> Any:
+    """Return what `fetch_json` does. Ends the command if the service cannot be reached."""
+    try:
+        return fetch_json(url, body)
+    except ServiceError as error:
+        output.exit_with(str(error))

@@ -1,4 +1,4 @@
-"""Source and sink with each PySpark that they support, in an environment of its own below .cache."""
+"""Source, sink and tables with each PySpark that they support, in an environment of its own below .cache."""
 
 import json
 import os
@@ -8,10 +8,12 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
+from tests.support.written_table import WrittenTable
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "read_with_pyspark.py"
@@ -20,6 +22,8 @@ DEADLINE_S = 500
 
 def python_with(version: str) -> str:
     """A Python with this PySpark, and all else of this environment."""
+    if version == pyspark.__version__:
+        return sys.executable
     directory = ROOT / ".cache" / f"pyspark-{version}"
     python = directory / "bin" / "python"
     ready = directory / ".installed"
@@ -34,11 +38,14 @@ def python_with(version: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("version", ["4.0.0", "4.1.1", "4.2.0"])
-def test_source_and_sink_work_with_this_pyspark(version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["4.0.0", "4.0.5", "4.1.4", "4.2.1", "4.3.0"])
+def test_source_sink_and_tables_work_with_this_pyspark(version: str, tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster") as local:
         topic = LoadedTopic(local.bootstrap, tmp_path.as_uri())
         topic.produce(60)
+        table = WrittenTable(tmp_path.as_uri())
+        table.load(10)
+        table.load(5, partition=1)
         python = python_with(version)
         copy = LoadedTopic(local.bootstrap, tmp_path.as_uri())
         command = [python, str(PROGRAM), local.bootstrap, topic.name, copy.name, str(tmp_path)]
@@ -52,5 +59,7 @@ def test_source_and_sink_work_with_this_pyspark(version: str, tmp_path: Path) ->
     assert found["version"] == version
     assert found["batch"] == found["after"] == found["stream"] == list(range(60))
     assert found["copied"] == sorted([*range(60), *range(60)])
+    assert found["files"] == list(range(60))
+    assert (found["table"], found["first_commit"]) == (sorted([*range(10), *range(5)]), list(range(4, 10)))
     assert found["headers"] == 60
     assert 0 < len(found["filtered"]) < 60

@@ -12,10 +12,11 @@ import structlog
 import trio
 
 from pipeline.cli.foreground import run_until_signalled
+from pipeline.cli.load.complete import Marking, hours_of
 from pipeline.cli.load.report import report_counts
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import wall_clock
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.settings import parse_address
 
@@ -38,6 +39,7 @@ def run_resident(
     interval_s: float,
     http_listen: str | None,
     datacenter: str | None,
+    marking: Marking | None,
 ) -> NoReturn:
     """Load every `interval_s` seconds until a signal arrives, with one Spark application; then exit with 0."""
     from prometheus_client import CollectorRegistry
@@ -59,6 +61,8 @@ def run_resident(
             results = run_loads(application.without_sql, loads, clock=wall_clock)
             if datacenter is not None:
                 trio.run(partial(report_counts, loads, results, datacenter))
+            if marking is not None:
+                _mark(loads, results, marking)
             return results
         finally:
             round_ended.set()
@@ -74,6 +78,20 @@ def run_resident(
     logger.info("stopped")
     sys.stderr.flush()
     os._exit(0)  # threads of an abandoned round may wait for brokers yet
+
+
+def _mark(loads: "LoadsConfig", results: "list[TopicResult]", marking: Marking) -> None:
+    """Mark complete hours, and log how many are. What keeps the markers away does not make the loads fail.
+
+    The audit is asked once: it knows the counts of this round in one of the next.
+    """
+    try:
+        for topic, rows in hours_of(loads, results, marking, wait_s=0).items():
+            left = [row for row in rows if row.generation is None]
+            reason = f"{left[0].hour}: {left[0].why}" if left else None
+            logger.info("hours_marked", topic=topic, complete=len(rows) - len(left), left=len(left), reason=reason)
+    except PipelineError as error:
+        logger.warning("hours_not_marked", reason=str(error))
 
 
 def _address(text: str | None) -> "HostPort | None":

@@ -1,5 +1,6 @@
 """`pipeline load run`: load the new records of topics, once or again and again."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
+from pipeline.cli.foreground import http_url
+from pipeline.cli.load.complete import (
+    DEFAULT_GRACE_S,
+    Grace,
+    HourRow,
+    Marking,
+    Without,
+    are_complete,
+    documents,
+    hours_of,
+)
 from pipeline.cli.load.interruption import with_spark
 from pipeline.cli.load.report import report_counts
 from pipeline.cli.load.settings import loads_config, parse_interval, spark_settings
@@ -28,6 +40,30 @@ Master = Annotated[
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
 ]
+Topics = Annotated[
+    str | None, typer.Option("--topics", metavar="REGEX", help="Load all topics whose whole name matches.")
+]
+Root = Annotated[
+    str | None, typer.Option("--root", metavar="URL", help="Directory to load into, e.g. hdfs://nn:8020/lake")
+]
+Interval = Annotated[
+    float | None,
+    typer.Option("--interval", metavar="60s", parser=parse_interval, help="Load again and again, in one process."),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option("--http-listen", metavar="HOST:PORT", help="Serve /metrics and /healthz; with --interval."),
+]
+Complete = Annotated[
+    bool,
+    typer.Option(
+        "--complete", help="Then mark complete hours, as `load complete` does; needs --audit and --datacenter."
+    ),
+]
+Audit = Annotated[
+    str | None,
+    typer.Option("--audit", metavar="URL", parser=http_url, help="HTTP address of the audit; with --complete."),
+]
 
 
 def run(
@@ -35,12 +71,8 @@ def run(
         Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings file, see docs/load/jobs.md.")
     ] = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Topic to load.")] = None,
-    topics: Annotated[
-        str | None, typer.Option("--topics", metavar="REGEX", help="Load all topics whose whole name matches.")
-    ] = None,
-    root: Annotated[
-        str | None, typer.Option("--root", metavar="URL", help="Directory to load into, e.g. hdfs://nn:8020/lake")
-    ] = None,
+    topics: Topics = None,
+    root: Root = None,
     bootstrap: Annotated[
         str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Brokers of the cluster.")
     ] = None,
@@ -55,23 +87,22 @@ def run(
     ] = None,
     master: Master = None,
     conf: Conf = None,
-    interval: Annotated[
-        float | None,
-        typer.Option("--interval", metavar="60s", parser=parse_interval, help="Load again and again, in one process."),
-    ] = None,
-    http_listen: Annotated[
-        str | None,
-        typer.Option("--http-listen", metavar="HOST:PORT", help="Serve /metrics and /healthz; with --interval."),
-    ] = None,
+    interval: Interval = None,
+    http_listen: Listen = None,
     datacenter: Annotated[
         str | None, typer.Option(help="Report counts to the audit under this datacenter's name.")
     ] = None,
+    complete: Complete = False,
+    audit: Audit = None,
+    grace: Grace = DEFAULT_GRACE_S,
+    without: Without = None,
     json: Json = False,
 ) -> None:
     """Load the new records of a topic or of many, and commit each topic's data and offsets in one step.
 
     Of two runs at the same time one commits, and the other exits with 3 and changes nothing. Of many topics one that
-    fails stops no other: the exit code is the worst.
+    fails stops no other: the exit code is the worst. With --complete it is 4 if no topic failed, but hours that are
+    over have no valid marker.
     """
     options = {
         "topic": topic,
@@ -84,18 +115,22 @@ def run(
     }
     loads = loads_config(config, options, assignments or [])
     _check_reports(loads, datacenter, as_json=json and interval is not None)
+    marking = _marking(audit, datacenter, grace, without, is_wanted=complete)
     spark = spark_settings(master, conf or [])
     if interval is not None:
         from pipeline.cli.load.resident import run_resident
 
-        run_resident(loads, spark, interval_s=interval, http_listen=http_listen, datacenter=datacenter)
+        run_resident(loads, spark, interval_s=interval, http_listen=http_listen, datacenter=datacenter, marking=marking)
     if http_listen is not None:
         raise ConfigurationError("--http-listen", "needs --interval: a single run serves no metrics")
     results = _load(loads, spark, datacenter)
+    hours = {} if marking is None else hours_of(loads, results, marking)
     if "topic" in loads.common:
-        _show_topic(results[0], as_json=json)
+        _show_topic(results[0], hours, as_json=json)
     else:
-        _show_all(loads, results, as_json=json)
+        _show_all(loads, results, hours, as_json=json)
+    if hours and not all(map(are_complete, hours.values())):
+        raise typer.Exit(output.EXIT_NOT_EXACT)
 
 
 def _check_reports(loads: "LoadsConfig", datacenter: str | None, *, as_json: bool) -> None:
@@ -106,6 +141,18 @@ def _check_reports(loads: "LoadsConfig", datacenter: str | None, *, as_json: boo
         given.get("table") == "iceberg" for given in (loads.common, *loads.by_topic.values())
     ):
         raise ConfigurationError("--datacenter", "reports the counts of manifests; a load with table=iceberg has none")
+
+
+def _marking(
+    audit: str | None, datacenter: str | None, grace_s: float, without: list[str] | None, *, is_wanted: bool
+) -> Marking | None:
+    if not is_wanted:
+        if audit is not None or grace_s != DEFAULT_GRACE_S or without:
+            raise ConfigurationError("--audit, --grace and --without", "need --complete")
+        return None
+    if audit is None or datacenter is None:
+        raise ConfigurationError("--complete", "needs --audit, which is asked, and --datacenter, which reports to it")
+    return Marking(url=audit, grace_s=grace_s, without=without or ())
 
 
 def _load(loads: "LoadsConfig", spark: "SparkSettings", datacenter: str | None) -> "list[TopicResult]":
@@ -123,13 +170,13 @@ def _load(loads: "LoadsConfig", spark: "SparkSettings", datacenter: str | None) 
     return results
 
 
-def _show_topic(outcome: "TopicResult", *, as_json: bool) -> None:
+def _show_topic(outcome: "TopicResult", hours: Mapping[str, Sequence[HourRow]], *, as_json: bool) -> None:
     """Show the result of a topic that was named alone, or end the command with its error."""
     if outcome.is_conflict:
         output.exit_with(str(outcome.error), output.EXIT_CONFLICT)
     if outcome.error is not None:
         raise outcome.error
-    shown = _document(outcome)
+    shown = _document(outcome, hours)
     if as_json:
         output.print_json(shown)
     elif shown["committed"]:
@@ -138,26 +185,45 @@ def _show_topic(outcome: "TopicResult", *, as_json: bool) -> None:
         output.say(f"{outcome.topic}: commit {shown['commit']}: {records} in {files}{aside}.")
     else:
         output.say(f"{outcome.topic}: nothing new.")
+    if not as_json:
+        _show_hours(hours)
 
 
-def _show_all(loads: "LoadsConfig", results: "list[TopicResult]", *, as_json: bool) -> None:
+def _show_hours(hours: Mapping[str, Sequence[HourRow]]) -> None:
+    """Show how many hours of each topic are complete, and why others are not."""
+    for topic, rows in hours.items():
+        left = [row for row in rows if row.generation is None]
+        output.say(f"{topic}: {len(rows) - len(left)} of {output.counted(len(rows), 'hour')} complete.")
+        for row in left:
+            output.say(f"  {row.hour}: {row.why}")
+
+
+def _show_all(
+    loads: "LoadsConfig",
+    results: "list[TopicResult]",
+    hours: Mapping[str, Sequence[HourRow]],
+    *,
+    as_json: bool,
+) -> None:
     """Show a line for each topic, and exit with the worst code."""
     from pipeline.errors import PipelineError
     from pipeline.hadoop.load.many import worst_of
 
     if as_json:
-        output.print_json({"topics": [_document(result) for result in results]})
+        output.print_json({"topics": [_document(result, hours) for result in results]})
     elif results:
-        rows = [[_document(result)[name] for name in COLUMNS] for result in results]
+        rows = [[_document(result, hours)[name] for name in COLUMNS] for result in results]
         output.say(output.table([name.upper() for name in COLUMNS], rows))
     else:
         output.say(f"No topic matches {loads.selection.include}.")
+    if not as_json:
+        _show_hours(hours)
     worst = worst_of(results)
     if worst is not None:
         raise typer.Exit(output.EXIT_FAILED if worst is PipelineError else output.EXIT_CONFLICT)
 
 
-def _document(outcome: "TopicResult") -> dict[str, Any]:
+def _document(outcome: "TopicResult", hours: Mapping[str, Sequence[HourRow]]) -> dict[str, Any]:
     result = outcome.result
     manifest = None if result is None else result.manifest
     return {
@@ -170,4 +236,4 @@ def _document(outcome: "TopicResult") -> dict[str, Any]:
         "files": 0 if result is None else result.files,
         "seconds": round(outcome.seconds, 1),
         "error": None if outcome.error is None else str(outcome.error),
-    }
+    } | ({"hours": documents(hours[outcome.topic])} if outcome.topic in hours else {})

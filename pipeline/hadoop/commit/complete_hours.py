@@ -7,20 +7,23 @@ the difference by name. Files are only added, never changed or removed:
     _REOPENED.2     late data came: generation 1 is superseded
     _COMPLETE.2     generation 2, complete with the late data
 
-Invariant: a marker is written only for counts that the audit compared and the table has, both. Whatever is not known
-leaves the hour without a marker (`judge_hours`, which is pure).
+Invariants:
+
+A. A marker is written only for counts that the audit compared and the table has, both. Whatever is not known leaves
+   the hour without a marker (`judge_hours`, which is pure).
+B. The newest marker of an hour is valid until the table has other counts, or a stage of the audit counts more.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pipeline.hadoop.commit.checkpoints import read_state
 from pipeline.hadoop.commit.layout import TopicLayout, hour_folder, hour_of_folder
-from pipeline.hadoop.commit.manifest import set_aside
+from pipeline.hadoop.commit.manifest import Manifest, ManifestError, set_aside
 from pipeline.hadoop.commit.runs import filesystem_now_ms
 from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState, newest_window_ms
 from pipeline.hadoop.files.doors import FileSystem, PathExistsError
@@ -29,6 +32,7 @@ from pipeline.records.tally import HOUR_MS, NOTHING, Counts, window_start
 COMPLETE: Final = "_COMPLETE"
 REOPENED: Final = "_REOPENED"
 WITNESSES: Final = ("produced", "live", "loaded")
+_HOUR_NAME: Final = "%Y-%m-%dT%H:00:00Z"
 _COUNTED: Final = ("records", "bytes", "batches", "crc_sum")
 
 
@@ -43,7 +47,10 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """Content of a marker of a complete hour. `counts` are those of the table; `verdict` is the audit's status."""
+    """Content of a marker of a complete hour. `counts` are those of the table; `verdict` is the audit's status.
+
+    `witnesses` are the stages of the audit's report with their counts.
+    """
 
     topic: str
     hour: str
@@ -56,7 +63,7 @@ class Marker:
     quarantined: int
     verdict: str
     findings: tuple[str, ...]
-    witnesses: tuple[str, ...]
+    witnesses: Mapping[str, Mapping[str, int]]
     accepted_by: str | None
     reason: str | None
     written_ms: int
@@ -68,13 +75,76 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableHours:
+    """Sums of a table by hour, for batches that begin in the hour. `aside` counts records in quarantine.
+
+    Hours before `oldest_ms` may have no counts any more.
+    """
+
+    last: Manifest | None
+    counts: Mapping[int, Counts]
+    aside: Mapping[int, int]
+    unplaced: int
+    """Records in quarantine whose batches are not listed, as manifests of version 1 list none."""
+    oldest_ms: int
+
+    @classmethod
+    def of(cls, state: TableState) -> Self:
+        """Return the sums of a state."""
+        counts: dict[int, Counts] = {}
+        for (_, start), windows in state.counts.items():
+            hour_ms = window_start(start, HOUR_MS)
+            counts[hour_ms] = counts.get(hour_ms, NOTHING) + windows
+        quarantined = state.data_files(quarantined=True)
+        aside: dict[int, int] = {}
+        for (_, start), records in set_aside(quarantined).items():
+            hour_ms = window_start(start, HOUR_MS)
+            aside[hour_ms] = aside.get(hour_ms, 0) + records
+        return cls(
+            last=state.last,
+            counts=counts,
+            aside=aside,
+            unplaced=sum(max(0, file.records - sum(batch.aside for batch in file.batches)) for file in quarantined),
+            oldest_ms=0 if state.last is None else newest_window_ms(state.counts, state.last) - COUNTS_KEPT_MS,
+        )
+
+    def at(self, hour_ms: int) -> Counts:
+        """Return the counts of an hour."""
+        return self.counts.get(hour_ms, NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourMarkers:
+    """Markers of one hour, oldest generation first. `reopened` is the last generation that was begun; 0 if none was."""
+
+    markers: tuple[Marker, ...] = ()
+    reopened: int = 0
+
+    @property
+    def generation(self) -> int:
+        """The newest generation, complete or not; 0 before the first."""
+        return max([self.reopened, *(marker.generation for marker in self.markers)])
+
+    def valid(self, table: TableHours, hour_ms: int) -> Marker | None:
+        """Return the marker that holds: the newest one, if the table has its counts, or keeps none of so long ago."""
+        if not self.markers or self.reopened > self.markers[-1].generation:
+            return None
+        is_forgotten = hour_ms < table.oldest_ms + HOUR_MS
+        return self.markers[-1] if is_forgotten or table.at(hour_ms) == self.markers[-1].counts else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HourVerdict:
-    """An hour that is over: the marker that it deserves, without its generation; or why it gets none."""
+    """An hour that is over: the marker that it deserves, without its generation; or why it gets none.
+
+    `is_superseded`: the hour has a valid marker, and a stage counts more than that marker says.
+    """
 
     hour_ms: int
     hour: str
     marker: Marker | None
     why: str
+    is_superseded: bool = False
 
 
 def judge_hours(
@@ -86,29 +156,55 @@ def judge_hours(
     grace_ms: int,
     without: Collection[str],
     accepted: Sequence[Acceptance],
+    valid: Mapping[int, Marker],
 ) -> list[HourVerdict]:
     """Judge each hour of a topic that ended `grace_ms` ago by the audit's report (`/v1/report`) and the table.
 
-    `without` names witnesses (of WITNESSES) that are not asked for. Pure.
+    `without` names witnesses (of WITNESSES) that are not asked for. `valid` has the valid markers of hours. Pure.
     """
     unknown = _unknown_clusters(report)
+    table = TableHours.of(state)
     hours = {
         start: hour
         for hour in report["hours"]
-        if hour["topic"] == topic and (start := _start_ms(hour["hour"])) is not None
+        if hour["topic"] == topic and (start := start_of(hour["hour"])) is not None
     }
     by_name = {acceptance.hour: acceptance for acceptance in accepted}
-    refusals = {start: unknown or _refusal(hour, state, start, without, by_name) for start, hour in hours.items()}
+    refusals = {start: unknown or _refusal(hour, table, start, without, by_name) for start, hour in hours.items()}
+    for start, counts in table.counts.items():
+        if hours and start > min(hours) and start not in hours and counts != NOTHING:
+            refusals[start] = unknown or "the audit has no counts of it"
     verdicts = []
-    for start, hour in sorted(hours.items()):
+    for start, why in sorted(refusals.items()):
         if start + HOUR_MS + grace_ms > now_ms:
             continue
-        why = refusals[start]
-        if not why and refusals.get(start - HOUR_MS):
+        before = start - HOUR_MS
+        is_settled = not refusals.get(before) or (
+            not unknown and before in hours and _is_accepted(valid.get(before), hours[before])
+        )
+        if not why and not is_settled:
             why = "the hour before is not complete, and batches that begin in it may have records of this hour"
-        marker = None if why else _marker(topic, hour, state, start, by_name.get(hour["hour"]), now_ms)
-        verdicts.append(HourVerdict(hour_ms=start, hour=hour["hour"], marker=marker, why=why))
+        hour = hours.get(start)
+        marker = None
+        if hour is not None and not why:
+            acceptance = by_name.get(hour["hour"]) if _difference(hour, table, start, without) else None
+            marker = _marker(topic, hour, table, start, acceptance, now_ms)
+        is_superseded = hour is not None and not unknown and start in valid and _counts_more(hour, valid[start])
+        verdicts.append(
+            HourVerdict(hour_ms=start, hour=name_of(start), marker=marker, why=why, is_superseded=is_superseded)
+        )
     return verdicts
+
+
+def knows_table(report: Mapping[str, Any], topic: str, state: TableState) -> bool:
+    """True if the counts of LOADED are those of the table in all hours of the report. Pure."""
+    table = TableHours.of(state)
+    hours = {start_of(hour["hour"]): hour["stages"] for hour in report["hours"] if hour["topic"] == topic}
+    return all(
+        table.at(start) == (_counts(stages["loaded"]) if "loaded" in stages else NOTHING)
+        for start, stages in hours.items()
+        if start is not None
+    )
 
 
 def complete_hours(
@@ -133,46 +229,79 @@ def complete_hours(
     report = ask()
     now_ms = min(now_ms, filesystem_now_ms(files, layout, run_id))
     state = read_state(files, layout)
-    verdicts = judge_hours(report, topic, state, now_ms=now_ms, grace_ms=grace_ms, without=without, accepted=accepted)
+    verdicts = judge_hours(
+        report,
+        topic,
+        state,
+        now_ms=now_ms,
+        grace_ms=grace_ms,
+        without=without,
+        accepted=accepted,
+        valid=valid_markers(state, read_markers(files, layout)),
+    )
     publish_markers(files, layout, state, verdicts, run_id, now_ms)
     valid, _ = publish_markers(files, layout, read_state(files, layout), (), run_id, now_ms)
     return verdicts, valid
 
 
-def read_markers(files: FileSystem, layout: TopicLayout) -> dict[int, list[Marker]]:
-    """Return the markers of complete hours by hour, oldest generation first. Raises StorageError."""
-    found: dict[int, list[Marker]] = {}
+def read_markers(files: FileSystem, layout: TopicLayout) -> dict[int, HourMarkers]:
+    """Return the markers of hours. Raises StorageError, and ManifestError for a file that is no marker."""
+    complete: dict[int, list[Marker]] = {}
+    reopened: dict[int, list[int]] = {}
     for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True):
         folder, _, name = info.path.rpartition("/")
         hour_ms = hour_of_folder(folder)
-        if hour_ms is not None and (name == COMPLETE or name.startswith(f"{COMPLETE}.")):
+        kind, _, generation = name.partition(".")
+        if hour_ms is None or kind not in (COMPLETE, REOPENED):
+            continue
+        try:
+            if kind == REOPENED:
+                reopened.setdefault(hour_ms, []).append(int(generation))
+                continue
             document = json.loads(files.read(info.path))
-            lists = {key: tuple(document[key]) for key in ("findings", "witnesses")}
-            found.setdefault(hour_ms, []).append(Marker(**document | lists))
-    return {hour_ms: sorted(markers, key=lambda marker: marker.generation) for hour_ms, markers in found.items()}
+            complete.setdefault(hour_ms, []).append(Marker(**document | {"findings": tuple(document["findings"])}))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ManifestError(info.path, "is not a marker of a complete hour") from error
+    return {
+        hour_ms: HourMarkers(
+            markers=tuple(sorted(complete.get(hour_ms, ()), key=lambda marker: marker.generation)),
+            reopened=max(reopened.get(hour_ms, [0])),
+        )
+        for hour_ms in complete.keys() | reopened.keys()
+    }
+
+
+def valid_markers(state: TableState, known: Mapping[int, HourMarkers]) -> dict[int, Marker]:
+    """Return the valid marker of each hour that has one."""
+    table = TableHours.of(state)
+    found = {hour_ms: markers.valid(table, hour_ms) for hour_ms, markers in known.items()}
+    return {hour_ms: marker for hour_ms, marker in found.items() if marker is not None}
 
 
 def publish_markers(
-    files: FileSystem, layout: TopicLayout, state: TableState, verdicts: Iterable[HourVerdict], run_id: str, now_ms: int
+    files: FileSystem, layout: TopicLayout, state: TableState, verdicts: Sequence[HourVerdict], run_id: str, now_ms: int
 ) -> tuple[dict[int, Marker], list[int]]:
     """Write the markers that are missing. Return the valid marker of each complete hour, and hours with late data.
 
-    An hour whose counts in the table are not those of its newest marker is reopened first, whatever the audit says.
-    Several publishers do no harm: a marker that another one wrote stays. Raises StorageError.
+    An hour whose counts in the table are not those of its newest marker is reopened first, whatever the audit says, and
+    so is one with a marker that the audit superseded.
+    Several publishers do no harm: a marker that another one wrote stays. Raises StorageError, ManifestError.
     """
     known = read_markers(files, layout)
-    reopened = []
-    for hour_ms, markers in sorted(known.items()):
-        if not is_valid(state, hour_ms, markers[-1]):
-            reopened.append(hour_ms)
-            document = {"generation": markers[-1].generation + 1, "commit": state.sequence, "written_ms": now_ms}
-            name = f"{REOPENED}.{markers[-1].generation + 1}"
-            _write(files, layout, hour_ms, name, document, run_id)
-    valid = {hour_ms: markers[-1] for hour_ms, markers in known.items() if hour_ms not in reopened}
+    superseded = {verdict.hour_ms for verdict in verdicts if verdict.is_superseded}
+    valid = {hour_ms: each for hour_ms, each in valid_markers(state, known).items() if hour_ms not in superseded}
+    generations = {hour_ms: markers.generation for hour_ms, markers in known.items()}
+    reopened = sorted(hour_ms for hour_ms, markers in known.items() if markers.markers and hour_ms not in valid)
+    for hour_ms in reopened:
+        markers = known[hour_ms]
+        if markers.reopened <= markers.markers[-1].generation:
+            generations[hour_ms] += 1
+            document = {"generation": generations[hour_ms], "commit": state.sequence, "written_ms": now_ms}
+            _write(files, layout, hour_ms, f"{REOPENED}.{generations[hour_ms]}", document, run_id)
     for verdict in verdicts:
         if verdict.marker is None or verdict.hour_ms in valid:
             continue
-        generation = known[verdict.hour_ms][-1].generation + 1 if verdict.hour_ms in known else 1
+        generation = generations.get(verdict.hour_ms, 1)
         marker = replace(verdict.marker, generation=generation)
         name = COMPLETE if generation == 1 else f"{COMPLETE}.{generation}"
         _write(files, layout, verdict.hour_ms, name, asdict(marker), run_id)
@@ -180,29 +309,26 @@ def publish_markers(
     return valid, [hour_ms for hour_ms in reopened if hour_ms not in valid]
 
 
-def is_valid(state: TableState, hour_ms: int, marker: Marker) -> bool:
-    """True if the table has the counts of the marker, or keeps no counts of so long ago."""
-    oldest_ms = 0 if state.last is None else newest_window_ms(state.counts, state.last) - COUNTS_KEPT_MS
-    return hour_ms < oldest_ms + HOUR_MS or counts_of(state, hour_ms) == marker.counts
-
-
 def _unknown_clusters(report: Mapping[str, Any]) -> str:
-    """Return which witnesses the whole report lacks; an empty text if it has all."""
-    if report["complete"]:
-        return ""
+    """Return which witnesses the whole report lacks; an empty text if it has all.
+
+    A cluster from which no event was ever read is none: nothing in it counts, or its events are lost.
+    """
     missing = [
-        f"{name}: {state['error'] or 'not read to its end'}"
+        f"{name}: {state['error'] or 'nothing in it has reported counts yet'}"
         for name, state in report["clusters"].items()
-        if not state["complete"]
+        if not state["complete"] or not state["events"]
     ]
     if report["routes_error"]:
         missing.append(f"the mirror's table: {report['routes_error']}")
+    if not missing and report["complete"]:
+        return ""
     return "the audit has not read all: " + "; ".join(missing)
 
 
 def _refusal(
     hour: Mapping[str, Any],
-    state: TableState,
+    table: TableHours,
     hour_ms: int,
     without: Collection[str],
     accepted: Mapping[str, Acceptance],
@@ -212,70 +338,89 @@ def _refusal(
     silent = [stage for stage in WITNESSES if stage not in stages and stage not in without]
     if silent:
         return f"never reported by {', '.join(silent)}"
-    if state.last is None or HOUR_MS % state.last.window_ms:
+    if table.last is None or HOUR_MS % table.last.window_ms:
         return "window.ms of the load does not divide an hour"
     if hour["status"] == "pending":
         return "records are under way"
-    counted = Counts(*(stages["loaded"][name] for name in _COUNTED))
-    if counted != counts_of(state, hour_ms):
-        return f"the audit does not know the counts of commit {state.sequence}"
-    quarantined = _quarantined(state, hour_ms)
-    if hour["hour"] in accepted:
-        return ""
+    counted = _counts(stages["loaded"])
+    if counted != table.at(hour_ms):
+        return f"the audit does not know the counts of commit {table.last.sequence}"
+    return "" if hour["hour"] in accepted else _difference(hour, table, hour_ms, without)
+
+
+def _difference(hour: Mapping[str, Any], table: TableHours, hour_ms: int, without: Collection[str]) -> str:
+    """Return in what way an hour is not exact, an empty text if it is."""
     if hour["status"] != "exact":
         return f"{hour['status']}: " + "; ".join(finding["text"] for finding in hour["findings"])
-    if quarantined:
-        return f"quarantined: {quarantined} records are set aside"
-    unplaced = _unplaced(state)
-    return f"quarantined: {unplaced} records are set aside, and no commit says of which hours" if unplaced else ""
+    if hour_ms in table.aside:
+        return f"quarantined: {table.aside[hour_ms]} records are set aside"
+    if table.unplaced:
+        return f"quarantined: {table.unplaced} records are set aside, and no commit says of which hours"
+    # Partitions were compared one by one, each at the stages that reported it.
+    others = {stage: sums for stage, sums in hour["stages"].items() if stage not in without}
+    uneven = [stage for stage, sums in others.items() if _counts(sums) != table.at(hour_ms)]
+    if uneven:
+        return f"a partition was not counted everywhere: {', '.join(uneven)} and loaded have different sums"
+    return ""
 
 
 def _marker(
-    topic: str, hour: Mapping[str, Any], state: TableState, hour_ms: int, acceptance: Acceptance | None, now_ms: int
+    topic: str, hour: Mapping[str, Any], table: TableHours, hour_ms: int, acceptance: Acceptance | None, now_ms: int
 ) -> Marker:
-    counts = counts_of(state, hour_ms)
-    is_exact = hour["status"] == "exact" and not _quarantined(state, hour_ms) and not _unplaced(state)
+    """Return the marker of an hour; `acceptance` is that of its difference, if it has one."""
+    counts = table.at(hour_ms)
     return Marker(
         topic=topic,
         hour=hour["hour"],
         generation=1,
-        commit=state.sequence,
+        commit=0 if table.last is None else table.last.sequence,
         records=counts.records,
         bytes=counts.bytes,
         batches=counts.batches,
         crc_sum=counts.crc_sum,
-        quarantined=_quarantined(state, hour_ms),
+        quarantined=table.aside.get(hour_ms, 0),
         verdict=hour["status"],
         findings=tuple(finding["text"] for finding in hour["findings"]),
-        witnesses=tuple(hour["stages"]),
-        accepted_by=None if is_exact or acceptance is None else acceptance.accepted_by,
-        reason=None if is_exact or acceptance is None else acceptance.reason,
+        witnesses={stage: {name: counts[name] for name in _COUNTED} for stage, counts in hour["stages"].items()},
+        accepted_by=None if acceptance is None else acceptance.accepted_by,
+        reason=None if acceptance is None else acceptance.reason,
         written_ms=now_ms,
     )
 
 
-def counts_of(state: TableState, hour_ms: int) -> Counts:
-    """Return the counts of the table for batches that begin in the hour."""
-    return sum((c for (_, start), c in state.counts.items() if window_start(start, HOUR_MS) == hour_ms), NOTHING)
+def _is_accepted(marker: Marker | None, hour: Mapping[str, Any]) -> bool:
+    """True if a person accepted the hour by this marker, and no stage has counted more since."""
+    return marker is not None and marker.accepted_by is not None and not _counts_more(hour, marker)
 
 
-def _quarantined(state: TableState, hour_ms: int) -> int:
-    aside = set_aside(state.data_files(quarantined=True))
-    return sum(records for (_, start), records in aside.items() if window_start(start, HOUR_MS) == hour_ms)
+def _counts_more(hour: Mapping[str, Any], marker: Marker) -> bool:
+    """True if a stage of the report has as many records as when the marker was written, or more, and other sums.
+
+    A stage that had not reported then is compared with the table. Fewer records prove nothing: events may be lost.
+    """
+    for stage, sums in hour["stages"].items():
+        before = _counts(marker.witnesses[stage]) if stage in marker.witnesses else marker.counts
+        now = _counts(sums)
+        if now != before and now.records >= before.records:
+            return True
+    return False
 
 
-def _unplaced(state: TableState) -> int:
-    """Return the number of records in quarantine whose batches are not listed, as manifests of version 1 list none."""
-    aside = state.data_files(quarantined=True)
-    return sum(max(0, file.records - sum(batch.aside for batch in file.batches)) for file in aside)
+def _counts(sums: Mapping[str, int]) -> Counts:
+    return Counts(sums["records"], sums["bytes"], sums["batches"], sums["crc_sum"])
 
 
-def _start_ms(hour: str) -> int | None:
-    """Return the begin of an hour of the report; None for an hour of no calendar."""
+def start_of(hour: str) -> int | None:
+    """Return the begin in ms of an hour of the report; None for an hour of no calendar."""
     try:
-        return int(datetime.strptime(hour, "%Y-%m-%dT%H:00:00Z").replace(tzinfo=UTC).timestamp() * 1000)
+        return int(datetime.strptime(hour, _HOUR_NAME).replace(tzinfo=UTC).timestamp() * 1000)
     except ValueError:
         return None
+
+
+def name_of(hour_ms: int) -> str:
+    """Return the name of an hour as in the report. Raises ValueError for an hour of no calendar."""
+    return datetime.fromtimestamp(hour_ms / 1000, UTC).strftime(_HOUR_NAME)
 
 
 def _write(

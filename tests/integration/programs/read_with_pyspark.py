@@ -1,18 +1,20 @@
-"""A batch and a stream of the source, and of the sink, by the PySpark that runs this program.
+"""A batch and a stream of the source, of the sink and into files, and a table, by the PySpark that runs this program.
 
     python read_with_pyspark.py BOOTSTRAP TOPIC COPY DIRECTORY
 
-Prints a line of JSON: the version, and the numbers that each read found, sorted.
+DIRECTORY holds the table `clicks`. Prints a line of JSON: the version, and the numbers that each read found, sorted.
 """
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
 
 from pipeline.hadoop.source import PipelineDataSource
+from pipeline.hadoop.table import register_tables
 
 
 def main(bootstrap: str, topic: str, copy: str, directory: str) -> None:
@@ -43,11 +45,22 @@ def main(bootstrap: str, topic: str, copy: str, directory: str) -> None:
         assert query.start().awaitTermination(300)
     written = {"kafka.bootstrap.servers": bootstrap, "topic": copy}
     batch.select("key", "value", "headers").write.format("pipeline").mode("append").options(**written).save()
-    for _ in range(2):
+    for run in range(3):
+        if run == 1:
+            forget_last_batch(Path(directory, "copies"))
         rows = spark.readStream.format("pipeline").options(**options).load().select("key", "value")
         copies = rows.writeStream.format("pipeline").options(**written)
         copies = copies.option("checkpointLocation", f"{directory}/copies").trigger(availableNow=True)
         assert copies.start().awaitTermination(300)
+    for run in range(3):
+        if run == 1:
+            forget_last_batch(Path(directory, "files-checkpoint"))
+        rows = spark.readStream.format("pipeline").options(**options).load().select("value")
+        files = rows.writeStream.format("parquet").option("path", f"{directory}/files")
+        files = files.option("checkpointLocation", f"{directory}/files-checkpoint").trigger(availableNow=True)
+        assert files.start().awaitTermination(300)
+    register_tables(spark)
+    table = spark.read.format("pipeline.table").load(f"{directory}/clicks")
     copied = spark.read.format("pipeline").options(**options | {"subscribe": copy}).load()
     found = {
         "version": pyspark.__version__,
@@ -57,9 +70,25 @@ def main(bootstrap: str, topic: str, copy: str, directory: str) -> None:
         "headers": len(batch.where("headers[0].key = 'host'").select("timestamp", "headers").collect()),
         "stream": sorted(streamed),
         "copied": numbers(copied),
+        "files": numbers(spark.read.parquet(f"{directory}/files")),
+        "table": numbers(table),
+        "first_commit": numbers(
+            spark.read.format("pipeline.table")
+            .option("versionAsOf", 1)
+            .load(f"{directory}/clicks")
+            .where("_offset > 3")
+        ),
     }
     print(json.dumps(found), flush=True)
     spark.stop()
+
+
+def forget_last_batch(checkpoint: Path) -> None:
+    """Leave the checkpoint of a driver that died when it had written the last micro batch, and not noted that."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for name in (f"{last}", f".{last}.crc"):
+        (commits / name).unlink()
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ from pipeline.hadoop.commit.complete_hours import (
     judge_hours,
     publish_markers,
     read_markers,
+    valid_markers,
 )
 from pipeline.hadoop.commit.layout import topic_layout
-from pipeline.hadoop.commit.manifest import AsideBatch
+from pipeline.hadoop.commit.manifest import AsideBatch, ManifestError
 from pipeline.hadoop.commit.publication import Head, commit, read_head
 from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState, recent_counts
 from pipeline.hadoop.files.local import LocalFileSystem
@@ -38,9 +39,13 @@ def state(make_manifest: Any) -> TableState:
     return TableState(last=last, sha256="", files={}, counts=counts)
 
 
+def sums(records: int) -> dict[str, int]:
+    return {"records": records, "bytes": 700, "batches": 2, "crc_sum": 77}
+
+
 def hour(name: str = NAME, status: str = "exact", counts: Counts = FULL, **stages: Any) -> dict[str, Any]:
-    sums = {"records": counts.records, "bytes": counts.bytes, "batches": counts.batches, "crc_sum": counts.crc_sum}
-    shown = dict.fromkeys(("produced", "live", "replica", "loaded"), sums) | stages
+    same = {"records": counts.records, "bytes": counts.bytes, "batches": counts.batches, "crc_sum": counts.crc_sum}
+    shown = dict.fromkeys(("produced", "live", "replica", "loaded"), same) | stages
     findings = [] if status == "exact" else [{"text": f"it is {status}"}]
     return {
         "topic": "clicks",
@@ -52,12 +57,12 @@ def hour(name: str = NAME, status: str = "exact", counts: Counts = FULL, **stage
 
 
 def report(*hours: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    cluster = {"complete": True, "error": None}
+    cluster = {"complete": True, "error": None, "events": 5}
     return {"complete": True, "hours": list(hours), "clusters": {"hub": cluster}, "routes_error": None} | changes
 
 
 def judge(document: dict[str, Any], state: TableState, **changes: Any) -> list[HourVerdict]:
-    settings: dict[str, Any] = {"now_ms": NOW_MS, "grace_ms": 900_000, "without": (), "accepted": ()}
+    settings: dict[str, Any] = {"now_ms": NOW_MS, "grace_ms": 900_000, "without": (), "accepted": (), "valid": {}}
     return judge_hours(document, "clicks", state, **settings | changes)
 
 
@@ -66,7 +71,7 @@ def test_an_exact_hour_gets_a_marker_that_names_its_commit_and_witnesses(state: 
     assert verdict.why == ""
     assert verdict.marker is not None
     assert (verdict.marker.commit, verdict.marker.counts, verdict.marker.verdict) == (1, FULL, "exact")
-    assert verdict.marker.witnesses == ("produced", "live", "replica", "loaded")
+    assert verdict.marker.witnesses == dict.fromkeys(("produced", "live", "replica", "loaded"), sums(10))
     assert verdict.marker.accepted_by is None
 
 
@@ -82,10 +87,18 @@ def test_an_exact_hour_gets_a_marker_that_names_its_commit_and_witnesses(state: 
         (report(hour(counts=Counts(9, 700, 2, 77))), "does not know the counts of commit 1"),
         (report(hour(counts=Counts(10, 700, 2, 78))), "does not know the counts of commit 1"),
         (
-            report(hour(), complete=False, clusters={"east": {"complete": False, "error": "refused"}}),
+            report(hour(), complete=False, clusters={"east": {"complete": False, "error": "refused", "events": 5}}),
             "the audit has not read all: east: refused",
         ),
         (report(hour(), complete=False, routes_error="no answer"), "the mirror's table: no answer"),
+        # A live cluster whose events are gone is read to its end at once: no record of it would be missed.
+        (
+            report(hour(), clusters={"west": {"complete": True, "error": None, "events": 0}}),
+            "west: nothing in it has reported counts yet",
+        ),
+        # Exact partition by partition, but one of them has no replica yet, or producers that do not count.
+        (report(hour(produced=sums(12), live=sums(12))), "produced, live and loaded have different sums"),
+        (report(hour(produced=sums(8))), "produced and loaded have different sums"),
     ],
 )
 def test_whatever_is_not_known_leaves_the_hour_without_a_marker(
@@ -141,6 +154,75 @@ def test_an_hour_waits_for_the_hour_before(state: TableState) -> None:
     assert "the hour before" in second.why
 
 
+def test_an_accepted_hour_holds_back_no_later_one(tmp_path: Path, state: TableState) -> None:
+    """The acceptance is given once, and the next hour is over later."""
+    files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
+    counts = {**state.counts, (0, HOUR + HOUR_MS): FULL}
+    state = replace(state, counts=counts)
+    lost = hour(status="missing", produced=sums(11), live=sums(11))
+    verdicts = judge(report(lost, hour(LATER)), state, accepted=[ACCEPTED], now_ms=HOUR + 2 * HOUR_MS)
+    publish_markers(files, layout, state, verdicts, "r7", NOW_MS)
+    valid = valid_markers(state, read_markers(files, layout))
+    assert [marker.accepted_by for marker in valid.values()] == ["ann"]
+    _, later = judge(report(lost, hour(LATER)), state, valid=valid)
+    assert later.marker is not None
+    assert later.marker.accepted_by is None
+    more = hour(status="missing", produced=sums(12), live=sums(12))
+    first, later = judge(report(more, hour(LATER)), state, valid=valid)
+    assert (first.is_superseded, later.marker) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "changes"),
+    [
+        ("pending", {"produced": sums(12), "live": sums(12), "replica": sums(12)}),
+        ("missing", {"produced": sums(12), "live": sums(12)}),
+        ("changed", {"live": sums(10) | {"crc_sum": 5}}),
+    ],
+)
+def test_late_data_that_the_table_lacks_supersede_a_marker(
+    tmp_path: Path, state: TableState, status: str, changes: Any
+) -> None:
+    files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
+    folder = tmp_path / "clicks/hourly/2026/01/01/10"
+
+    def run(document: dict[str, Any]) -> dict[int, Any]:
+        valid = valid_markers(state, read_markers(files, layout))
+        verdicts = judge(document, state, valid=valid)
+        return publish_markers(files, layout, state, verdicts, "r7", NOW_MS)[0]
+
+    assert list(run(report(hour()))) == [HOUR]
+    unknown = report(hour(status=status, **changes), complete=False, routes_error="no answer")
+    assert list(run(unknown)) == [HOUR]  # nothing is known, and nothing is taken back
+    fewer = report(hour(status="missing", produced=sums(9)))
+    assert list(run(fewer)) == [HOUR]
+    for _ in range(2):
+        assert run(report(hour(status=status, **changes))) == {}
+        assert {path.name for path in folder.iterdir()} == {"_COMPLETE", "_REOPENED.2"}
+        assert valid_markers(state, read_markers(files, layout)) == {}
+    assert run(report(hour()))[HOUR].generation == 2
+
+
+def test_an_hour_of_the_table_that_the_audit_does_not_know_is_not_complete(state: TableState) -> None:
+    counts = {**state.counts, **{(0, HOUR + number * HOUR_MS): FULL for number in (-1, 1, 2)}}
+    verdicts = judge(report(hour(), hour("2026-01-01T12:00:00Z")), replace(state, counts=counts))
+    assert [(verdict.hour[11:13], verdict.marker is not None) for verdict in verdicts] == [
+        ("10", True),
+        ("11", False),
+        ("12", False),
+    ]
+    assert verdicts[1].why == "the audit has no counts of it"
+
+
+def test_a_file_that_is_no_marker_is_named(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FULL)
+    table.complete(lambda: report(hour()))
+    (table.folder / "_COMPLETE").write_text("{}")
+    with pytest.raises(ManifestError, match="_COMPLETE: is not a marker of a complete hour"):
+        table.complete(lambda: report(hour()))
+
+
 def test_a_table_whose_windows_do_not_divide_an_hour_has_no_complete_hours(state: TableState) -> None:
     assert state.last is not None
     (verdict,) = judge(report(hour()), replace(state, last=replace(state.last, window_ms=7_000_000)))
@@ -152,7 +234,8 @@ def test_late_data_open_a_new_generation_and_change_no_marker(tmp_path: Path, st
     folder = tmp_path / "clicks/hourly/2026/01/01/10"
 
     def run(document: dict[str, Any], table: TableState) -> set[str]:
-        publish_markers(files, layout, table, judge(document, table), "r7", NOW_MS)
+        valid = valid_markers(table, read_markers(files, layout))
+        publish_markers(files, layout, table, judge(document, table, valid=valid), "r7", NOW_MS)
         return {path.name for path in folder.iterdir()}
 
     assert run(report(hour()), state) == {"_COMPLETE"}
@@ -164,8 +247,8 @@ def test_late_data_open_a_new_generation_and_change_no_marker(tmp_path: Path, st
     assert run(report(hour(counts=more)), late) == {"_COMPLETE", "_REOPENED.2", "_COMPLETE.2"}
     assert run(report(hour(counts=more)), late) == {"_COMPLETE", "_REOPENED.2", "_COMPLETE.2"}
     assert (folder / "_COMPLETE").read_bytes() == first
-    (markers,) = read_markers(files, layout).values()
-    assert [(marker.generation, marker.counts) for marker in markers] == [(1, FULL), (2, more)]
+    (hour_markers,) = read_markers(files, layout).values()
+    assert [(marker.generation, marker.counts) for marker in hour_markers.markers] == [(1, FULL), (2, more)]
 
 
 def test_counts_that_the_table_no_longer_keeps_reopen_nothing(tmp_path: Path, state: TableState) -> None:

@@ -113,7 +113,7 @@ class _Reading:
                 try:
                     fetched = await consumer.poll_batches()
                 except PartitionOffsetOutOfRangeError as error:
-                    self._follow_log_start(consumer, error)
+                    position = self._follow_log_start(consumer, error)
                     continue
                 except PartitionBatchError as error:
                     position = await self._refuse(consumer, error)
@@ -130,14 +130,21 @@ class _Reading:
             number, end, rows = loaded.partition, loaded.end, self._row_count
             self.handover.put(end_of_range(partition.topic, number, end, rows, reader.schema, last_header))
 
-    def _follow_log_start(self, consumer: Consumer, error: PartitionOffsetOutOfRangeError) -> None:
-        """Continue at the log start offset. Raises DataLossError if that is loss, or no way to continue."""
+    def _follow_log_start(self, consumer: Consumer, error: PartitionOffsetOutOfRangeError) -> int:
+        """Continue at the log start offset and return it. Raises DataLossError if that is loss, or no way to continue.
+
+        The log start offset may be behind the range: then nothing of it is left.
+        """
         missing_end = min(max(error.log_start_offset, error.requested), self._range.end)
         missing = OffsetRange(partition=self._range.partition, start=error.requested, end=missing_end)
         if self._reader.fail_on_data_loss or error.requested > error.log_end_offset:
             reason = f"gone while it was read: {error}"
             raise DataLossError(self._topic_partition.topic, missing, reason) from error
+        topic, partition = self._topic_partition
+        place = {"topic": topic, "partition": partition, "start": missing.start, "end": missing.end}
+        logger.warning("offsets_lost", reason="deleted while they were read", **place)
         consumer.seek(self._topic_partition, error.log_start_offset)
+        return error.log_start_offset
 
     async def _refuse(self, consumer: Consumer, error: PartitionBatchError) -> int:
         """Treat a batch with a wrong checksum, and return the offset to continue at.

@@ -145,6 +145,9 @@ class SourceOptions:
         values = _values(given)
         if on_bad_batch is BadBatch.ROW and values is not None:
             raise ConfigurationError("onBadBatch", "'row' yields bytes: it needs valueFormat=binary")
+        least, most = (given.count(f"{name}OffsetsPerTrigger") for name in ("min", "max"))
+        if least is not None and most is not None and least > most:
+            raise ConfigurationError("minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}")
         max_records = "maxRecordsPerPartition" if given.get("maxRecordsPerPartition") else "maxRecordsPerTask"
         return cls(
             client=given.client(),
@@ -158,8 +161,8 @@ class SourceOptions:
             include_batches=include_batches,
             min_partitions=given.count("minPartitions"),
             max_records_per_partition=given.count(max_records) or DEFAULT_MAX_RECORDS_PER_PARTITION,
-            max_offsets_per_trigger=given.count("maxOffsetsPerTrigger"),
-            min_offsets_per_trigger=given.count("minOffsetsPerTrigger"),
+            max_offsets_per_trigger=most,
+            min_offsets_per_trigger=least,
             max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
             max_opened_bytes=given.count("maxOpenedBytes", MAX_OPENED_BYTES) or MIN_OPENED_BYTES,
             on_bad_batch=on_bad_batch,

@@ -9,15 +9,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import structlog
 from pyspark.sql.datasource import InputPartition
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.manifest import OffsetRange
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_since, topic_state
-from pipeline.hadoop.ranges.plan import DataLossError, split_ranges
+from pipeline.hadoop.ranges.plan import DataLossError, PartitionBounds, split_ranges
 from pipeline.hadoop.source.options import OffsetsByTopic, Position, SourceOptions
+from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+
+logger = structlog.get_logger()
 
 StreamOffsets = dict[str, dict[str, int | None]]
 """Offsets as Spark keeps them: partitions are text, None stands for a partition that is not read."""
@@ -124,20 +128,64 @@ def _ranges(
             start_offset = start.get(topic, {}).get(partition)
             if start_offset is None or start_offset >= end_offset:
                 continue
-            state = states.get(topic)
-            bounds = None if state is None else state.bounds.get(partition)
+            bounds = bounds_of(states, topic, partition)
             wanted = OffsetRange(partition=partition, start=start_offset, end=end_offset)
             if bounds is None or end_offset > bounds.end:
-                if options.fail_on_data_loss or bounds is None:
-                    raise DataLossError(topic, wanted, "the topic does not hold these offsets, or no longer holds them")
-                wanted = replace(wanted, end=bounds.end)
-            if wanted.start < bounds.log_start_offset:
-                if options.fail_on_data_loss:
-                    missing = replace(wanted, end=bounds.log_start_offset)
-                    raise DataLossError(topic, missing, "these offsets were deleted (failOnDataLoss=false goes on)")
+                held = start_offset if bounds is None else max(start_offset, bounds.end)
+                missing = replace(wanted, start=held)
+                _lose(options, topic, missing, "the topic does not hold these offsets, or no longer holds them")
+                wanted = replace(wanted, end=held)
+            if bounds is not None and wanted.start < bounds.log_start_offset:
+                missing = replace(wanted, end=min(wanted.end, bounds.log_start_offset))
+                _lose(options, topic, missing, "these offsets were deleted")
                 wanted = replace(wanted, start=bounds.log_start_offset)
             if wanted.start < wanted.end:
                 yield topic, wanted
+
+
+def _lose(options: SourceOptions, topic: str, missing: OffsetRange, reason: str) -> None:
+    """Raise DataLossError, or with `failOnDataLoss=false` log the missing range."""
+    if options.fail_on_data_loss:
+        raise DataLossError(topic, missing, f"{reason} (failOnDataLoss=false goes on)")
+    if missing.start < missing.end:
+        place = {"topic": topic, "partition": missing.partition, "start": missing.start, "end": missing.end}
+        logger.warning("offsets_lost", reason=reason, **place)
+
+
+def bounds_of(states: States, topic: str, partition: int) -> PartitionBounds | None:
+    """Return the bounds of a partition; None if it does not exist."""
+    state = states.get(topic)
+    return None if state is None else state.bounds.get(partition)
+
+
+def replaced_partitions(start: StreamOffsets, states: States) -> dict[TopicPartition, str]:
+    """Return the partitions that do not hold what a stream has read of them, and why: theirs is another log now.
+
+    A topic that was deleted and created again is noticed if it has fewer records or partitions than before.
+    """
+    replaced = {}
+    for topic, offsets in from_spark(start).items():
+        for partition, offset in offsets.items():
+            bounds = bounds_of(states, topic, partition)
+            if bounds is None:
+                replaced[TopicPartition(topic, partition)] = "the partition is gone: its topic was deleted"
+            elif bounds.high_watermark < offset:
+                replaced[TopicPartition(topic, partition)] = (
+                    f"the topic ends at {bounds.high_watermark}, before offsets that were read: it was deleted and "
+                    "created again, or its brokers lost data"
+                )
+    return replaced
+
+
+def check_replaced(options: SourceOptions, start: StreamOffsets, replaced: Mapping[TopicPartition, str]) -> None:
+    """Raise DataLossError for the first replaced partition, or with `failOnDataLoss=false` log them."""
+    read = from_spark(start)
+    for (topic, partition), reason in sorted(replaced.items()):
+        offset = read[topic][partition]
+        if options.fail_on_data_loss:
+            missing = OffsetRange(partition=partition, start=offset, end=offset)
+            raise DataLossError(topic, missing, f"{reason} (failOnDataLoss=false reads what is there now)")
+        logger.warning("partition_replaced", topic=topic, partition=partition, offset=offset, reason=reason)
 
 
 def initial_offsets(found: OffsetsByTopic, states: States) -> StreamOffsets:
@@ -148,13 +196,27 @@ def initial_offsets(found: OffsetsByTopic, states: States) -> StreamOffsets:
     }
 
 
-def beginning(start: StreamOffsets, states: States) -> OffsetsByTopic:
-    """Return where a micro batch begins: new partitions at the start of their log, others where the last one ended."""
-    begin = from_spark(start)
+def beginning(start: StreamOffsets, states: States, end: StreamOffsets | None = None) -> OffsetsByTopic:
+    """Return where a micro batch begins: where the last one ended; new partitions at the start of their log.
+
+    So do replaced ones, which end before `start`; by `end`, if it is known, so that a micro batch that runs again
+    begins at the same place. Partitions that are gone are left out.
+    """
+    begin: OffsetsByTopic = {}
+    known, ends = from_spark(start), from_spark(end or {})
     for topic, state in states.items():
-        known = start.get(topic, {})
-        new = {number: bounds.log_start_offset for number, bounds in state.bounds.items() if str(number) not in known}
-        begin[topic] = begin.get(topic, {}) | new
+        begin[topic] = {}
+        for number, bounds in state.bounds.items():
+            offset = known.get(topic, {}).get(number)
+            if offset is None and str(number) in start.get(topic, {}):
+                continue  # `startingOffsets` leaves it out
+            last = bounds.high_watermark if end is None else ends.get(topic, {}).get(number, bounds.high_watermark)
+            begin[topic][number] = bounds.log_start_offset if offset is None or last < offset else offset
+    if end is not None:
+        for topic, offsets in known.items():
+            for number, offset in offsets.items():
+                if bounds_of(states, topic, number) is None:
+                    begin.setdefault(topic, {})[number] = offset
     return begin
 
 
@@ -162,7 +224,7 @@ def micro_batch_end(start: StreamOffsets, states: States, targets: OffsetsByTopi
     """Return where a micro batch from `start` on ends: at `targets`, or after about `most` offsets in all.
 
     As in Spark's Kafka source, each partition has a share of `most` by the number of its new offsets, and at least one
-    offset. Offsets never go back: a target before the start is none.
+    offset. Offsets go back in partitions that were replaced alone; partitions that are gone are left out.
     """
     begin = beginning(start, states)
     new = {
@@ -171,7 +233,14 @@ def micro_batch_end(start: StreamOffsets, states: States, targets: OffsetsByTopi
         for partition, offset in offsets.items()
     }
     total = sum(new.values())
-    ends: StreamOffsets = {topic: dict(offsets) for topic, offsets in start.items()}
+    ends: StreamOffsets = {
+        topic: {
+            number: offset
+            for number, offset in offsets.items()
+            if offset is None or bounds_of(states, topic, int(number)) is not None
+        }
+        for topic, offsets in start.items()
+    }
     for (topic, partition), size in new.items():
         share = size
         if most is not None and total > most:

@@ -27,6 +27,7 @@ from pipeline.hadoop.source.positions import (
     StreamOffsets,
     TopicRange,
     beginning,
+    check_replaced,
     count_new,
     find_offsets,
     find_states,
@@ -34,10 +35,16 @@ from pipeline.hadoop.source.positions import (
     initial_offsets,
     micro_batch_end,
     plan_tasks,
+    replaced_partitions,
     resolve_positions,
 )
 from pipeline.hadoop.source.values import ValueColumn, ValueSchema
+from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
+
+REPLACED_ANSWERS = 3
+REPLACED_WAIT_S = 1.0
+"""Answers of brokers by which a partition has lost what was read of it, and the time between them."""
 
 Found = TypeVar("Found")
 _LATEST = Position(named=LATEST)
@@ -179,6 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next micro batch: the last stable offsets, or fewer by the limits of the options."""
         options = self._rows.options
         states = self._states()
+        check_replaced(options, start, self._replaced(start, states))
         target = resolve_positions(_LATEST, states)
         if self._target is not None:
             states, target = _until(states, self._target, start), self._target
@@ -187,7 +195,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.min_offsets_per_trigger is not None and self._target is None:
             waited_ms = (time.monotonic() - self._triggered_at) * 1000
             is_due = waited_ms >= options.max_trigger_delay_ms
-            if count_new(start, end, states) < options.min_offsets_per_trigger and not is_due:
+            there = count_new(start, micro_batch_end(start, states, target, None), states)
+            if there < options.min_offsets_per_trigger and not is_due:
                 return start
             self._triggered_at = time.monotonic()
         return end
@@ -195,11 +204,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: StreamOffsets, end: StreamOffsets) -> list[InputPartition]:
         """Return the tasks of one micro batch. A partition that is new since `start` is read from its beginning."""
         states = self._states()
-        return list(plan_tasks(self._rows.options, states, beginning(start, states), from_spark(end)))
+        if not HAS_ADMISSION_CONTROL:  # otherwise `latestOffset` has compared them
+            check_replaced(self._rows.options, start, _going_back(start, end))
+        return list(plan_tasks(self._rows.options, states, beginning(start, states, end), from_spark(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, in a worker."""
         return self._rows.read(partition)
+
+    def _replaced(self, start: StreamOffsets, states: dict[str, TopicState]) -> dict[TopicPartition, str]:
+        """Return `replaced_partitions` that still are after some time: a leader of before may have answered."""
+        replaced = replaced_partitions(start, states)
+        for _ in range(REPLACED_ANSWERS - 1):
+            if replaced:
+                time.sleep(REPLACED_WAIT_S)
+                replaced = {
+                    partition: reason
+                    for partition, reason in replaced_partitions(start, self._states()).items()
+                    if partition in replaced
+                }
+        return replaced
 
     def _states(self) -> dict[str, TopicState]:
         async def find(cluster: Cluster) -> dict[str, TopicState]:
@@ -221,6 +245,18 @@ class PlainStreamReader(StreamReader):
         """Return the last stable offsets."""
         states = self._states()
         return initial_offsets(resolve_positions(_LATEST, states), states)
+
+
+def _going_back(start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, str]:
+    """Return the partitions that end before their start, or not at all, and why."""
+    ends = from_spark(end)
+    reason = "the topic was deleted, or deleted and created again, or its brokers lost data"
+    return {
+        TopicPartition(topic, partition): reason
+        for topic, offsets in from_spark(start).items()
+        for partition, offset in offsets.items()
+        if ends.get(topic, {}).get(partition, -1) < offset
+    }
 
 
 def _until(states: dict[str, TopicState], target: OffsetsByTopic, start: StreamOffsets) -> dict[str, TopicState]:

@@ -19,13 +19,16 @@ from pipeline.hadoop.source.positions import (
     StreamOffsets,
     TopicRange,
     beginning,
+    check_replaced,
     count_new,
     from_spark,
     initial_offsets,
     micro_batch_end,
     plan_tasks,
+    replaced_partitions,
     resolve_positions,
 )
+from pipeline.hadoop.source.readers import Rows, StreamReader
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 OPTIONS = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
@@ -202,8 +205,63 @@ def test_micro_batches_of_few_offsets_read_all_once(partitions: Mapping[int, tup
 
 
 def test_offsets_of_a_stream_never_go_back() -> None:
-    states = {"t": state(p0=(0, 7))}
+    """A target of the query's start, which the stream has passed."""
+    states = {"t": state(p0=(0, 20))}
     assert micro_batch_end({"t": {"0": 9}}, states, {"t": {0: 7}}, None) == {"t": {"0": 9}}
+
+
+def test_partitions_that_were_replaced_are_loss() -> None:
+    start: StreamOffsets = {"t": {"0": 9, "1": 5, "2": None, "3": 4}, "gone": {"0": 3}}
+    states = {"t": state(p0=(2, 7), p1=(0, 5), p2=(0, 1))}
+    replaced = replaced_partitions(start, states)
+    assert {str(partition) for partition in replaced} == {"t-0", "t-3", "gone-0"}
+    with pytest.raises(DataLossError, match="the partition is gone"):
+        check_replaced(options(), start, replaced)
+    parsed = options(failOnDataLoss="false")
+    check_replaced(parsed, start, replaced)
+    end, tasks = stream(parsed, states, start)
+    assert end == {"t": {"0": 7, "1": 5, "2": None}, "gone": {}}
+    assert tasks == [(0, 2, 7)]  # what is there now, from its beginning
+    grown = {"t": state(p0=(2, 30), p1=(0, 6), p2=(0, 1), p3=(0, 2))}
+    again = plan_tasks(parsed, grown, beginning(start, grown, end), from_spark(end))
+    assert [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in again] == tasks
+    assert stream(parsed, grown, end)[1] == [(0, 7, 30), (1, 5, 6), (3, 0, 2)]
+
+
+def test_a_micro_batch_that_runs_again_after_its_topic_was_replaced() -> None:
+    start: StreamOffsets = {"t": {"0": 5, "1": 5}}
+    end: StreamOffsets = {"t": {"0": 9, "1": 9}}
+    for states in ({"t": state(p0=(0, 7), p1=(0, 9))}, {"t": state(p1=(0, 9))}, {}):
+        begin = beginning(start, states, end)
+        with pytest.raises(DataLossError, match="failOnDataLoss=false goes on"):
+            plan_tasks(options(), states, begin, from_spark(end))
+        tasks = plan_tasks(options(failOnDataLoss="false"), states, begin, from_spark(end))
+        assert (
+            sum(task.loaded.end - task.loaded.start for task in tasks)
+            == {2: 6, 1: 4, 0: 0}[sum(len(each.bounds) for each in states.values())]
+        )
+
+
+def test_a_micro_batch_waits_for_no_more_offsets_than_it_may_take() -> None:
+    with pytest.raises(ConfigurationError, match="minOffsetsPerTrigger"):
+        options(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
+    rows = Rows(
+        options=options(minOffsetsPerTrigger="100", maxOffsetsPerTrigger="100"),
+        schema=row_schema(include_batches=False),
+        values=None,
+    )
+
+    class Answered(StreamReader):
+        def _states(self) -> dict[str, TopicState]:
+            return {"t": state(p0=(0, there), p1=(0, there), p2=(0, there))}
+
+    reader = Answered(rows)
+    nothing: StreamOffsets = {"t": {"0": 0, "1": 0, "2": 0}}
+    there = 33
+    assert reader.latestOffset(nothing, reader.getDefaultReadLimit()) == nothing
+    there = 500
+    taken = reader.latestOffset(nothing, reader.getDefaultReadLimit())
+    assert taken == {"t": {"0": 33, "1": 33, "2": 33}}  # shares are rounded: fewer than 100
 
 
 def test_objects_that_spark_sends_to_workers_are_picklable() -> None:

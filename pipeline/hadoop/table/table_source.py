@@ -20,12 +20,13 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.ranges.rows import arrow_schema
 from pipeline.hadoop.table.file_columns import file_columns, read_columns, table_schema
 from pipeline.hadoop.table.file_rows import avro_rows, parquet_rows, quarantine_rows, rows_within, with_timestamp
 from pipeline.hadoop.table.snapshot import (
@@ -119,7 +120,7 @@ class TableDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader. A schema of fewer columns reads those alone."""
-        return TableReader(self._snapshot(), self._selection, to_arrow_schema(schema, timezone="UTC"))
+        return TableReader(self._snapshot(), self._selection, arrow_schema(schema))
 
     def _snapshot(self) -> TableSnapshot:
         return read_snapshot(self._options.root, self._options.topic, self._selection)

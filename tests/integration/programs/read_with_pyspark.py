@@ -14,7 +14,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from pipeline.hadoop.source import PipelineDataSource
-from pipeline.hadoop.table import register_tables
+from pipeline.hadoop.table import loaded_table, register_tables
 
 
 def main(bootstrap: str, topic: str, copy: str, directory: str) -> None:
@@ -72,6 +72,7 @@ def main(bootstrap: str, topic: str, copy: str, directory: str) -> None:
         "copied": numbers(copied),
         "files": numbers(spark.read.parquet(f"{directory}/files")),
         "table": numbers(table),
+        "loaded_table": numbers(loaded_table(spark, Path(directory).as_uri(), "clicks")),
         "first_commit": numbers(
             spark.read.format("pipeline.table")
             .option("versionAsOf", 1)

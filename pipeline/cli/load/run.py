@@ -24,7 +24,7 @@ from pipeline.cli.load.report import report_counts
 from pipeline.cli.load.settings import loads_config, parse_interval, spark_settings
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, PipelineError
 
 if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig
@@ -124,11 +124,24 @@ def run(
     if http_listen is not None:
         raise ConfigurationError("--http-listen", "needs --interval: a single run serves no metrics")
     results = _load(loads, spark, datacenter)
-    hours = {} if marking is None else hours_of(loads, results, marking)
+    _show(loads, results, marking, as_json=json)
+
+
+def _show(loads: "LoadsConfig", results: "list[TopicResult]", marking: Marking | None, *, as_json: bool) -> None:
+    """Mark hours and show all. Raises what kept the markers away last: the loads stand without them."""
+    hours: Mapping[str, Sequence[HourRow]] = {}
+    trouble: PipelineError | None = None
+    if marking is not None:
+        try:
+            hours = hours_of(loads, results, marking)
+        except PipelineError as error:
+            trouble = error
     if "topic" in loads.common:
-        _show_topic(results[0], hours, as_json=json)
+        _show_topic(results[0], hours, as_json=as_json)
     else:
-        _show_all(loads, results, hours, as_json=json)
+        _show_all(loads, results, hours, as_json=as_json)
+    if trouble is not None:
+        raise trouble
     if hours and not all(map(are_complete, hours.values())):
         raise typer.Exit(output.EXIT_NOT_EXACT)
 
@@ -206,7 +219,6 @@ def _show_all(
     as_json: bool,
 ) -> None:
     """Show a line for each topic, and exit with the worst code."""
-    from pipeline.errors import PipelineError
     from pipeline.hadoop.load.many import worst_of
 
     if as_json:

@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from pipeline.cli import foreground
+from pipeline.cli.load import run
+from pipeline.cli.load.complete import Marking
 from pipeline.cli.main import main
 from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.publication import commit, read_head
 from pipeline.hadoop.files.local import LocalFileSystem
+from pipeline.hadoop.load.config import LoadsConfig
+from pipeline.hadoop.load.job import NOTHING_NEW
+from pipeline.hadoop.load.many import TopicResult
 from pipeline.records.tally import Counts
 from tests.support.http_answers import as_json, http_server
 from tests.support.manifests import manifest_after
@@ -138,6 +144,33 @@ def test_a_run_completes_hours_only_with_an_audit_that_it_reports_to(call: Any, 
         "pipeline: --audit, --grace and --without: need --complete\n",
     )
     assert call(*run, "--complete", "--audit", "127.0.0.1:1", "--datacenter", "hub", "--without", "x")[0] == 2
+
+
+def test_a_load_is_shown_although_the_audit_is_away(place: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"topic": "clicks", "root": place[3], "bootstrap.servers": "127.0.0.1:1", "value.format": "binary"}
+    loads = LoadsConfig.from_settings(settings, {})
+    results = [TopicResult(topic="clicks", seconds=1, result=NOTHING_NEW)]
+    with pytest.raises(foreground.ServiceError, match="cannot be reached"):
+        run._show(loads, results, Marking(url="http://127.0.0.1:1", grace_s=900, without=()), as_json=False)
+    assert capsys.readouterr().out == "clicks: nothing new.\n"
+    with http_server({QUESTION: as_json(report())}) as url:
+        run._show(loads, results, Marking(url=url, grace_s=900, without=()), as_json=True)
+        shown = json.loads(capsys.readouterr().out)
+        assert [hour["generation"] for hour in shown["hours"]] == [1]
+    with http_server({QUESTION: as_json(report("missing"))}) as url:
+        run._show(loads, results, Marking(url=url, grace_s=900, without=()), as_json=False)  # it has its marker
+        assert capsys.readouterr().out == "clicks: nothing new.\nclicks: 1 of 1 hour complete.\n"
+
+
+def test_a_run_whose_hours_are_not_complete_says_so(place: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"topic": "clicks", "root": place[3], "bootstrap.servers": "127.0.0.1:1", "value.format": "binary"}
+    loads = LoadsConfig.from_settings(settings, {})
+    results = [TopicResult(topic="clicks", seconds=1, result=NOTHING_NEW)]
+    with http_server({QUESTION: as_json(report("missing"))}) as url, pytest.raises(typer.Exit) as ended:
+        run._show(loads, results, Marking(url=url, grace_s=900, without=()), as_json=False)
+    assert ended.value.exit_code == 4
+    said = f"clicks: nothing new.\nclicks: 0 of 1 hour complete.\n  {NAME}: missing: {LOST['text']}\n"
+    assert capsys.readouterr().out == said
 
 
 def test_help(call: Any) -> None:

@@ -60,6 +60,12 @@ class Site:
                     await producer.send(TOPIC, b"value", timestamp_ms=FIRST_HOUR_MS + hour * HOUR_MS)
                 await producer.flush()
 
+    async def until_unknown(self) -> None:
+        """Wait until the audit has noticed that a cluster is away."""
+        with trio.fail_after(DEADLINE_S):
+            while (found := await read_report(self.datacenters, TOPIC)) is None or found["complete"]:
+                await trio.sleep(0.2)
+
     async def until_report(self, condition: Callable[[dict[str, Any]], bool]) -> None:
         """Wait until the report of some hour fulfils the condition."""
         found: dict[str, Any] | None = None
@@ -193,6 +199,7 @@ async def _a_cluster_that_is_away(site: Site) -> None:
     broker = site.datacenters.brokers["west"]
     broker.kill()
     await broker.wait()
+    await site.until_unknown()
     await site.publish("east", 2)
     await site.until_loaded(3)
     await site.until_copied(2)

@@ -141,13 +141,14 @@ def hours_of(
 ) -> dict[str, list[HourRow]]:
     """Mark the hours of all topics that did not fail and have commits. Raises as `mark_hours`.
 
-    A conflict is no failure: another run has committed.
+    A conflict is no failure: another run has committed. `wait_s` is for all topics together.
     """
     from pipeline.hadoop.commit.checkpoints import table_of
 
+    deadline = time.monotonic() + wait_s
     roots = {each.topic: loads.config_of(each.topic).root for each in results if each.error is None or each.is_conflict}
     return {
-        topic: mark_hours(marking, topic, root, wait_s=wait_s)
+        topic: mark_hours(marking, topic, root, wait_s=max(0.0, deadline - time.monotonic()))
         for topic, root in roots.items()
         if table_of(root, topic).last is not None
     }

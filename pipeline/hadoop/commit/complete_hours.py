@@ -137,14 +137,14 @@ class HourMarkers:
 class HourVerdict:
     """An hour that is over: the marker that it deserves, without its generation; or why it gets none.
 
-    `is_superseded`: the hour has a valid marker, and a stage counts more than that marker says.
+    `superseded`: generation of the hour's valid marker, if a stage counts more than that says; else 0.
     """
 
     hour_ms: int
     hour: str
     marker: Marker | None
     why: str
-    is_superseded: bool = False
+    superseded: int = 0
 
 
 def judge_hours(
@@ -171,8 +171,9 @@ def judge_hours(
     }
     by_name = {acceptance.hour: acceptance for acceptance in accepted}
     refusals = {start: unknown or _refusal(hour, table, start, without, by_name) for start, hour in hours.items()}
+    first = min(hours, default=None)
     for start, counts in table.counts.items():
-        if hours and start > min(hours) and start not in hours and counts != NOTHING:
+        if first is not None and start > first and start not in hours and counts != NOTHING:
             refusals[start] = unknown or "the audit has no counts of it"
     verdicts = []
     for start, why in sorted(refusals.items()):
@@ -189,10 +190,10 @@ def judge_hours(
         if hour is not None and not why:
             acceptance = by_name.get(hour["hour"]) if _difference(hour, table, start, without) else None
             marker = _marker(topic, hour, table, start, acceptance, now_ms)
-        is_superseded = hour is not None and not unknown and start in valid and _counts_more(hour, valid[start])
-        verdicts.append(
-            HourVerdict(hour_ms=start, hour=name_of(start), marker=marker, why=why, is_superseded=is_superseded)
-        )
+        superseded = 0
+        if hour is not None and not unknown and start in valid and _counts_more(hour, valid[start]):
+            superseded = valid[start].generation
+        verdicts.append(HourVerdict(hour_ms=start, hour=name_of(start), marker=marker, why=why, superseded=superseded))
     return verdicts
 
 
@@ -288,8 +289,9 @@ def publish_markers(
     Several publishers do no harm: a marker that another one wrote stays. Raises StorageError, ManifestError.
     """
     known = read_markers(files, layout)
-    superseded = {verdict.hour_ms for verdict in verdicts if verdict.is_superseded}
-    valid = {hour_ms: each for hour_ms, each in valid_markers(state, known).items() if hour_ms not in superseded}
+    superseded = {(verdict.hour_ms, verdict.superseded) for verdict in verdicts}
+    found = valid_markers(state, known)
+    valid = {hour_ms: each for hour_ms, each in found.items() if (hour_ms, each.generation) not in superseded}
     generations = {hour_ms: markers.generation for hour_ms, markers in known.items()}
     reopened = sorted(hour_ms for hour_ms, markers in known.items() if markers.markers and hour_ms not in valid)
     for hour_ms in reopened:

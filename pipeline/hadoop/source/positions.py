@@ -1,13 +1,15 @@
 """Offsets of a read: where it begins and ends, and how much a micro batch takes. Pure but for `find_states`.
 
 Offsets of a stream, which Spark keeps in its checkpoint, are JSON: topic to partition to offset. The offset of a
-partition that `startingOffsets` leaves out is null in all of them, so that it differs from one that is new.
+partition that `startingOffsets` leaves out is null in all of them, so that it differs from one that is new. Beside its
+partitions a topic has its id (TOPIC_ID), if brokers tell it, by which one that was created again is noticed.
 """
 
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import structlog
 from pyspark.sql.datasource import InputPartition
@@ -23,8 +25,10 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 logger = structlog.get_logger()
 
-StreamOffsets = dict[str, dict[str, int | None]]
+StreamOffsets = dict[str, dict[str, Any]]
 """Offsets as Spark keeps them: partitions are text, None stands for a partition that is not read."""
+
+TOPIC_ID: Final = "id"
 
 States = Mapping[str, TopicState]
 
@@ -107,6 +111,13 @@ def _no_partition(topic: str, partition: int, offset: int) -> DataLossError:
     return DataLossError(topic, missing, "there is no such partition")
 
 
+def planned_topics(states: States, end: StreamOffsets) -> dict[str, TopicState]:
+    """Return the topics without those that were created again after a micro batch was planned up to `end`."""
+    return {
+        topic: state for topic, state in states.items() if not _differ(end.get(topic, {}).get(TOPIC_ID), state.topic_id)
+    }
+
+
 def plan_tasks(options: SourceOptions, states: States, start: OffsetsByTopic, end: OffsetsByTopic) -> list[TopicRange]:
     """Split the offsets between `start` and `end` into tasks. A partition that one of them lacks is not read.
 
@@ -161,20 +172,45 @@ def bounds_of(states: States, topic: str, partition: int) -> PartitionBounds | N
 def replaced_partitions(start: StreamOffsets, states: States) -> dict[TopicPartition, str]:
     """Return the partitions that do not hold what a stream has read of them, and why: theirs is another log now.
 
-    A topic that was deleted and created again is noticed if it has fewer records or partitions than before.
+    A topic that was deleted and created again is noticed by its id, else if it has fewer records than were read.
     """
     replaced = {}
     for topic, offsets in from_spark(start).items():
+        is_other = topic in states and _differ(start[topic].get(TOPIC_ID), states[topic].topic_id)
         for partition, offset in offsets.items():
             bounds = bounds_of(states, topic, partition)
             if bounds is None:
                 replaced[TopicPartition(topic, partition)] = "the partition is gone: its topic was deleted"
+            elif is_other:
+                replaced[TopicPartition(topic, partition)] = "the topic was deleted and created again"
             elif bounds.high_watermark < offset:
                 replaced[TopicPartition(topic, partition)] = (
                     f"the topic ends at {bounds.high_watermark}, before offsets that were read: it was deleted and "
                     "created again, or its brokers lost data"
                 )
     return replaced
+
+
+def going_back(start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, str]:
+    """Return the partitions of a micro batch that were replaced or are gone at its end, and why."""
+    ends = from_spark(end)
+    reason = "the topic was deleted, or deleted and created again, or its brokers lost data"
+    return {
+        TopicPartition(topic, partition): reason
+        for topic, offsets in from_spark(start).items()
+        for partition, offset in offsets.items()
+        if ends.get(topic, {}).get(partition, -1) < offset
+        or _differ(start[topic].get(TOPIC_ID), end[topic].get(TOPIC_ID))
+    }
+
+
+def _id(state: TopicState) -> dict[str, str]:
+    return {} if state.topic_id is None else {TOPIC_ID: state.topic_id}
+
+
+def _differ(before: str | None, now: str | None) -> bool:
+    """True if two ids of a topic are known to differ."""
+    return before is not None and now is not None and before != now
 
 
 def check_replaced(options: SourceOptions, start: StreamOffsets, replaced: Mapping[TopicPartition, str]) -> None:
@@ -191,7 +227,7 @@ def check_replaced(options: SourceOptions, start: StreamOffsets, replaced: Mappi
 def initial_offsets(found: OffsetsByTopic, states: States) -> StreamOffsets:
     """Return the first offsets of a stream: those of a position, and null for the partitions that it leaves out."""
     return {
-        topic: {str(partition): found.get(topic, {}).get(partition) for partition in sorted(state.bounds)}
+        topic: {str(partition): found.get(topic, {}).get(partition) for partition in sorted(state.bounds)} | _id(state)
         for topic, state in states.items()
     }
 
@@ -199,24 +235,27 @@ def initial_offsets(found: OffsetsByTopic, states: States) -> StreamOffsets:
 def beginning(start: StreamOffsets, states: States, end: StreamOffsets | None = None) -> OffsetsByTopic:
     """Return where a micro batch begins: where the last one ended; new partitions at the start of their log.
 
-    So do replaced ones, which end before `start`; by `end`, if it is known, so that a micro batch that runs again
-    begins at the same place. Partitions that are gone are left out.
+    So do replaced ones, of another topic id or that end before `start`; by `end`, if it is known, so that a micro batch
+    that runs again begins at the same place. Partitions that are gone are left out.
     """
     begin: OffsetsByTopic = {}
     known, ends = from_spark(start), from_spark(end or {})
     for topic, state in states.items():
         begin[topic] = {}
+        planned = state.topic_id if end is None else end.get(topic, {}).get(TOPIC_ID)
+        is_other = _differ(start.get(topic, {}).get(TOPIC_ID), planned)
         for number, bounds in state.bounds.items():
             offset = known.get(topic, {}).get(number)
             if offset is None and str(number) in start.get(topic, {}):
                 continue  # `startingOffsets` leaves it out
             last = bounds.high_watermark if end is None else ends.get(topic, {}).get(number, bounds.high_watermark)
-            begin[topic][number] = bounds.log_start_offset if offset is None or last < offset else offset
-    if end is not None:
-        for topic, offsets in known.items():
-            for number, offset in offsets.items():
-                if bounds_of(states, topic, number) is None:
-                    begin.setdefault(topic, {})[number] = offset
+            begin[topic][number] = bounds.log_start_offset
+            if offset is not None and not is_other and offset <= last:
+                begin[topic][number] = offset
+    for topic, offsets in ends.items():
+        for number in offsets:
+            if bounds_of(states, topic, number) is None:
+                begin.setdefault(topic, {})[number] = known.get(topic, {}).get(number, 0)
     return begin
 
 
@@ -237,10 +276,13 @@ def micro_batch_end(start: StreamOffsets, states: States, targets: OffsetsByTopi
         topic: {
             number: offset
             for number, offset in offsets.items()
-            if offset is None or bounds_of(states, topic, int(number)) is not None
+            if number != TOPIC_ID and (offset is None or bounds_of(states, topic, int(number)) is not None)
         }
         for topic, offsets in start.items()
     }
+    for topic, state in states.items():
+        before = {TOPIC_ID: start[topic][TOPIC_ID]} if TOPIC_ID in start.get(topic, {}) else {}
+        ends[topic] = ends.get(topic, {}) | before | _id(state)
     for (topic, partition), size in new.items():
         share = size
         if most is not None and total > most:
@@ -264,6 +306,6 @@ def count_new(start: StreamOffsets, end: StreamOffsets, states: States) -> int:
 def from_spark(offsets: StreamOffsets) -> OffsetsByTopic:
     """Return the offsets of the partitions that are read."""
     return {
-        topic: {int(number): offset for number, offset in parts.items() if offset is not None}
+        topic: {int(number): offset for number, offset in parts.items() if offset is not None and number != TOPIC_ID}
         for topic, parts in offsets.items()
     }

@@ -24,6 +24,7 @@ from pipeline.hadoop.ranges.range_reader import RangeReader
 from pipeline.hadoop.ranges.rows import arrow_schema
 from pipeline.hadoop.source.options import OffsetsByTopic, Position, SourceOptions
 from pipeline.hadoop.source.positions import (
+    TOPIC_ID,
     StreamOffsets,
     TopicRange,
     beginning,
@@ -32,9 +33,11 @@ from pipeline.hadoop.source.positions import (
     find_offsets,
     find_states,
     from_spark,
+    going_back,
     initial_offsets,
     micro_batch_end,
     plan_tasks,
+    planned_topics,
     replaced_partitions,
     resolve_positions,
 )
@@ -166,7 +169,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = await find_states(cluster, options)
         offsets = initial_offsets(await find_offsets(cluster, options, states, options.starting), states)
         left_out = [
-            f"{topic}-{number}" for topic, parts in offsets.items() for number in parts if parts[number] is None
+            f"{topic}-{number}"
+            for topic, parts in offsets.items()
+            for number in parts
+            if parts[number] is None and number != TOPIC_ID
         ]
         if left_out and not HAS_ADMISSION_CONTROL:
             reason = f"leaves out {left_out[0]}, which a stream may only with PySpark 4.2 or later (-1 is latest)"
@@ -205,7 +211,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of one micro batch. A partition that is new since `start` is read from its beginning."""
         states = self._states()
         if not HAS_ADMISSION_CONTROL:  # otherwise `latestOffset` has compared them
-            check_replaced(self._rows.options, start, _going_back(start, end))
+            check_replaced(self._rows.options, start, going_back(start, end))
+        states = planned_topics(states, end)
         return list(plan_tasks(self._rows.options, states, beginning(start, states, end), from_spark(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -245,18 +252,6 @@ class PlainStreamReader(StreamReader):
         """Return the last stable offsets."""
         states = self._states()
         return initial_offsets(resolve_positions(_LATEST, states), states)
-
-
-def _going_back(start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, str]:
-    """Return the partitions that end before their start, or not at all, and why."""
-    ends = from_spark(end)
-    reason = "the topic was deleted, or deleted and created again, or its brokers lost data"
-    return {
-        TopicPartition(topic, partition): reason
-        for topic, offsets in from_spark(start).items()
-        for partition, offset in offsets.items()
-        if ends.get(topic, {}).get(partition, -1) < offset
-    }
 
 
 def _until(states: dict[str, TopicState], target: OffsetsByTopic, start: StreamOffsets) -> dict[str, TopicState]:

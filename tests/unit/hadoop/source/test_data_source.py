@@ -22,13 +22,16 @@ from pipeline.hadoop.source.positions import (
     check_replaced,
     count_new,
     from_spark,
+    going_back,
     initial_offsets,
     micro_batch_end,
     plan_tasks,
+    planned_topics,
     replaced_partitions,
     resolve_positions,
 )
 from pipeline.hadoop.source.readers import Rows, StreamReader
+from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 OPTIONS = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
@@ -38,11 +41,11 @@ def options(**more: str) -> SourceOptions:
     return SourceOptions.parse(OPTIONS | more)
 
 
-def state(**bounds: tuple[int, int]) -> TopicState:
+def state(topic_id: Any = None, **bounds: tuple[int, int]) -> TopicState:
     """Log start and end by partition, `p0` and so on."""
     return TopicState(
         name="t",
-        topic_id=None,
+        topic_id=topic_id,
         bounds={
             int(name[1:]): PartitionBounds(log_start_offset=start, high_watermark=end, end=end)
             for name, (start, end) in bounds.items()
@@ -226,6 +229,28 @@ def test_partitions_that_were_replaced_are_loss() -> None:
     again = plan_tasks(parsed, grown, beginning(start, grown, end), from_spark(end))
     assert [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in again] == tasks
     assert stream(parsed, grown, end)[1] == [(0, 7, 30), (1, 5, 6), (3, 0, 2)]
+
+
+def test_a_topic_that_was_created_again_is_noticed_by_its_id() -> None:
+    parsed = options(failOnDataLoss="false")
+    old, new = {"t": state("A", p0=(0, 5))}, {"t": state("B", p0=(0, 9))}
+    start = initial_offsets(resolve_positions(parsed.starting, old), old)
+    assert start == {"t": {"0": 0, "id": "A"}}
+    start, tasks = stream(parsed, old, start)
+    assert (start, tasks) == ({"t": {"0": 5, "id": "A"}}, [(0, 0, 5)])
+    assert list(replaced_partitions(start, new).values()) == ["the topic was deleted and created again"]
+    assert replaced_partitions(start, {"t": state(None, p0=(0, 9))}) == {}  # brokers of before topic ids
+    assert replaced_partitions({"t": {"0": 5}}, new) == {}  # a checkpoint of before
+    end, tasks = stream(parsed, new, start)
+    assert (end, tasks) == ({"t": {"0": 9, "id": "B"}}, [(0, 0, 9)])
+    assert list(going_back(start, end)) == [TopicPartition("t", 0)]
+    assert stream(parsed, new, end) == (end, [])
+    for states, read in ((new, [(0, 0, 9)]), ({"t": state("C", p0=(0, 9))}, [])):
+        kept = planned_topics(states, end)
+        again = plan_tasks(parsed, kept, beginning(start, kept, end), from_spark(end))
+        assert [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in again] == read
+    with pytest.raises(DataLossError, match="does not hold these offsets"):
+        plan_tasks(options(), {}, beginning(start, {}, end), from_spark(end))
 
 
 def test_a_micro_batch_that_runs_again_after_its_topic_was_replaced() -> None:

@@ -121,3 +121,33 @@ def test_rounds_without_brokers_are_failures_that_pass(local: Any, tmp_path: Pat
         assert running.jvms() == []
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(DEADLINE_S) == 0
+
+
+def runs_of(topic: Any) -> list[Path]:
+    """Marks of the runs that have begun and not ended."""
+    return list(Path(topic.root.removeprefix("file://"), topic.name, "_runs").glob("[!.]*"))
+
+
+@pytest.mark.long
+def test_a_broker_is_killed_during_a_job_and_a_signal_comes_in_the_midst_of_another(local: Any, tmp_path: Path) -> None:
+    topic = LoadedTopic(local.bootstrap, (tmp_path / "lake").as_uri())
+    with resident(tmp_path, topic, topic.name) as running:
+        topic.produce(60_000)
+        wait_until(lambda: runs_of(topic))
+        local.kill("broker-1")
+        local.wait_restarted("broker-1")
+        wait_until(lambda: running.metric("records_total", topic.name) == 60_000)
+        assert topic.check_exact() == 60_000
+        wait_until(lambda: not runs_of(topic))
+        topic.produce(60_000)
+        wait_until(lambda: runs_of(topic))
+        sent = time.monotonic()
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(DEADLINE_S) == 0
+        assert time.monotonic() - sent < STOP_S
+        wait_until(lambda: not marked(running.mark))
+        assert '"stopped"' in running.log.read_text()
+    assert topic.check_exact() in {60_000, 120_000}
+    options = ["--topic", topic.name, "--root", topic.root, "-b", topic.bootstrap, "--set", "value.format=binary"]
+    subprocess.run([sys.executable, "-m", "pipeline", "load", "run", *options], check=True, timeout=DEADLINE_S)
+    assert topic.check_exact() == 120_000

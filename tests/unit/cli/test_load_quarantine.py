@@ -72,7 +72,7 @@ def test_without_a_registry_nothing_changes(call: Any, place: Any) -> None:
     assert (code, out, err.startswith("pipeline: ")) == (1, "", True)
     assert table_of(place[3], "t").sequence == 1
     code, _, err = call("release", *place)
-    assert (code, "--registry" in err) == (2, True)
+    assert (code, "registry" in err) == (2, True)
 
 
 def test_a_release_that_meets_another_one(call: Any, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def _ranges(
             start_offset = start.get(topic, {}).get(partition)
             if start_offset is None or start_offset >= end_offset:
                 continue
-            bounds = bounds_of(states, topic, partition)
+            bounds = known_bounds(states, topic, partition)
             wanted = OffsetRange(partition=partition, start=start_offset, end=end_offset)
             if bounds is None or end_offset > bounds.end:
                 held = start_offset if bounds is None else max(start_offset, bounds.end)
@@ -163,7 +163,7 @@ def _lose(options: SourceOptions, topic: str, missing: OffsetRange, reason: str)
         logger.warning("offsets_lost", reason=reason, **place)
 
 
-def bounds_of(states: States, topic: str, partition: int) -> PartitionBounds | None:
+def known_bounds(states: States, topic: str, partition: int) -> PartitionBounds | None:
     """Return the bounds of a partition; None if it does not exist."""
     state = states.get(topic)
     return None if state is None else state.bounds.get(partition)
@@ -178,7 +178,7 @@ def replaced_partitions(start: StreamOffsets, states: States) -> dict[TopicParti
     for topic, offsets in from_spark(start).items():
         is_other = topic in states and _differ(start[topic].get(TOPIC_ID), states[topic].topic_id)
         for partition, offset in offsets.items():
-            bounds = bounds_of(states, topic, partition)
+            bounds = known_bounds(states, topic, partition)
             if bounds is None:
                 replaced[TopicPartition(topic, partition)] = "the partition is gone: its topic was deleted"
             elif is_other:
@@ -254,7 +254,7 @@ def beginning(start: StreamOffsets, states: States, end: StreamOffsets | None = 
                 begin[topic][number] = offset
     for topic, offsets in ends.items():
         for number in offsets:
-            if bounds_of(states, topic, number) is None:
+            if known_bounds(states, topic, number) is None:
                 begin.setdefault(topic, {})[number] = known.get(topic, {}).get(number, 0)
     return begin
 
@@ -276,7 +276,7 @@ def micro_batch_end(start: StreamOffsets, states: States, targets: OffsetsByTopi
         topic: {
             number: offset
             for number, offset in offsets.items()
-            if number != TOPIC_ID and (offset is None or bounds_of(states, topic, int(number)) is not None)
+            if number != TOPIC_ID and (offset is None or known_bounds(states, topic, int(number)) is not None)
         }
         for topic, offsets in start.items()
     }

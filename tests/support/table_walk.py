@@ -379,7 +379,8 @@ class TableWalk:
 
     def _check(self) -> None:
         state = read_state(self.plain, self.layout)
-        base, manifests = read_history(self.plain, self.layout)
+        base, following = read_history(self.plain, self.layout)
+        manifests = list(following)
         pairs = [read_manifest(self.plain, self.layout, manifest.sequence) for manifest in manifests]
         folded = with_commits(base, pairs)
         assert (folded.sequence, folded.files) == (state.sequence, state.files)

@@ -78,6 +78,7 @@ def show_status(
 
 def _status(root: str, topic: str, state: "TableState", lag: "TableLag | None", last: int) -> dict[str, Any]:
     from pipeline.hadoop.commit.checkpoints import read_last_manifests
+    from pipeline.hadoop.commit.column_files import totals_of
 
     commits = [
         {
@@ -90,12 +91,12 @@ def _status(root: str, topic: str, state: "TableState", lag: "TableLag | None", 
         }
         for manifest in read_last_manifests(root, topic, state, last)
     ]
-    files = state.data_files()
+    totals = totals_of(state.files)
     document: dict[str, Any] = {
         "topic": topic,
         "commit": state.sequence,
-        "files": len(files),
-        "records": sum(file.records for file in files),
+        "files": totals.files,
+        "records": totals.records,
         "commits": commits,
     }
     if lag is not None:

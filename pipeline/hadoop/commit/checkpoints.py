@@ -6,20 +6,19 @@ noticed; an older one, or all manifests, take its place.
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, Final
 
 import structlog
 
 from pipeline.errors import PipelineError
+from pipeline.hadoop.commit.column_files import ColumnFiles, columns_of, file_type
 from pipeline.hadoop.commit.layout import TopicLayout, checkpoint_sequences, manifest_sequences, topic_layout
 from pipeline.hadoop.commit.manifest import (
-    AsideBatch,
-    DataFile,
     Manifest,
     ManifestError,
+    WindowKey,
     check_follows,
     sha256_of,
 )
@@ -34,6 +33,7 @@ CHECKPOINT_INTERVAL: Final = 100
 """Number of commits between two checkpoints."""
 _MANIFEST: Final = b"manifest"
 _COUNTED: Final = ("records", "bytes", "batches", "crc_sum")
+_COUNT_FIELDS: Final = ("partition", "window_start_ms", *_COUNTED)
 
 
 class IcebergTableError(PipelineError):
@@ -96,18 +96,19 @@ def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
 
     Raises ManifestError if the chain of manifests is broken.
     """
-    return read_history(files, layout)[1]
+    return list(read_history(files, layout)[1])
 
 
-def read_history(files: FileSystem, layout: TopicLayout) -> tuple[TableState, list[Manifest]]:
-    """Return the oldest state that can be read, and the manifests after it. Raises as `read_chain`.
+def read_history(files: FileSystem, layout: TopicLayout) -> tuple[TableState, Iterator[Manifest]]:
+    """Return the oldest state that can be read, and an iterator that reads the manifests after it.
 
     Manifests before the oldest checkpoint are left out if the first ones are gone: their expiry is under way. Those
     before a hole are left out too, if there is a checkpoint: a run that was fenced off may have left one there.
+    Function and iterator raise as `read_chain`.
     """
     sequences = manifests_of(files, layout)
     if not sequences:
-        return TableState(), []
+        return TableState(), iter(())
     present = set(sequences)
     first = sequences[-1]
     while first - 1 in present:
@@ -122,14 +123,17 @@ def read_history(files: FileSystem, layout: TopicLayout) -> tuple[TableState, li
         if found is None:
             raise ManifestError(layout.manifest(first - 1), "is missing, or has expired without a checkpoint")
         state = found
-    manifests: list[Manifest] = []
+    return state, read_following(files, layout, state, sequences[-1])
+
+
+def read_following(files: FileSystem, layout: TopicLayout, state: TableState, end: int) -> Iterator[Manifest]:
+    """Read and yield the manifests after a state, up to number `end`. Raises ManifestError, StorageError."""
     last, sha256 = state.last, state.sha256
-    for sequence in range(state.sequence + 1, sequences[-1] + 1):
+    for sequence in range(state.sequence + 1, end + 1):
         manifest, checksum = read_manifest(files, layout, sequence)
         check_follows(manifest, last, sha256)
-        manifests.append(manifest)
+        yield manifest
         last, sha256 = manifest, checksum
-    return state, manifests
 
 
 def reachable_files(base: TableState, manifests: Iterable[Manifest]) -> set[str]:
@@ -188,16 +192,12 @@ def encode_checkpoint(state: TableState) -> bytes:
     import pyarrow.parquet as pq
 
     assert state.last is not None
-    counts = recent_counts(state.counts, state.last)
-    listed = [asdict(file) for file in state.files.values()]
-    counted = [
-        {"partition": partition, "window_start_ms": start, **{name: getattr(value, name) for name in _COUNTED}}
-        for (partition, start), value in sorted(counts.items())
-    ]
+    files = columns_of(state.files)
+    counts = _count_columns(recent_counts(state.counts, state.last))
     table = pa.table(
         {
-            "file": pa.array([*listed, *[None] * len(counted)], _file_type()),
-            "count": pa.array([*[None] * len(listed), *counted], _count_type()),
+            "file": pa.concat_arrays([files, pa.nulls(len(counts), files.type)]),
+            "count": pa.concat_arrays([pa.nulls(len(files), counts.type), counts]),
         }
     ).replace_schema_metadata({_MANIFEST: state.last.encode()})
     sink = io.BytesIO()
@@ -213,19 +213,12 @@ def decode_checkpoint(data: bytes, name: str) -> TableState:
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
         encoded: bytes = table.schema.metadata[_MANIFEST]
-        files = [_data_file(row) for row in table.column("file").drop_null().to_pylist()]
-        counts = table.column("count").drop_null().to_pylist()
+        files = table.column("file").drop_null().combine_chunks().cast(file_type())
+        counts = _counts_of(table.column("count").drop_null().combine_chunks())
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ManifestError(name, f"is damaged: {error}") from error
-    return TableState(
-        last=Manifest.decode(encoded, name),
-        sha256=sha256_of(encoded),
-        files={file.path: file for file in files},
-        counts={
-            (count["partition"], count["window_start_ms"]): Counts(*(count[field] for field in _COUNTED))
-            for count in counts
-        },
-    )
+    last = Manifest.decode(encoded, name)
+    return TableState(last=last, sha256=sha256_of(encoded), files=ColumnFiles(files), counts=counts)
 
 
 def _newest_checkpoint(files: FileSystem, layout: TopicLayout, end: int) -> TableState:
@@ -244,30 +237,18 @@ def _whole_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int) -> 
         return None
 
 
-def _data_file(row: dict[str, Any]) -> DataFile:
-    return DataFile(**row | {"batches": tuple(AsideBatch(**batch) for batch in row["batches"])})
+def _counts_of(columns: Any) -> dict[WindowKey, Counts]:
+    partitions, starts, *counted = (columns.field(name).to_pylist() for name in _COUNT_FIELDS)
+    return dict(zip(zip(partitions, starts, strict=True), map(Counts, *counted), strict=True))
 
 
-def _file_type() -> Any:
+def _count_columns(counts: Mapping[WindowKey, Counts]) -> Any:
     import pyarrow as pa
 
-    numbers = ("hour_ms", "records", "bytes", "first_offset", "last_offset", "crc32c", "schema_id")
-    texts = [pa.field(name, pa.string()) for name in ("path", "record_type")]
-    of_batch = ("base_offset", "window_start_ms", "records", "bytes", "crc", "aside")
-    batches = pa.list_(pa.struct([pa.field(name, pa.int64()) for name in of_batch]))
-    return pa.struct(
-        [
-            *texts,
-            pa.field("partition", pa.int32()),
-            *(pa.field(name, pa.int64()) for name in numbers),
-            pa.field("batches", batches),
-        ]
-    )
-
-
-def _count_type() -> Any:
-    import pyarrow as pa
-
-    numbers = [pa.field(name, pa.int64()) for name in ("window_start_ms", "records", "bytes", "batches")]
+    ordered = sorted(counts.items())
+    keys = ([key[at] for key, _ in ordered] for at in range(2))
+    values = ([getattr(value, name) for _, value in ordered] for name in _COUNTED)
     # A crc_sum fills 64 bits.
-    return pa.struct([pa.field("partition", pa.int32()), *numbers, pa.field("crc_sum", pa.uint64())])
+    types = [pa.int32(), *[pa.int64()] * 4, pa.uint64()]
+    columns = [pa.array(each, kind) for each, kind in zip((*keys, *values), types, strict=True)]
+    return pa.StructArray.from_arrays(columns, names=_COUNT_FIELDS)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pipeline.hadoop.commit.column_files import changed
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, ManifestError, WindowKey, add_counts, check_follows
 from pipeline.records.tally import HOUR_MS, Counts
 
@@ -42,16 +43,22 @@ class TableState:
 
 def with_commits(state: TableState, manifests: Iterable[tuple[Manifest, str]]) -> TableState:
     """Return the state after `manifests`, each with its checksum. Raises ManifestError for one that does not follow."""
-    files, counts = dict(state.files), [state.counts]
+    added: dict[str, DataFile] = {}
+    removed: set[str] = set()
+    counts = [state.counts]
     last, sha256 = state.last, state.sha256
     for manifest, checksum in manifests:
         check_follows(manifest, last, sha256)
         for path in manifest.removed:
-            if files.pop(path, None) is None:
+            if added.pop(path, None) is not None:
+                continue
+            if path in removed or path not in state.files:
                 raise ManifestError(str(manifest.sequence), f"removes {path}, which is no live file")
-        files |= {file.path: file for file in manifest.files}
+            removed.add(path)
+        added |= {file.path: file for file in manifest.files}
         counts.append(manifest.counts)
         last, sha256 = manifest, checksum
+    files = changed(state.files, removed, added)
     return TableState(last=last, sha256=sha256, files=files, counts=add_counts(counts))
 
 

@@ -14,6 +14,7 @@ from pipeline.hadoop.commit.checkpoints import (
     manifests_of,
     reachable_files,
     read_checkpoint,
+    read_following,
     read_history,
     read_state,
     write_checkpoint,
@@ -78,14 +79,14 @@ def _plan(table: Table, config: UpkeepConfig, run_id: str, *, dry_run: bool) -> 
     if not dry_run:
         dead = claim_dead_runs(files, layout, dead)
     dead_runs = {mark.run_id for mark in dead}
-    oldest, manifests = read_history(files, layout)
+    oldest, _ = read_history(files, layout)
     committed = files.list_files(layout.commits)
     by_number = {manifest_sequences([info.path])[0]: info for info in committed if manifest_sequences([info.path])}
     times_ms = {number: info.modified_ms for number, info in by_number.items()}
     base = choose_base(times_ms, oldest.sequence, now_ms, config.manifest_retention_ms)
     state = read_state(files, layout, up_to=base)
-    kept = [manifest for manifest in manifests if manifest.sequence > base]
-    reachable = {layout.absolute(path) for path in reachable_files(state, kept)}
+    following = read_following(files, layout, state, max([base, *by_number]))
+    reachable = {layout.absolute(path) for path in reachable_files(state, following)}
     saved = files.list_files(layout.checkpoints)
     old = [(checkpoint_sequences([info.path]), info) for info in saved]
     return Cleaning(

@@ -81,8 +81,7 @@ async def states_of_topics(bootstrap: tuple[HostPort, ...], topics: list[str]) -
 
 
 def loaded_topics(root: str) -> list[str]:
-    """Return the topics that have manifests below the root URL of a load. Lists all files below it."""
+    """Return the topics that have manifests below the root URL of a load."""
     files, path = open_filesystem(root)
-    prefix = f"{path.rstrip('/')}/"
-    names = {info.path.removeprefix(prefix).split("/", 1)[0] for info in files.list_files(path, recursive=True)}
+    names = (directory.rsplit("/", 1)[-1] for directory in files.list_directories(path))
     return sorted(name for name in names if files.list_files(topic_layout(path, name).commits))

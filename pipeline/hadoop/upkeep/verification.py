@@ -69,7 +69,8 @@ def verify_files(table: Table, state: TableState, advance: Progress) -> list[Fil
 
     Raises ManifestError if the manifests do not follow one another; StorageError.
     """
-    base, manifests = read_history(table.files, table.layout)
+    base, following = read_history(table.files, table.layout)
+    manifests = list(following)
     differences = [*_outside_ranges(state, manifests), *_unbalanced(state, base, manifests)]
     seen = _SeenOffsets()
     order = sorted(state.files.values(), key=lambda file: (file.quarantined, file.partition, file.first_offset))

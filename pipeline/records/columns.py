@@ -201,11 +201,13 @@ def open_batches(
     raise AssertionError("the last limit suffices or raises")
 
 
-def open_in_portions(buffer: ReadableBuffer, *, max_batch_bytes: int = MIN_OPENED_BYTES) -> Iterator[RecordColumns]:
-    """Yield the records of all whole batches in portions, in the memory of a single large batch."""
+def open_in_portions(
+    buffer: ReadableBuffer, *, max_batch_bytes: int = MIN_OPENED_BYTES, portion_bytes: int = MIN_OPENED_BYTES
+) -> Iterator[RecordColumns]:
+    """Yield the records of all whole batches in portions of at most `portion_bytes`, or of a single larger batch."""
     starts = [position for position, _ in iterate_headers(buffer)]
     try:
-        max_bytes = max(max_batch_bytes, MIN_OPENED_BYTES)
+        max_bytes = portion_bytes if len(starts) > 1 else max(max_batch_bytes, MIN_OPENED_BYTES)
         columns = open_batches(buffer, max_bytes=max_bytes, max_batch_bytes=max_batch_bytes)
     except OpenedBatchTooLargeError as error:
         if error.offset is not None or len(starts) == 1:
@@ -216,8 +218,8 @@ def open_in_portions(buffer: ReadableBuffer, *, max_batch_bytes: int = MIN_OPENE
     # Outside of the handler: its error would keep the opened payloads alive.
     middle = starts[len(starts) // 2]
     view = memoryview(buffer)
-    yield from open_in_portions(view[:middle], max_batch_bytes=max_batch_bytes)
-    yield from open_in_portions(view[middle:], max_batch_bytes=max_batch_bytes)
+    for half in (view[:middle], view[middle:]):
+        yield from open_in_portions(half, max_batch_bytes=max_batch_bytes, portion_bytes=portion_bytes)
 
 
 def _need_bytes(plain_bytes: int, headers: Sequence[BatchHeader]) -> int:

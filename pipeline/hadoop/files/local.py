@@ -150,7 +150,7 @@ class _LocalSink:
     def __init__(self, path: str) -> None:
         self._path = path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._file: BinaryIO = os.fdopen(descriptor, "wb", buffering=1 << 20)
+        self._file: BinaryIO = os.fdopen(descriptor, "wb", buffering=1 << 18)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         with _local_errors(self._path):

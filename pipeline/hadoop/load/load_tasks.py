@@ -5,6 +5,8 @@ again, speculates, and hands over the result of exactly one attempt of each. The
 SQL nor workers that only plan, which are half of the time of a small load.
 """
 
+import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -29,6 +31,8 @@ class Spark(Protocol):
 
 
 _UNUSED_COLUMNS: Final = {"topic", "timestamp", "timestampType"}
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BLOCK_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ def _run_task(job: LoadJob, ranges: tuple[OffsetRange, ...]) -> "TaskResult":
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("a load writes in Spark tasks only")
+    return_large_blocks()
     attempt = TaskAttempt(run_id=job.spec.run_id, task=context.partitionId(), attempt=context.taskAttemptId())
     columns = arrow_schema(row_schema(include_batches=True))
     reader = RangeReader(
@@ -79,3 +84,12 @@ def _run_task(job: LoadJob, ranges: tuple[OffsetRange, ...]) -> "TaskResult":
         begin[planned.partition] = min(planned.start, begin.get(planned.partition, planned.start))
     rows = chain.from_iterable(reader.read(job.spec.topic, loaded, begin=begin[loaded.partition]) for loaded in ranges)
     return write_task(job.spec, attempt, context.attemptNumber(), rows)
+
+
+def return_large_blocks() -> None:
+    """Have glibc return each large block of memory to the system when it is freed; other libraries do as they do.
+
+    By default glibc keeps blocks of up to 32 MiB after it has seen a few, and the heap of a worker grows by their gaps.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)

@@ -28,7 +28,7 @@ from pipeline.hadoop.table.column_types import cast_batch, common_schema
 
 AVRO_BLOCK_BYTES: Final = 512 * 1024
 PARQUET_GROUP_BYTES: Final = 16 * 1024 * 1024
-MAX_GROUP_BYTES: Final = 4 * PARQUET_GROUP_BYTES
+MAX_GROUP_BYTES: Final = 2 * PARQUET_GROUP_BYTES
 _ROW_BYTES: Final = 32
 """Bytes that a row takes beside key and value."""
 

@@ -42,8 +42,9 @@ from pipeline.hadoop.ranges.source_ends import end_of_partition
 from pipeline.records.batch import read_header
 from pipeline.records.tally import HOUR_MS
 
-MAX_OPEN_FILES: Final = 48
-MAX_PENDING_BYTES: Final = 96 * 1024 * 1024
+MAX_OPEN_FILES: Final = 32
+"""Each file has buffers of its own, on S3 of 5 MiB."""
+MAX_PENDING_BYTES: Final = 48 * 1024 * 1024
 MAX_DECODED_ROWS: Final = 16_384
 """Rows that are decoded at a time, which bounds the memory of lists of empty items."""
 MAX_DECODED_BYTES: Final = 64 * 1024 * 1024

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import structlog
 import trio
@@ -30,12 +31,19 @@ from pipeline.hadoop.ranges.source_ends import last_header_before
 from pipeline.model import TopicPartition
 from pipeline.records.batch import iterate_headers, read_header
 from pipeline.records.columns import RecordColumns, open_in_portions
+from pipeline.records.compression import Codec
 
 logger = structlog.get_logger()
 
 QUEUED_BATCHES = 2
 IDLE_LIMIT_S = 120.0
 _HANDOVER_POLL_S = 0.2
+PORTION_RECORDS = 32_768
+PORTION_BYTES = 1024 * 1024
+"""Bytes of compressed batches that are opened at a time, unless they turn out to be more than these:"""
+PORTION_PLAIN_BYTES = 16 * 1024 * 1024
+HANDED_BYTES = 8 * 1024 * 1024
+"""Bytes of keys, values and headers of the rows that are handed over at a time."""
 
 
 READ_COMMITTED = ConsumerConfig(isolation_level=IsolationLevel.READ_COMMITTED)
@@ -185,12 +193,14 @@ class _Reading:
                 self._take_bad(batch, error)
 
     def _opened(self, data: memoryview) -> Iterator[RecordColumns]:
-        return open_in_portions(data, max_batch_bytes=self._reader.max_opened_bytes)
+        max_batch_bytes = self._reader.max_opened_bytes
+        for portion in portions(data):
+            yield from open_in_portions(portion, max_batch_bytes=max_batch_bytes, portion_bytes=PORTION_PLAIN_BYTES)
 
     def _hand_over(self, columns: RecordColumns, start: int) -> None:
         topic, partition = self._topic_partition
-        rows = to_rows(columns.between(start, self._range.end), topic, partition, self._reader.schema)
-        if rows.num_rows:
+        for part in slices(columns.between(start, self._range.end)):
+            rows = to_rows(part, topic, partition, self._reader.schema)
             self._row_count += rows.num_rows
             self.handover.put(rows)
 
@@ -215,6 +225,32 @@ class _Reading:
         for rows in fault_rows(batch, topic, partition, self._begin, reason, reader.schema):
             self._row_count += rows.column("batch_records").to_pylist()[0]
             self.handover.put(rows)
+
+
+def portions(data: memoryview) -> Iterator[memoryview]:
+    """Cut whole batches into parts that are opened one after another, so that few opened records are in memory."""
+    start = records = 0
+    for position, header in iterate_headers(data):
+        is_large = header.codec is not Codec.NONE and position + header.size_bytes - start > PORTION_BYTES
+        if position > start and (is_large or records + header.record_count > PORTION_RECORDS):
+            yield data[start:position]
+            start, records = position, 0
+        records += header.record_count
+    yield data[start:]
+
+
+def slices(columns: RecordColumns) -> Iterator[RecordColumns]:
+    """Cut records, in log order, into parts of about HANDED_BYTES, so that few copies wait to be taken."""
+    headers = np.concatenate(([0], np.cumsum(columns.header_key.length + columns.header_value.length, dtype=np.int64)))
+    ends = np.cumsum(columns.key.length + columns.value.length, dtype=np.int64) + headers[columns.header_index[1:]]
+    ends -= headers[columns.header_index[0]]
+    first = 0
+    while first < len(columns):
+        room = HANDED_BYTES + (int(ends[first - 1]) if first else 0)
+        last = max(first + 1, int(np.searchsorted(ends, room)))
+        end = int(columns.offset[last]) if last < len(columns) else int(columns.offset[-1]) + 1
+        yield columns.between(int(columns.offset[first]), end)
+        first = last
 
 
 class _Handover:

@@ -8,6 +8,7 @@ from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.errors import CorruptBatchError
 from pipeline.hadoop.commit.manifest import OffsetRange
+from pipeline.hadoop.ranges import range_reader
 from pipeline.hadoop.ranges import rows as rows_module
 from pipeline.hadoop.ranges.plan import BadBatch
 from pipeline.hadoop.ranges.range_reader import RangeReader, _Reading
@@ -15,6 +16,7 @@ from pipeline.hadoop.ranges.rows import row_schema
 from pipeline.model import TopicPartition
 from pipeline.records.batch import read_header, set_base_offset
 from pipeline.records.builder import BatchBuilder
+from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES, OPENED_BATCHES
 from tests.support.bad_batches import BAD_BATCHES, patched, sound
@@ -147,3 +149,20 @@ def test_batches_of_aborted_transactions_are_left_out_and_not_opened() -> None:
     loaded = OffsetRange(partition=0, start=0, end=batches.next_offset)
     values = [value for part in opened(batches, loaded) for value in part.column("value").to_pylist()]
     assert values == [b"committed", b"plain", b"committed later"]
+
+
+def test_rows_come_once_and_in_order_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(first: int) -> bytearray:
+        builder = BatchBuilder(Codec.ZSTD if first % 2 else Codec.NONE, 1 << 20)
+        for number in range(first, first + 7):
+            assert builder.append(None, b"%d" % number * 50, [("h", b"x" * 100)], number)
+        return builder.build()
+
+    batches = fetched(*(built(7 * number) for number in range(9)))
+    whole = OffsetRange(partition=0, start=3, end=60)
+    monkeypatch.setattr(range_reader, "PORTION_RECORDS", 20)
+    monkeypatch.setattr(range_reader, "HANDED_BYTES", 450)
+    parts = opened(batches, whole)
+    assert [offset for part in parts for offset in part.column("offset").to_pylist()] == list(range(3, 60))
+    assert {part.num_rows for part in parts} == {2, 1}
+    assert [len(columns) for columns in map(open_batches, range_reader.portions(batches.data))] == [14, 14, 14, 14, 7]

@@ -1,0 +1,31 @@
+"""A worker of a load stays below 500 MB, whatever the range holds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAX_BYTES = 500_000_000
+FETCHED_AHEAD_BYTES = 32 << 20
+"""Buffer of the consumer, which the program does without."""
+
+
+@pytest.mark.parametrize(
+    ("file_format", "codec"),
+    [
+        ("parquet", "ZSTD"),
+        pytest.param("parquet", "NONE", marks=pytest.mark.long),
+        pytest.param("avro", "ZSTD", marks=pytest.mark.long),
+    ],
+)
+def test_large_records_of_many_schemas_and_hours_need_less_than_500_mb(
+    tmp_path: Path, file_format: str, codec: str
+) -> None:
+    program = [sys.executable, "-m", "tests.support.load_memory", str(tmp_path), file_format, codec]
+    done = subprocess.run(program, capture_output=True, timeout=300, check=True)
+    found = json.loads(done.stdout)
+    assert found["rows"] == 48_000
+    assert found["files"] == 32
+    assert found["bytes"] + FETCHED_AHEAD_BYTES < MAX_BYTES

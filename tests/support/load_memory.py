@@ -20,7 +20,8 @@ from pipeline.hadoop.avro.avro_container import encode_long
 from pipeline.hadoop.commit.layout import TaskAttempt
 from pipeline.hadoop.commit.manifest import OffsetRange
 from pipeline.hadoop.load.load_tasks import return_large_blocks
-from pipeline.hadoop.load.task import TaskSpec, write_task
+from pipeline.hadoop.load.task import write_task
+from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.range_reader import RangeReader, _Reading
 from pipeline.hadoop.ranges.rows import arrow_schema, end_of_range, row_schema
 from pipeline.model import TopicPartition

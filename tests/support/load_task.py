@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.hadoop.commit.layout import TaskAttempt, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.local import LocalFileSystem
-from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.load.task import TaskWriter
+from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.batch_counts import TaskResult
 from pipeline.hadoop.ranges.rows import end_of_range, row_schema, to_rows
 from pipeline.records.batch import set_base_offset

@@ -23,7 +23,8 @@ from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.job import PreparedLoad, open_load
 from pipeline.hadoop.load.load_tasks import Spark
-from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.load.task import TaskWriter
+from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.batch_counts import TaskResult
 from pipeline.hadoop.ranges.plan import LoadPlan
 from pipeline.hadoop.ranges.rows import end_of_range, to_rows

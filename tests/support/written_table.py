@@ -15,7 +15,8 @@ from pipeline.hadoop.commit.layout import TaskAttempt
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, OffsetRange, next_offsets
 from pipeline.hadoop.commit.publication import Head, commit, read_head
 from pipeline.hadoop.commit.runs import end_run, mark_run
-from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.load.task import TaskWriter
+from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.batch_counts import check_coverage
 from pipeline.hadoop.ranges.rows import end_of_range, row_schema, to_rows
 from pipeline.hadoop.upkeep.table import Table, open_table

@@ -12,6 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -51,6 +52,12 @@ logger = structlog.get_logger()
 
 SHOWN_REASONS: Final = 5
 
+_OF_JOBS: Final = (
+    "pyspark",
+    "pipeline.hadoop.avro.registry_lookup",
+    "pipeline.hadoop.load.table_schemas",
+    "pipeline.hadoop.ranges.batch_counts",
+)
 _WORKER_ERROR = re.compile(r"^(?:pipeline\.[\w.]+|[\w.]*Error): .*$", re.MULTILINE)
 
 
@@ -126,6 +133,12 @@ def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None)
         config, *open_filesystem(config.root, timeout_s=config.store_timeout_ms / 1000), clock=clock, run_id=run_id
     )
     return trio.run(_ask_and_prepare, opened)
+
+
+def import_for_jobs() -> None:
+    """Import what `PreparedLoad.run` needs and a plan does without, in a thread of its own while a JVM starts."""
+    for name in _OF_JOBS:
+        import_module(name)
 
 
 def open_load(
@@ -324,7 +337,7 @@ class PreparedLoad:
         from pyspark.errors import PySparkException
 
         from pipeline.hadoop.avro.registry_lookup import RegistryLookup
-        from pipeline.hadoop.load.task import TaskSpec
+        from pipeline.hadoop.load.task_spec import TaskSpec
 
         config = self.config
         registry = RegistryLookup(config.registry) if config.value_format == "avro" else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from pipeline.client.cluster.config import ClientConfig, IsolationLevel
-    from pipeline.hadoop.load.task import TaskSpec
+    from pipeline.hadoop.load.task_spec import TaskSpec
     from pipeline.hadoop.ranges.batch_counts import TaskResult
 
 

@@ -24,7 +24,15 @@ from pipeline.hadoop.commit.publication import CommitConflictError
 from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.load.config import LoadsConfig
-from pipeline.hadoop.load.job import NOTHING_NEW, LoadError, LoadResult, OpenedLoad, PreparedLoad, open_load
+from pipeline.hadoop.load.job import (
+    NOTHING_NEW,
+    LoadError,
+    LoadResult,
+    OpenedLoad,
+    PreparedLoad,
+    import_for_jobs,
+    open_load,
+)
 from pipeline.hadoop.load.load_tasks import Spark
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic_states
 from pipeline.model import Clock
@@ -89,8 +97,9 @@ def run_loads(spark: Spark | Callable[[], Spark], config: LoadsConfig, *, clock:
     ]
     waiting = sorted((plan for plan in planned if plan.prepared is not None), key=lambda plan: -plan.lag)
     if waiting:
-        started = spark() if callable(spark) else spark
         with ThreadPoolExecutor(config.selection.parallel, "load") as threads:
+            threads.submit(import_for_jobs)  # an import that fails does so again where it is needed
+            started = spark() if callable(spark) else spark
             results += threads.map(lambda plan: _carry_out(started, plan), waiting)
     return sorted(results, key=lambda result: result.topic)
 

@@ -30,7 +30,8 @@ from pipeline.hadoop.commit.rebase import commit_rebasing
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
 from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.files.filesystem import open_filesystem
-from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.load.task import TaskWriter
+from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.rows import arrow_schema, row_schema
 from pipeline.model import Clock
 from pipeline.records.tally import NOTHING, Counts

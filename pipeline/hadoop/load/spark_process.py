@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
@@ -50,9 +51,7 @@ class SparkProcess:
 
         Raises SparkStartError if it does not start, or was ended meanwhile.
         """
-        from pyspark.find_spark_home import _find_spark_home
-
-        command = [f"{_find_spark_home()}/bin/spark-submit"]
+        command = [f"{_spark_home()}/bin/spark-submit"]
         for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
         folder = Path(tempfile.mkdtemp(prefix="pipeline-spark-"))
@@ -124,3 +123,18 @@ class SparkProcess:
                     with suppress(OSError, ValueError):  # our stderr may be closed
                         sys.stderr.write(line.decode(errors="replace"))
                         sys.stderr.flush()
+
+
+def _spark_home() -> str:
+    """Return the directory of Spark as PySpark finds it, without an import of PySpark if that is not needed."""
+    given = os.environ.get("SPARK_HOME")
+    if given is not None:
+        return given
+    spec = find_spec("pyspark")
+    module = Path(spec.origin).parent if spec is not None and spec.origin is not None else Path("pyspark")
+    for place in (module / "spark-distribution", module):
+        if (place / "bin" / "spark-submit").exists() and (place / "jars").is_dir():
+            return str(place)
+    from pyspark.find_spark_home import _find_spark_home
+
+    return str(_find_spark_home())

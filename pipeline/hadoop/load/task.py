@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipeline.hadoop.avro.avro_columns import Faults
 from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, DatumFault
 from pipeline.hadoop.avro.avro_schema import SchemaError
-from pipeline.hadoop.avro.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, SchemaLookup, schema_ids
+from pipeline.hadoop.avro.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, schema_ids
 from pipeline.hadoop.commit.layout import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
@@ -31,11 +31,12 @@ from pipeline.hadoop.commit.layout import (
     quarantine_file,
     topic_layout,
 )
-from pipeline.hadoop.commit.manifest import DataFile, PartitionEnd, TableSchema
-from pipeline.hadoop.files.doors import DEFAULT_TIMEOUT_S, FileSink, FileSystem
+from pipeline.hadoop.commit.manifest import DataFile, PartitionEnd
+from pipeline.hadoop.files.doors import FileSink, FileSystem
 from pipeline.hadoop.files.filesystem import open_filesystem
-from pipeline.hadoop.load.column_sets import ColumnSets, SubjectVersions
+from pipeline.hadoop.load.column_sets import ColumnSets
 from pipeline.hadoop.load.row_files import AvroFile, BatchFile, ParquetFile, RowFile, SummingSink
+from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.batch_counts import BatchFragment, BatchTally, TaskResult, fragments_of
 from pipeline.hadoop.ranges.rows import FIRST_PIECE
 from pipeline.hadoop.ranges.source_ends import end_of_partition
@@ -53,28 +54,6 @@ MAX_REASONS: Final = 100
 """Reasons of set-aside records that a task counts apart."""
 
 ROW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp_ms", "headers")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSpec:
-    """Values that all tasks of a run share; picklable. `schemas` is None if values are plain bytes.
-
-    Columns are those of `table_schemas`, and with `has_table_types` have the types that a table has for them
-    (`table_type`). `versions` tells whether a schema is later than the table's.
-    """
-
-    root: str
-    topic: str
-    run_id: str
-    format: str
-    codec: str
-    window_ms: int
-    quarantine: bool
-    schemas: SchemaLookup | None
-    has_table_types: bool = False
-    table_schemas: tuple[TableSchema, ...] = ()
-    versions: SubjectVersions | None = None
-    store_timeout_s: float = DEFAULT_TIMEOUT_S
 
 
 @dataclass(slots=True)

@@ -194,12 +194,12 @@ class _Reading:
 
     def _opened(self, data: memoryview) -> Iterator[RecordColumns]:
         max_batch_bytes = self._reader.max_opened_bytes
-        for portion in portions(data):
+        for portion in batch_portions(data):
             yield from open_in_portions(portion, max_batch_bytes=max_batch_bytes, portion_bytes=PORTION_PLAIN_BYTES)
 
     def _hand_over(self, columns: RecordColumns, start: int) -> None:
         topic, partition = self._topic_partition
-        for part in slices(columns.between(start, self._range.end)):
+        for part in handed_slices(columns.between(start, self._range.end)):
             rows = to_rows(part, topic, partition, self._reader.schema)
             self._row_count += rows.num_rows
             self.handover.put(rows)
@@ -227,7 +227,7 @@ class _Reading:
             self.handover.put(rows)
 
 
-def portions(data: memoryview) -> Iterator[memoryview]:
+def batch_portions(data: memoryview) -> Iterator[memoryview]:
     """Cut whole batches into parts that are opened one after another, so that few opened records are in memory."""
     start = records = 0
     for position, header in iterate_headers(data):
@@ -239,7 +239,7 @@ def portions(data: memoryview) -> Iterator[memoryview]:
     yield data[start:]
 
 
-def slices(columns: RecordColumns) -> Iterator[RecordColumns]:
+def handed_slices(columns: RecordColumns) -> Iterator[RecordColumns]:
     """Cut records, in log order, into parts of about HANDED_BYTES, so that few copies wait to be taken."""
     headers = np.concatenate(([0], np.cumsum(columns.header_key.length + columns.header_value.length, dtype=np.int64)))
     ends = np.cumsum(columns.key.length + columns.value.length, dtype=np.int64) + headers[columns.header_index[1:]]

@@ -19,7 +19,8 @@ from pipeline.hadoop.commit.layout import TaskAttempt, TopicLayout
 from pipeline.hadoop.commit.manifest import DataFile, OffsetRange, TableSchema
 from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.load.config import LoadConfig
-from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.load.task import TaskWriter
+from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.plan import BadBatch
 from pipeline.hadoop.ranges.range_reader import RangeReader
 from pipeline.hadoop.ranges.rows import arrow_schema, row_schema

@@ -165,4 +165,10 @@ def test_rows_come_once_and_in_order_however_they_are_cut(monkeypatch: pytest.Mo
     parts = opened(batches, whole)
     assert [offset for part in parts for offset in part.column("offset").to_pylist()] == list(range(3, 60))
     assert {part.num_rows for part in parts} == {2, 1}
-    assert [len(columns) for columns in map(open_batches, range_reader.portions(batches.data))] == [14, 14, 14, 14, 7]
+    assert [len(columns) for columns in map(open_batches, range_reader.batch_portions(batches.data))] == [
+        14,
+        14,
+        14,
+        14,
+        7,
+    ]

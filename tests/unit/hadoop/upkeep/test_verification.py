@@ -13,7 +13,8 @@ from pipeline.hadoop.commit.manifest import DataFile, Manifest
 from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load import row_files
-from pipeline.hadoop.load.task import TaskSpec, TaskWriter
+from pipeline.hadoop.load.task import TaskWriter
+from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.cluster_offsets import TopicState
 from pipeline.hadoop.ranges.plan import PartitionBounds
 from pipeline.hadoop.ranges.rows import to_rows

@@ -3,38 +3,19 @@
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
+from tests.support.pyspark_versions import python_with
 from tests.support.written_table import WrittenTable
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "read_with_pyspark.py"
 DEADLINE_S = 500
-
-
-def python_with(version: str) -> str:
-    """A Python with this PySpark, and all else of this environment."""
-    if version == pyspark.__version__:
-        return sys.executable
-    directory = ROOT / ".cache" / f"pyspark-{version}"
-    python = directory / "bin" / "python"
-    ready = directory / ".installed"
-    if not ready.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--clear", str(directory)], check=True)
-        packages = directory / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*install, "--target", str(packages), f"pyspark=={version}"], check=True, timeout=DEADLINE_S)
-        (packages / "others.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
-        ready.touch()
-    return str(python)
 
 
 @pytest.mark.long

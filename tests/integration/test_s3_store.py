@@ -13,8 +13,9 @@ from pipeline.hadoop.commit.publication import CommitConflictError, CommitOutcom
 from pipeline.hadoop.commit.runs import clean_up_own_run
 from pipeline.hadoop.files.doors import PathExistsError, PathNotFoundError
 from pipeline.hadoop.files.filesystem import open_filesystem
+from tests.support.http_proxy import Fault, FaultyProxy, faulty_proxy
 from tests.support.manifests import manifest_after
-from tests.support.s3_server import BUCKET, ENVIRONMENT, Fault, FaultyProxy, faulty_proxy, running_s3
+from tests.support.s3_server import BUCKET, ENVIRONMENT, running_s3
 
 MANIFEST = "/_commits/00000000000000000001.json"
 PART = 5 << 20

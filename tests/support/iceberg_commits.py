@@ -1,8 +1,11 @@
 """Commits of hand-made files to an Iceberg table; as a program, one commit in which the process kills itself.
 
-python -m tests.support.iceberg_commits ROOT TOPIC before|staged|after
+python -m tests.support.iceberg_commits ROOT TOPIC before|staged|after|never [CATALOG]
+
+`staged` needs an SQL catalog. CATALOG is the catalog's properties as JSON.
 """
 
+import json
 import os
 import signal
 import sys
@@ -81,18 +84,19 @@ def manifest_of(store: Any, head: Any, file: DataFile | None, run_id: str, recor
     )
 
 
-def main(root: str, topic: str, step: str) -> None:
+def main(root: str, topic: str, step: str, properties: str = "{}") -> None:
     def die(*_arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    store = IcebergStore(root, topic, {})
+    store = IcebergStore(root, topic, json.loads(properties))
     catalog: Any = store.catalog
-    real, write_metadata = catalog.commit_table, catalog._write_metadata
+    real = catalog.commit_table
     if step == "before":
         catalog.commit_table = die
     elif step == "staged":  # the new metadata file is written, the catalog does not point to it yet
+        write_metadata = catalog._write_metadata
         catalog._write_metadata = lambda *given, **named: (write_metadata(*given, **named), die())
-    else:
+    elif step == "after":
         catalog.commit_table = lambda *given: (real(*given), die())
     commit_rows(store, 5, run_id="killed")
 

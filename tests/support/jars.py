@@ -25,14 +25,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Artifact:
-    """What a Java module is called in the public repositories."""
+    """What a Java module is called in the public repositories. `classifier` names a further jar of it, fetched too."""
 
     organisation: str
     name: str
     revision: str
+    classifier: str = ""
 
     def __str__(self) -> str:
-        return f"{self.organisation}:{self.name}:{self.revision}"
+        classifier = f":{self.classifier}" if self.classifier else ""
+        return f"{self.organisation}:{self.name}:{self.revision}{classifier}"
 
 
 class JarFetchError(Exception):
@@ -83,12 +85,12 @@ def _cache_directory() -> Path:
 def _retrieve(artifacts: tuple[Artifact, ...], directory: Path, ivy_cache: Path) -> None:
     dependencies = "\n".join(
         f"    <dependency org={quoteattr(artifact.organisation)} name={quoteattr(artifact.name)}"
-        f' rev={quoteattr(artifact.revision)} conf="default->master,runtime(*)"/>'
+        f' rev={quoteattr(artifact.revision)} conf="default->master,runtime(*)">{_jars_of(artifact)}</dependency>'
         for artifact in artifacts
     )
     description = directory / "ivy.xml"
     description.write_text(
-        f"""<ivy-module version="2.0">
+        f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="pipeline" module="tests"/>
   <configurations><conf name="default"/></configurations>
   <publications/>
@@ -107,3 +109,11 @@ def _retrieve(artifacts: tuple[Artifact, ...], directory: Path, ivy_cache: Path)
     result = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
     if result.returncode != 0:
         raise JarFetchError(f"{artifacts[0]}: Ivy ended with {result.returncode}:\n{result.stdout[-4000:]}")
+
+
+def _jars_of(artifact: Artifact) -> str:
+    """Without a classifier, Ivy takes the jar that the module's description names."""
+    if not artifact.classifier:
+        return ""
+    jar = f"<artifact name={quoteattr(artifact.name)} type='jar' ext='jar'"
+    return f"{jar}/>{jar} m:classifier={quoteattr(artifact.classifier)}/>"

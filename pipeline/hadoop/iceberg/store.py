@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 import structlog
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -42,13 +42,14 @@ from pyiceberg.types import (
 )
 from pyiceberg.types import StructType as IcebergStruct
 
-from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.errors import PipelineError
 from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP
 from pipeline.hadoop.avro.column_types import TOMBSTONE
 from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, check_follows
 from pipeline.hadoop.commit.publication import CommitConflictError, CommitOutcomeUnknownError, Head
 from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.iceberg.catalog import NAMESPACE, TIMEOUT_S, open_catalog
 from pipeline.hadoop.iceberg.snapshot_properties import (
     ICEBERG_SEQUENCE,
     MANIFEST,
@@ -64,9 +65,6 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-NAMESPACE: Final = "pipeline"
-CATALOG: Final = "pipeline"
-FILE_IO: Final = "pipeline.hadoop.iceberg.file_io.LoadFileIO"
 OTHER_WRITER: Final = "of another writer of the table"
 
 
@@ -85,24 +83,6 @@ class IcebergHead(Head):
     snapshot_id: int | None
 
 
-def open_catalog(root: str, properties: Mapping[str, str]) -> Catalog:
-    """Open the catalog of pyiceberg's `properties`; by default an SQLite file next to the topics.
-
-    Raises ConfigurationError.
-    """
-    given = dict(properties)
-    if not given:
-        if not root.startswith(("file:", "/")):
-            raise ConfigurationError("iceberg.catalog.type", f"is missing: {root} has no place for an SQLite file")
-        _, path = open_filesystem(root)
-        given = {"type": "sql", "uri": f"sqlite:///{path}/_catalog.db"}
-    try:
-        return load_catalog(CATALOG, **{"warehouse": root, "py-io-impl": FILE_IO} | given)
-    except Exception as error:
-        # Each kind of catalog has errors of its own.
-        raise ConfigurationError("iceberg.catalog", f"cannot be opened: {error}") from error
-
-
 @dataclass
 class IcebergStore:
     """The table of one topic, below the root URL of a load. Its name is `pipeline.<topic>`."""
@@ -110,11 +90,12 @@ class IcebergStore:
     root: str
     topic: str
     catalog_properties: Mapping[str, str]
+    timeout_s: float = TIMEOUT_S
 
     @cached_property
     def catalog(self) -> Catalog:
         """The catalog, opened at first use."""
-        return open_catalog(self.root, self.catalog_properties)
+        return open_catalog(self.root, self.catalog_properties, self.timeout_s)
 
     @property
     def location(self) -> str:

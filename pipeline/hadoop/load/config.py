@@ -75,7 +75,7 @@ class LoadConfig(SettingsModel):
     """Maximum size in bytes of one decompressed batch. A larger batch cannot be opened: see
     `on.bad.record`."""
     store_timeout_ms: Annotated[int, Field(alias="store.timeout.ms", ge=1000, le=HOUR_MS)] = 120_000
-    """Time in ms after which an operation of a silent NameNode or S3 endpoint fails."""
+    """Time in ms after which an operation of a silent NameNode, S3 endpoint or Iceberg catalog fails."""
     orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
     """Age in ms at which the files of a dead run are deleted. A run is dead once another one has committed instead."""
 

@@ -170,7 +170,7 @@ def _store(config: LoadConfig, files: FileSystem, layout: TopicLayout) -> Commit
         return ManifestStore(files, layout)
     from pipeline.hadoop.iceberg.store import IcebergStore
 
-    return IcebergStore(config.root, config.topic, config.iceberg_catalog or {})
+    return IcebergStore(config.root, config.topic, config.iceberg_catalog or {}, config.store_timeout_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,8 @@ RUN_ID: Final = "pipeline.run-id"
 SEQUENCE: Final = "pipeline.sequence"
 OFFSETS: Final = "pipeline.offsets"
 ICEBERG_SEQUENCE: Final = "pipeline.iceberg-sequence-number"
-"""Sequence number of the Iceberg snapshot that the table's properties belong to."""
+ICEBERG_SNAPSHOT: Final = "pipeline.iceberg-snapshot-id"
+"""Sequence number and id of the Iceberg snapshot that the table's properties belong to."""
 
 PLAIN_BYTES: Final = 16 * 1024
 """A longer manifest is compressed."""
@@ -41,11 +42,12 @@ def snapshot_properties(manifest: Manifest) -> dict[str, str]:
     return _properties(replace(manifest, files=tuple(file for file in manifest.files if file.quarantined)))
 
 
-def table_properties(manifest: Manifest, iceberg_sequence: int) -> dict[str, str]:
+def table_properties(manifest: Manifest, iceberg_sequence: int, snapshot_id: int) -> dict[str, str]:
     """Return the properties of the table after the load: the last manifest without files and counts."""
     known = replace(manifest, files=(), counts={}, ranges=(), skipped=())
     checksum = snapshot_properties(manifest)[SHA256]
-    return _properties(known) | {ICEBERG_SEQUENCE: str(iceberg_sequence), SHA256: checksum}
+    place = {ICEBERG_SEQUENCE: str(iceberg_sequence), ICEBERG_SNAPSHOT: str(snapshot_id)}
+    return _properties(known) | place | {SHA256: checksum}
 
 
 def manifest_in(properties: Mapping[str, str | None], name: str) -> tuple[Manifest, str]:

@@ -8,11 +8,14 @@ A. One transaction changes the schema, adds the files and sets the offsets; the 
 B. The transaction demands that the current snapshot is the one that the run read its offsets from. pyiceberg would
    repeat a refused commit on top of the new snapshot, so the transaction is handed to the catalog without it.
 C. Offsets follow the data: they are those of the newest snapshot of a load among the ancestors of the current one.
-   Where that has expired, the table's properties hold them, which must then be no newer than the current snapshot.
+   Where that has expired, the table's properties hold them. Their snapshot must then lie before all ancestors that are
+   left: otherwise the load was taken back, and another writer may have gone on from before it.
+D. Each column of a file has the id of the table's column of its name, by the name mapping. Readers see no values in a
+   column that another writer of the table has removed from the mapping.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +26,11 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
@@ -52,6 +57,7 @@ from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.iceberg.catalog import NAMESPACE, TIMEOUT_S, open_catalog
 from pipeline.hadoop.iceberg.snapshot_properties import (
     ICEBERG_SEQUENCE,
+    ICEBERG_SNAPSHOT,
     MANIFEST,
     RUN_ID,
     SnapshotPropertyError,
@@ -106,7 +112,7 @@ class IcebergStore:
     def read_head(self) -> IcebergHead:
         """See CommitStore. Raises IcebergError, SnapshotPropertyError."""
         try:
-            return self._head(self.catalog.load_table((NAMESPACE, self.topic)))
+            return self._head(self._load())
         except NoSuchTableError:
             self._check_unknown()
             return IcebergHead(manifest=None, sha256=None, snapshot_id=None)
@@ -142,11 +148,13 @@ class IcebergStore:
     def listed_files(self) -> set[str]:
         """See CommitStore: the files of all snapshots, and all quarantine files, since commits expire."""
         try:
-            table = self.catalog.load_table((NAMESPACE, self.topic))
+            table = self._load()
             paths = table.inspect.all_data_files().column("file_path").to_pylist() if table.metadata.snapshots else []
         except NoSuchTableError:
             self._check_unknown()
             return set()
+        except PipelineError:
+            raise
         except Exception as error:
             raise IcebergError(self.topic, f"the table cannot be read: {error}") from error
         listed = {str(path).removeprefix(f"{self.location}/") for path in paths}
@@ -174,29 +182,49 @@ class IcebergStore:
 
     def _table(self) -> Table:
         """Return the table; create it without a snapshot if there is none."""
-        identifier = (NAMESPACE, self.topic)
-        try:
-            return self.catalog.load_table(identifier)
-        except NoSuchTableError:
-            pass
+        with suppress(NoSuchTableError):
+            return self._load()
         with suppress(NamespaceAlreadyExistsError):
             self.catalog.create_namespace(NAMESPACE)
-        return self.catalog.create_table_if_not_exists(
-            identifier, _RECORD_SCHEMA, location=self.location, partition_spec=_BY_HOUR
+        return self._at_location(
+            self.catalog.create_table_if_not_exists(
+                (NAMESPACE, self.topic), _RECORD_SCHEMA, location=self.location, partition_spec=_BY_HOUR
+            )
         )
+
+    def _load(self) -> Table:
+        """Return the table. Raises NoSuchTableError, IcebergError, and the catalog's errors."""
+        return self._at_location(self.catalog.load_table((NAMESPACE, self.topic)))
+
+    def _at_location(self, table: Table) -> Table:
+        """Raise IcebergError for a table elsewhere: of a topic of this name that another load brings to another root.
+
+        Records of two topics would be mixed, and offsets of the one taken for those of the other.
+        """
+        if table.location().rstrip("/") != self.location:
+            reason = (
+                f"the catalog's table {NAMESPACE}.{self.topic} lies in {table.location()}, not in {self.location}. "
+                "Load below that root, or use another catalog"
+            )
+            raise IcebergError(self.topic, reason)
+        return table
 
     def _staged(self, table: Table, manifest: Manifest) -> Transaction:
         """Return a transaction that was not handed to the catalog (invariant A)."""
         paths = [f"{self.location}/{file.path}" for file in manifest.files if not file.quarantined]
+        schemas = _distinct_schemas(paths)
         transaction = table.transaction()
         with transaction.update_schema() as update:
-            for schema in _distinct_schemas(paths):
+            for schema in schemas:
                 update.union_by_name(schema)
         transaction.add_files(paths, snapshot_properties(manifest), check_duplicate_files=True)
-        snapshot = transaction.table_metadata.current_snapshot()
+        metadata = transaction.table_metadata
+        for schema in schemas:
+            _check_mapping(self.topic, metadata, schema)
+        snapshot = metadata.current_snapshot()
         if snapshot is None or snapshot.sequence_number is None:
             raise IcebergError(self.topic, "no snapshot was made")
-        transaction.set_properties(table_properties(manifest, snapshot.sequence_number))
+        transaction.set_properties(table_properties(manifest, snapshot.sequence_number, snapshot.snapshot_id))
         return transaction
 
     def _settle(self, manifest: Manifest, base: int | None, cause: Exception) -> None:
@@ -217,22 +245,33 @@ class IcebergStore:
 
     def _head(self, table: Table) -> IcebergHead:
         """Return the head by invariant C."""
-        current = table.current_snapshot()
-        for snapshot in _ancestors(table):
+        ancestors = list(_ancestors(table))
+        for snapshot in ancestors:
             if _summary(snapshot).get(MANIFEST) is not None:
                 manifest, sha256 = manifest_in(_summary(snapshot), f"snapshot {snapshot.snapshot_id}")
                 return IcebergHead(manifest=manifest, sha256=sha256, snapshot_id=_snapshot_id(table))
         properties = table.properties
         if properties.get(MANIFEST) is None:
             return IcebergHead(manifest=None, sha256=None, snapshot_id=_snapshot_id(table))
-        reached = -1 if current is None else current.sequence_number or 0
-        if int(properties.get(ICEBERG_SEQUENCE, "0")) > reached:
+        if not may_precede(properties, ancestors):
             raise SnapshotPropertyError(
                 f"{self.topic}: the table was set back to a snapshot from before its last load, and the loads before "
                 "have expired, so the offsets of its data are not known. Load the topic below another root"
             )
         manifest, sha256 = manifest_in(properties, f"table {self.topic}")
         return IcebergHead(manifest=manifest, sha256=sha256, snapshot_id=_snapshot_id(table))
+
+
+def may_precede(properties: Mapping[str, str], ancestors: Sequence[Snapshot]) -> bool:
+    """Return True if the snapshot of the table's properties can be an expired ancestor of those that are left."""
+    if not ancestors:
+        return False
+    sequence = int(properties.get(ICEBERG_SEQUENCE, "0"))
+    oldest = ancestors[-1]
+    number = oldest.sequence_number or 0
+    if number == sequence + 1 and oldest.parent_snapshot_id is not None:  # some expiries remove the parent's id
+        return properties.get(ICEBERG_SNAPSHOT, str(oldest.parent_snapshot_id)) == str(oldest.parent_snapshot_id)
+    return number > sequence
 
 
 def _snapshot_id(table: Table) -> int | None:
@@ -266,6 +305,18 @@ def _distinct_schemas(urls: list[str]) -> "list[pa.Schema]":
         with files.open(path) as file:
             schemas[pq.read_schema(file)] = None
     return list(schemas)
+
+
+def _check_mapping(topic: str, metadata: TableMetadata, columns: "pa.Schema") -> None:
+    """Raise IcebergError unless readers find each column of a file (invariant D)."""
+    try:
+        mapped = pyarrow_to_schema(columns, metadata.name_mapping())
+    except ValueError as error:
+        raise IcebergError(topic, f"the table's name mapping lacks a column: {error}") from error
+    table = metadata.schema()
+    for name in mapped.column_names:
+        if mapped.find_field(name).field_id != table.find_field(name).field_id:
+            raise IcebergError(topic, f"the table's name mapping gives column {name} to another one")
 
 
 _METADATA: Final = re.compile(r"/(?P<number>\d{5,})-[^/]*\.metadata\.json$")

@@ -1,5 +1,6 @@
 """Commits to an Iceberg table in an SQLite catalog: exact, also when a process dies, and fenced."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 from pipeline.hadoop.commit.checkpoints import IcebergTableError, table_of
 from pipeline.hadoop.commit.publication import CommitConflictError
 from pipeline.hadoop.iceberg.snapshot_properties import SnapshotPropertyError
-from pipeline.hadoop.iceberg.store import OTHER_WRITER, IcebergError, IcebergStore
+from pipeline.hadoop.iceberg.store import OTHER_WRITER, IcebergError, IcebergStore, may_precede
 from pipeline.hadoop.upkeep.cleaning import clean_table
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.hadoop.upkeep.table import open_table
@@ -207,3 +208,67 @@ def test_a_manifest_that_is_too_large_is_refused(store: IcebergStore, monkeypatc
     with pytest.raises(SnapshotPropertyError, match="Use table=manifest"):
         commit_rows(store, 10)
     assert store.read_head().manifest is None
+
+
+def values(store: IcebergStore, column: str) -> Any:
+    return [row[column] for row in table(store).scan().to_arrow().sort_by("_offset").to_pylist()]
+
+
+def test_columns_that_an_operator_dropped_or_renamed_keep_their_new_values(store: IcebergStore) -> None:
+    commit_rows(store, 3, {"count": "int64", "who": "string"})
+    with table(store).update_schema() as update:
+        update.delete_column("count")
+        update.rename_column("who", "name")
+    commit_rows(fresh(store), 2, {"count": "int64", "who": "string"})
+    assert values(store, "count")[3:] == [3, 4]
+    assert values(store, "who")[3:] == ["who"] * 2
+
+
+def test_a_name_mapping_without_a_column_loses_no_values(store: IcebergStore) -> None:
+    commit_rows(store, 3, {"count": "int64"})
+    mapping = table(store).properties["schema.name-mapping.default"]
+    kept = [field for field in json.loads(mapping) if field["names"] != ["count"]]
+    with table(store).transaction() as transaction:
+        transaction.set_properties({"schema.name-mapping.default": json.dumps(kept)})
+    with pytest.raises(IcebergError, match="name mapping lacks a column"):
+        commit_rows(fresh(store), 2, {"count": "int64"})
+    assert table(store).scan().count() == 3
+
+
+def test_a_table_of_this_name_elsewhere_is_refused(store: IcebergStore, tmp_path: Path) -> None:
+    commit_rows(store, 3)
+    uri = f"sqlite:///{store.root.removeprefix('file://')}/_catalog.db"
+    elsewhere = IcebergStore((tmp_path / "elsewhere").as_uri(), store.topic, {"type": "sql", "uri": uri})
+    for ask in (elsewhere.read_head, elsewhere.listed_files, lambda: commit_rows(elsewhere, 1)):
+        with pytest.raises(IcebergError, match="lies in"):
+            ask()
+    assert offsets(store) == [0, 1, 2]
+
+
+def test_offsets_of_a_load_that_was_taken_back_are_not_believed(store: IcebergStore) -> None:
+    """A load is taken back, another writer goes on from before it, and the snapshots of loads expire."""
+    commit_rows(store, 4)
+    commit_rows(store, 2)
+    table(store).delete("_offset < 4")
+    before = table(store).current_snapshot().snapshot_id
+    commit_rows(store, 6)
+    table(store).manage_snapshots().set_current_snapshot(before).commit()
+    table(store).delete("_offset < 6")
+    last = table(store).current_snapshot()
+    assert last.parent_snapshot_id == before
+    for snapshot in table(store).metadata.snapshots:
+        if snapshot.snapshot_id not in {last.snapshot_id, before}:
+            table(store).maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+    with pytest.raises(SnapshotPropertyError, match="was set back"):
+        fresh(store).read_head()
+    # An expiry that leaves the last one alone, and its parent's id, as Spark's does.
+    assert not may_precede(table(store).properties, [last])
+
+
+def test_a_table_with_other_partitions_takes_loads(store: IcebergStore) -> None:
+    commit_rows(store, 3)
+    with table(store).update_spec() as update:
+        update.add_identity("_partition")
+    commit_rows(fresh(store), 2)
+    assert offsets(store) == list(range(5))
+    assert table(store).scan("_partition = 0 and _offset > 2").to_arrow().num_rows == 2

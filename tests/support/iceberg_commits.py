@@ -79,7 +79,7 @@ def manifest_of(store: Any, head: Any, file: DataFile | None, run_id: str, recor
         offsets=next_offsets(head.offsets, ranges),
         ranges=ranges,
         files=() if file is None else (file,),
-        counts={(0, 600_000): Counts(1, 70, 1, 2**63)},
+        counts={(0, FIRST_HOUR_MS): Counts(file.records if file else records, 70, 1, 2**63)},
         previous_sha256=head.sha256,
     )
 

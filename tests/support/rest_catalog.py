@@ -9,7 +9,7 @@ catalog that was restored.
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,10 @@ def _start(directory: Path, port: int) -> "subprocess.Popen[bytes]":
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     process.kill()
-    process.communicate()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with suppress(OSError):
+            pipe.close()  # type: ignore[union-attr] # what was not written yet goes nowhere
 
 
 def _serve(jvm: Any, directory: Path, port: int) -> None:

@@ -1,22 +1,56 @@
 """`pipeline load status` and `files`: the commits of a topic, and their files."""
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import trio
 import typer
 
+from pipeline.cli.load.settings import catalog_settings
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, addresses, wall_clock
 
 if TYPE_CHECKING:
-    from pipeline.hadoop.commit.manifest import DataFile
+    from pipeline.hadoop.commit.manifest import DataFile, Manifest
     from pipeline.hadoop.commit.table_state import TableState
+    from pipeline.hadoop.iceberg.history import IcebergHistory
     from pipeline.hadoop.upkeep.lag import TableLag
 
 Root = Annotated[
     str, typer.Option("--root", metavar="URL", help="Directory of the loaded data, e.g. hdfs://nn:8020/lake")
 ]
 Topic = Annotated[str, typer.Option("--topic", help="The topic's name.")]
+
+
+LoadFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings of the load, see docs/load/settings.md.")
+]
+CatalogAssignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="iceberg.catalog.* of the load, if it has such settings."),
+]
+
+
+def iceberg_history(topic: str, root: str, catalog: "dict[str, str]") -> "IcebergHistory | None":
+    """Return the commits of an Iceberg table, None if the topic has none; its catalog is that of `catalog_settings`.
+
+    Raises typer.Exit if it has no commits, IcebergError, ConfigurationError, and StorageError.
+    """
+    from pipeline.hadoop.commit.checkpoints import holds_iceberg
+    from pipeline.hadoop.commit.layout import topic_layout
+    from pipeline.hadoop.files.filesystem import open_filesystem
+
+    files, path = open_filesystem(root)
+    if not holds_iceberg(files, topic_layout(path, topic)):
+        return None
+    from pipeline.hadoop.iceberg.history import read_history
+    from pipeline.hadoop.iceberg.store import IcebergStore
+
+    history = read_history(IcebergStore(root, topic, catalog))
+    if history is None:
+        output.exit_with(f"{topic} has no commits below {root}")
+    return history
 
 
 def committed_state(topic: str, root: str) -> "TableState":
@@ -40,6 +74,8 @@ def show_status(
         list[str] | None, typer.Option("--topic", help="The topic's name; may be repeated. Default: all.")
     ] = None,
     bootstrap: Bootstrap = None,
+    config: LoadFile = None,
+    assignments: CatalogAssignments = None,
     last: Annotated[int, typer.Option("--last", min=1, help="Number of last commits to show.")] = 20,
     json: Json = False,
 ) -> None:
@@ -48,13 +84,13 @@ def show_status(
 
     names = topics or loaded_topics(root)
     if not names:
-        output.exit_with(f"there are no manifests below {root} (Iceberg tables are shown by their catalog)")
-    states = {name: committed_state(name, root) for name in names}
+        output.exit_with(f"there are no loaded topics below {root}")
+    tables = {name: _table(root, name, catalog_settings(config, name, assignments or []), last) for name in names}
     lags: dict[str, TableLag] = {}
     if bootstrap is not None:
         ends = trio.run(states_of_topics, addresses(bootstrap), names)
-        lags = {name: lag_of(states[name], ends[name], wall_clock()) for name in names}
-    documents = [_status(root, name, states[name], lags.get(name), last) for name in names]
+        lags = {name: lag_of(tables[name].state, ends[name], wall_clock()) for name in names}
+    documents = [_status(name, tables[name], lags.get(name)) for name in names]
     if json:
         output.print_json(documents[0] if topics is not None and len(topics) == 1 else {"topics": documents})
         return
@@ -76,27 +112,50 @@ def show_status(
         output.say(output.table(["COMMIT", "TIME", "KIND", "RECORDS", "FILES", "OFFSETS"], rows))
 
 
-def _status(root: str, topic: str, state: "TableState", lag: "TableLag | None", last: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """What is shown of a table: its last commits, each with its records and files, and its live files."""
+
+    state: "TableState"
+    commits: "list[tuple[Manifest, int, int]]"
+    files: int
+    records: int
+
+
+def _table(root: str, topic: str, catalog: dict[str, str], last: int) -> _Table:
     from pipeline.hadoop.commit.checkpoints import read_last_manifests
     from pipeline.hadoop.commit.column_files import totals_of
 
+    history = iceberg_history(topic, root, catalog)
+    if history is not None:
+        live = history.files()
+        records = sum(file.records for file in live)
+        added = [(commit, *history.added[commit.sequence]) for commit in history.commits[-last:]]
+        return _Table(state=history.state, commits=added, files=len(live), records=records)
+    state = committed_state(topic, root)
+    totals = totals_of(state.files)
+    manifests = read_last_manifests(root, topic, state, last)
+    commits = [(manifest, manifest.records, len(manifest.files)) for manifest in manifests]
+    return _Table(state=state, commits=commits, files=totals.files, records=totals.records)
+
+
+def _status(topic: str, table: _Table, lag: "TableLag | None") -> dict[str, Any]:
     commits = [
         {
             "commit": manifest.sequence,
             "time": output.utc_time(manifest.created_ms),
             "operation": manifest.operation.value,
-            "records": manifest.records,
-            "files": len(manifest.files),
+            "records": records,
+            "files": files,
             "offsets": {str(r.partition): [r.start, r.end] for r in manifest.ranges},
         }
-        for manifest in read_last_manifests(root, topic, state, last)
+        for manifest, records, files in table.commits
     ]
-    totals = totals_of(state.files)
     document: dict[str, Any] = {
         "topic": topic,
-        "commit": state.sequence,
-        "files": totals.files,
-        "records": totals.records,
+        "commit": table.state.sequence,
+        "files": table.files,
+        "records": table.records,
         "commits": commits,
     }
     if lag is not None:
@@ -119,11 +178,21 @@ def _ranges(offsets: dict[str, list[int]]) -> str:
     return " ".join(f"{partition}:{start}-{end}" for partition, (start, end) in offsets.items())
 
 
-def print_files(topic: Topic, root: Root, json: Json = False) -> None:
+def print_files(
+    topic: Topic,
+    root: Root,
+    config: LoadFile = None,
+    assignments: CatalogAssignments = None,
+    json: Json = False,
+) -> None:
     """Print the path of each committed file; other files are not part of the data."""
     from pipeline.hadoop.commit.publication import file_url
 
-    paths = [file_url(root, topic, file) for file in read_data_files(topic, root)]
+    history = iceberg_history(topic, root, catalog_settings(config, topic, assignments or []))
+    if history is None:
+        paths = [file_url(root, topic, file) for file in read_data_files(topic, root)]
+    else:
+        paths = [file.url for file in history.files()]
     if json:
         output.print_json({"topic": topic, "files": paths})
     else:

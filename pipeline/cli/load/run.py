@@ -114,7 +114,7 @@ def run(
         "table": table,
     }
     loads = loads_config(config, options, assignments or [])
-    _check_reports(loads, datacenter, as_json=json and interval is not None)
+    _check_combination(loads, as_json=json and interval is not None, complete=complete)
     marking = _marking(audit, datacenter, grace, without, is_wanted=complete)
     spark = spark_settings(master, conf or [])
     if interval is not None:
@@ -146,14 +146,12 @@ def _show(loads: "LoadsConfig", results: "list[TopicResult]", marking: Marking |
         raise typer.Exit(output.EXIT_NOT_EXACT)
 
 
-def _check_reports(loads: "LoadsConfig", datacenter: str | None, *, as_json: bool) -> None:
-    """Raise ConfigurationError for results of a resident load, and for counts of an Iceberg table in the audit."""
+def _check_combination(loads: "LoadsConfig", *, as_json: bool, complete: bool) -> None:
+    """Raise ConfigurationError for results of a resident load, and for markers of hours of an Iceberg table."""
     if as_json:
         raise ConfigurationError("--json", "a resident load prints no results, its log is JSON")
-    if datacenter is not None and any(
-        given.get("table") == "iceberg" for given in (loads.common, *loads.by_topic.values())
-    ):
-        raise ConfigurationError("--datacenter", "reports the counts of manifests; a load with table=iceberg has none")
+    if complete and any(given.get("table") == "iceberg" for given in (loads.common, *loads.by_topic.values())):
+        raise ConfigurationError("--complete", "marks hours of manifests; a load with table=iceberg has none")
 
 
 def _marking(

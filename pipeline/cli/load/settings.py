@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig
     from pipeline.hadoop.load.spark_session import SparkSettings
 
+CATALOG_PREFIX = "iceberg.catalog."
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -39,6 +40,22 @@ def loads_config(path: Path | None, options: Mapping[str, Any], assignments: lis
         if name in given and other not in given:
             settings.pop(other, None)
     return LoadsConfig.from_settings(settings | given, by_topic)
+
+
+def catalog_settings(path: Path | None, topic: str, assignments: list[str]) -> dict[str, str]:
+    """Return the properties of the Iceberg catalog by a settings file of loads and by assignments, which win."""
+    given: Settings = {}
+    if path is not None:
+        document = read_document(path)
+        topics = document.pop("topics", None)
+        own = topics.get(topic) if isinstance(topics, Mapping) else None
+        given = flatten(document) | (flatten(own) if isinstance(own, Mapping) else {})
+    given |= parse_assignments(assignments)
+    return {
+        name.removeprefix(CATALOG_PREFIX): str(value)
+        for name, value in given.items()
+        if name.startswith(CATALOG_PREFIX)
+    }
 
 
 def spark_settings(master: str | None, conf: list[str]) -> "SparkSettings":

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
-from pipeline.cli.load.commits import Root, Topic, committed_state
-from pipeline.cli.load.settings import loads_config
+from pipeline.cli.load.commits import LoadFile, Root, Topic, committed_state, iceberg_history
+from pipeline.cli.load.settings import catalog_settings, loads_config
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, wall_clock
 from pipeline.cli.terminal.settings import parse_assignments
 
 if TYPE_CHECKING:
+    from pipeline.hadoop.iceberg.history import IcebergHistory
     from pipeline.hadoop.load.config import LoadConfig
     from pipeline.hadoop.upkeep.config import UpkeepConfig
     from pipeline.hadoop.upkeep.table import Table
+    from pipeline.hadoop.upkeep.verification import FileDifference
 
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of docs/load/upkeep.md.")
-]
-LoadFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings of the load, see docs/load/settings.md.")
 ]
 LoadAssignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of the load, see docs/load/settings.md.")
@@ -102,12 +101,18 @@ def verify_table(
     assignments: LoadAssignments = None,
     json: Json = False,
 ) -> None:
-    """Compare the files of a table with its manifests, and with -b with the records of the topic.
+    """Compare the files of a table with its commits, and with -b with the records of the topic.
 
     Exits with 1 if anything differs.
     """
     from pipeline.hadoop.upkeep.verification import verify_files, verify_source
 
+    output.configure_logging("warning")
+    history = iceberg_history(topic, root, catalog_settings(config, topic, assignments or []))
+    if history is not None:
+        load = None if bootstrap is None else _load_config(config, topic, root, bootstrap, registry, assignments)
+        _verify_iceberg(topic, history, load, as_json=json)
+        return
     table, state = _table(topic, root), committed_state(topic, root)
     with output.progress(f"Reading files of {topic}", sum(file.bytes for file in state.files.values())) as progress:
         differences = verify_files(table, state, progress.advance)
@@ -119,18 +124,48 @@ def verify_table(
         with output.progress(f"Reading {topic} again", records) as progress:
             others, gone = verify_source(table, load, state, starts, progress.advance)
         differences, compared = differences + others, records - gone
-    document: dict[str, Any] = {"topic": topic, "commit": state.sequence, "files": len(state.files), "records": records}
+    document = {"topic": topic, "commit": state.sequence, "files": len(state.files), "records": records}
     document["compared_with_topic"] = compared
-    document["differences"] = [{"path": item.path, "reason": item.reason} for item in differences[:SHOWN_DIFFERENCES]]
-    if json:
-        output.print_json(document | {"differing": len(differences)})
+    _show_differences(document, differences, against_topic=bootstrap is not None, as_json=json)
+
+
+def _verify_iceberg(topic: str, history: "IcebergHistory", load: "LoadConfig | None", *, as_json: bool) -> None:
+    from pipeline.hadoop.upkeep.iceberg_verification import verify_table_files, verify_table_source
+
+    live = history.files()
+    records = sum(file.records for file in live)
+    with output.progress(f"Reading files of {topic}", sum(file.bytes for file in live)) as progress:
+        differences = verify_table_files(history, progress.advance)
+    compared = 0
+    if load is not None:
+        starts = trio.run(_log_start_offsets, load)
+        with output.progress(f"Reading {topic} again", records) as progress:
+            others, compared = verify_table_source(history, load, starts, progress.advance)
+        differences += others
+    document = {"topic": topic, "commit": history.state.sequence, "files": len(live), "records": records}
+    document |= {"compared_with_topic": compared, "expired_commits": history.expired}
+    _show_differences(document, differences, against_topic=load is not None, as_json=as_json)
+
+
+def _show_differences(
+    document: dict[str, Any], differences: "list[FileDifference]", *, against_topic: bool, as_json: bool
+) -> None:
+    """Show the result, and exit with 1 if there are differences."""
+    shown = [{"path": item.path, "reason": item.reason} for item in differences[:SHOWN_DIFFERENCES]]
+    if as_json:
+        output.print_json(document | {"differences": shown, "differing": len(differences)})
     else:
-        for item in differences[:SHOWN_DIFFERENCES]:
-            output.say(f"{item.path}: {item.reason}")
-        files, held = output.counted(len(state.files), "file"), output.counted(records, "record")
-        source = "" if bootstrap is None else f", {compared} compared with the topic"
+        for item in shown:
+            output.say(f"{item['path']}: {item['reason']}")
+        files, held = output.counted(document["files"], "file"), output.counted(document["records"], "record")
+        source = f", {document['compared_with_topic']} compared with the topic" if against_topic else ""
         found = output.counted(len(differences), "difference")
-        output.say(f"{topic}: commit {state.sequence}: {files}, {held}{source}: {found}.")
+        output.say(f"{document['topic']}: commit {document['commit']}: {files}, {held}{source}: {found}.")
+        if document.get("expired_commits"):
+            expired = output.counted(document["expired_commits"], "commit")
+            output.say(
+                f"The snapshots of {expired} have expired: their counts are not known any more."
+            )
     if differences:
         raise typer.Exit(output.EXIT_FAILED)
 

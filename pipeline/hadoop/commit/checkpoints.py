@@ -48,8 +48,13 @@ class IcebergTableError(PipelineError):
 
 def refuse_iceberg(files: FileSystem, layout: TopicLayout) -> None:
     """Raise IcebergTableError if the topic was loaded with table=iceberg. Raises StorageError too."""
-    if files.list_files(layout.iceberg_metadata):
+    if holds_iceberg(files, layout):
         raise IcebergTableError(layout.topic_root)
+
+
+def holds_iceberg(files: FileSystem, layout: TopicLayout) -> bool:
+    """Return True if the topic was loaded with table=iceberg. Raises StorageError."""
+    return bool(files.list_files(layout.iceberg_metadata))
 
 
 def table_of(root: str, topic: str) -> TableState:

@@ -5,7 +5,9 @@ silent one would hold up a load, and a resident process, for good. SQL catalogs 
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
@@ -34,6 +36,8 @@ def open_catalog(root: str, properties: Mapping[str, str], timeout_s: float = TI
         if not root.startswith(("file:", "/")):
             raise ConfigurationError("iceberg.catalog.type", f"is missing: {root} has no place for an SQLite file")
         _, path = open_filesystem(root)
+        with suppress(OSError):  # SQLite names the file then
+            Path(path).mkdir(parents=True, exist_ok=True)
         given = {"type": "sql", "uri": f"sqlite:///{path}/_catalog.db"}
     given = {"warehouse": root, "py-io-impl": FILE_IO} | given
     try:

@@ -60,11 +60,14 @@ from pipeline.hadoop.iceberg.snapshot_properties import (
     ICEBERG_SNAPSHOT,
     MANIFEST,
     RUN_ID,
+    SHA256,
+    TOTALS,
     SnapshotPropertyError,
     manifest_in,
     snapshot_properties,
     table_properties,
 )
+from pipeline.hadoop.iceberg.window_totals import WindowTotals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,11 +114,16 @@ class IcebergStore:
 
     def read_head(self) -> IcebergHead:
         """See CommitStore. Raises IcebergError, SnapshotPropertyError."""
+        return self.read()[1]
+
+    def read(self) -> tuple[Table | None, IcebergHead]:
+        """Return the table, None if there is none yet, and its last load. Raises as `read_head`."""
         try:
-            return self._head(self._load())
+            table = self._load()
+            return table, self._head(table)
         except NoSuchTableError:
             self._check_unknown()
-            return IcebergHead(manifest=None, sha256=None, snapshot_id=None)
+            return None, IcebergHead(manifest=None, sha256=None, snapshot_id=None)
         except PipelineError:
             raise
         except Exception as error:
@@ -129,7 +137,7 @@ class IcebergStore:
             table = self._table()
             if _snapshot_id(table) != base:
                 raise CommitConflictError(self.topic, manifest.sequence, _run_of(table))
-            transaction = self._staged(table, manifest)
+            transaction = self._staged(table, manifest, totals_of(table, head).after([manifest]))
         except PipelineError:
             raise
         except Exception as error:  # pyiceberg, its file formats and each catalog have errors of their own
@@ -209,7 +217,7 @@ class IcebergStore:
             raise IcebergError(self.topic, reason)
         return table
 
-    def _staged(self, table: Table, manifest: Manifest) -> Transaction:
+    def _staged(self, table: Table, manifest: Manifest, totals: WindowTotals) -> Transaction:
         """Return a transaction that was not handed to the catalog (invariant A)."""
         paths = [f"{self.location}/{file.path}" for file in manifest.files if not file.quarantined]
         schemas = _distinct_schemas(paths)
@@ -224,7 +232,8 @@ class IcebergStore:
         snapshot = metadata.current_snapshot()
         if snapshot is None or snapshot.sequence_number is None:
             raise IcebergError(self.topic, "no snapshot was made")
-        transaction.set_properties(table_properties(manifest, snapshot.sequence_number, snapshot.snapshot_id))
+        properties = table_properties(manifest, snapshot.sequence_number, snapshot.snapshot_id)
+        transaction.set_properties(properties | {TOTALS: totals.encode(manifest)})
         return transaction
 
     def _settle(self, manifest: Manifest, base: int | None, cause: Exception) -> None:
@@ -233,7 +242,7 @@ class IcebergStore:
             table = self.catalog.load_table((NAMESPACE, self.topic))
         except Exception as error:
             raise CommitOutcomeUnknownError(self.topic, manifest.sequence, str(error)) from error
-        if any(_summary(snapshot).get(RUN_ID) == manifest.run_id for snapshot in _ancestors(table)):
+        if any(_summary(snapshot).get(RUN_ID) == manifest.run_id for snapshot in ancestors_of(table)):
             logger.info("commit_confirmed_by_reading_back", topic=self.topic, sequence=manifest.sequence)
             return
         if _snapshot_id(table) != base:
@@ -245,9 +254,9 @@ class IcebergStore:
 
     def _head(self, table: Table) -> IcebergHead:
         """Return the head by invariant C."""
-        ancestors = list(_ancestors(table))
+        ancestors = list(ancestors_of(table))
         for snapshot in ancestors:
-            if _summary(snapshot).get(MANIFEST) is not None:
+            if is_of_a_load(snapshot):
                 manifest, sha256 = manifest_in(_summary(snapshot), f"snapshot {snapshot.snapshot_id}")
                 return IcebergHead(manifest=manifest, sha256=sha256, snapshot_id=_snapshot_id(table))
         properties = table.properties
@@ -283,13 +292,37 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
     return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
-def _ancestors(table: Table) -> Iterator[Snapshot]:
+def ancestors_of(table: Table) -> Iterator[Snapshot]:
     """Yield the current snapshot and those it came from, up to the first that has expired."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     at = _snapshot_id(table)
     while at is not None and at in by_id:
         yield by_id[at]
         at = by_id[at].parent_snapshot_id
+
+
+def is_of_a_load(snapshot: Snapshot) -> bool:
+    """Return True if a load made the snapshot."""
+    return _summary(snapshot).get(MANIFEST) is not None
+
+
+def commits_of(table: Table) -> list[Manifest]:
+    """Return the commits among the current snapshot and its ancestors, oldest first. Raises SnapshotPropertyError."""
+    made = [snapshot for snapshot in ancestors_of(table) if is_of_a_load(snapshot)]
+    return [manifest_in(_summary(snapshot), f"snapshot {snapshot.snapshot_id}")[0] for snapshot in reversed(made)]
+
+
+def totals_of(table: Table, head: Head) -> WindowTotals:
+    """Return the counts by window of all commits up to `head`. Raises SnapshotPropertyError, WindowTotalsError."""
+    if head.manifest is None:
+        return WindowTotals()
+    if table.properties.get(SHA256) == head.sha256 and TOTALS in table.properties:
+        return WindowTotals.decode(table.properties[TOTALS])
+    # A table that was set back, or that an earlier version loaded.
+    commits = commits_of(table)
+    if len(commits) == head.manifest.sequence:
+        return WindowTotals().after(commits)
+    return WindowTotals(since_ms=head.manifest.created_ms)
 
 
 def _run_of(table: Table) -> str:

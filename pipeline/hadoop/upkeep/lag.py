@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
+from pipeline.hadoop.commit.checkpoints import holds_iceberg
 from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.filesystem import open_filesystem
@@ -81,7 +82,10 @@ async def states_of_topics(bootstrap: tuple[HostPort, ...], topics: list[str]) -
 
 
 def loaded_topics(root: str) -> list[str]:
-    """Return the topics that have manifests below the root URL of a load."""
+    """Return the topics that were loaded below the root URL of a load."""
     files, path = open_filesystem(root)
     names = (directory.rsplit("/", 1)[-1] for directory in files.list_directories(path))
-    return sorted(name for name in names if files.list_files(topic_layout(path, name).commits))
+    layouts = {name: topic_layout(path, name) for name in names}
+    return sorted(
+        name for name, layout in layouts.items() if files.list_files(layout.commits) or holds_iceberg(files, layout)
+    )

@@ -78,16 +78,48 @@ def rewrite(
     consumer's errors, StorageError.
     """
     registry = RegistryLookup(config.registry) if config.value_format == "avro" else None
+    schemas = () if registry is None else _schemas_of(cluster, registry)
+    as_written = config.model_copy(update={"format": cluster.files[0].path.rsplit(".", 1)[-1]})
+    written = write_range(files, layout, as_written, cluster.loaded, schemas, attempt, hour_ms=cluster.hour_ms)
+    for file in written:
+        if file.quarantined:
+            files.delete(layout.absolute(file.path))
+    again = sorted((file for file in written if not file.quarantined), key=_by_place)
+    pairs = list(zip(sorted(cluster.files, key=_by_place), again, strict=False))
+    if len(again) != len(cluster.files) or any(_extent(old) != _extent(new) for old, new in pairs):
+        found = f"{sum(file.records for file in again)} records in {len(again)} files"
+        expected = f"{sum(file.records for file in cluster.files)} in {len(cluster.files)}"
+        raise TopicChangedError(
+            config.topic, cluster.loaded, f"the topic gives {found} there; {expected} are committed"
+        )
+    return pairs
+
+
+def write_range(
+    files: FileSystem,
+    layout: TopicLayout,
+    config: LoadConfig,
+    loaded: OffsetRange,
+    schemas: tuple[TableSchema, ...],
+    attempt: TaskAttempt,
+    *,
+    hour_ms: int | None = None,
+) -> list[DataFile]:
+    """Write the topic's records of a range, or those of an hour among them, below `layout`, quarantine files included.
+
+    Raises as `rewrite`.
+    """
+    registry = RegistryLookup(config.registry) if config.value_format == "avro" else None
     spec = TaskSpec(
         root=config.root,
         topic=config.topic,
         run_id=attempt.run_id,
-        format=cluster.files[0].path.rsplit(".", 1)[-1],
+        format=config.format,
         codec=config.codec,
         window_ms=config.window_ms,
         quarantine=True,  # records that were set aside are in the topic, too
         schemas=registry,
-        table_schemas=() if registry is None else _schemas_of(cluster, registry),
+        table_schemas=schemas,
         versions=None if registry is None else registry.versions,
     )
     columns = arrow_schema(row_schema(include_batches=True))
@@ -102,23 +134,12 @@ def rewrite(
         consumer=ConsumerConfig(isolation_level=config.isolation),
     )
     writer = TaskWriter(spec, files, layout, attempt)
-    for batch in reader.read(config.topic, cluster.loaded):
-        timestamps = pc.fill_null(batch.column("timestamp_ms"), cluster.hour_ms - 1).to_numpy()
-        of_hour = np.floor_divide(timestamps, HOUR_MS) * HOUR_MS == cluster.hour_ms
-        writer.add(batch.filter(pa.array(of_hour)))
-    written = writer.finish(0).files
-    for file in written:
-        if file.quarantined:
-            files.delete(layout.absolute(file.path))
-    again = sorted((file for file in written if not file.quarantined), key=_by_place)
-    pairs = list(zip(sorted(cluster.files, key=_by_place), again, strict=False))
-    if len(again) != len(cluster.files) or any(_extent(old) != _extent(new) for old, new in pairs):
-        found = f"{sum(file.records for file in again)} records in {len(again)} files"
-        expected = f"{sum(file.records for file in cluster.files)} in {len(cluster.files)}"
-        raise TopicChangedError(
-            config.topic, cluster.loaded, f"the topic gives {found} there; {expected} are committed"
-        )
-    return pairs
+    for batch in reader.read(config.topic, loaded):
+        if hour_ms is not None:
+            timestamps = pc.fill_null(batch.column("timestamp_ms"), hour_ms - 1).to_numpy()
+            batch = batch.filter(pa.array(np.floor_divide(timestamps, HOUR_MS) * HOUR_MS == hour_ms))
+        writer.add(batch)
+    return list(writer.finish(0).files)
 
 
 def _schemas_of(cluster: FileCluster, registry: RegistryLookup) -> tuple[TableSchema, ...]:

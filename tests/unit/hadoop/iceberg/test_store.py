@@ -60,6 +60,12 @@ def test_commits_follow_each_other_and_are_read_back(store: IcebergStore) -> Non
     assert found.scan("_timestamp >= '2023-11-14T23:00:00+00:00'").to_arrow().num_rows == 5
 
 
+def test_the_first_load_makes_its_root(tmp_path: Path) -> None:
+    store = IcebergStore((tmp_path / "new" / "lake").as_uri(), "visits", {})
+    commit_rows(store, 3)
+    assert offsets(store) == [0, 1, 2]
+
+
 def test_upkeep_and_readers_of_manifests_leave_the_table_alone(store: IcebergStore) -> None:
     commit_rows(store, 10)
     with pytest.raises(IcebergTableError, match="holds an Iceberg table"):

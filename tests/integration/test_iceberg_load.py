@@ -58,7 +58,7 @@ def test_a_load_takes_the_records_since_the_last_one(spark: Any, topic: Any) -> 
     assert load(spark, topic).records == 500
     found = rows(topic)
     assert sorted(int(row["value"]) for row in found) == list(range(3500))
-    assert len({(row["_partition"], row["_offset"]) for row in found}) == 3500
+    assert len({(row["_kafka_partition"], row["_offset"]) for row in found}) == 3500
     assert not list(Path(f"{topic.root.removeprefix('file://')}/{topic.name}/_runs").iterdir())
 
 

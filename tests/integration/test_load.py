@@ -22,6 +22,7 @@ from pipeline.hadoop.load import job as load_module
 from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.job import BadRecordError, LoadError, prepare_load, run_load
 from pipeline.hadoop.ranges.plan import DataLossError
+from pipeline.hadoop.table import loaded_table
 from pipeline.protocol.errors import KafkaError
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import FIRST_MS, LoadedTopic
@@ -169,7 +170,7 @@ def test_a_query_that_spark_refuses(
     topic.produce(10)
     load(spark, topic)
     with pytest.raises(typer.Exit):
-        answer(spark, query.format(topic.name), topic.name, topic.root)
+        answer(spark, query.format(topic.name), topic.name, lambda opened: loaded_table(opened, topic.root, topic.name))
     stderr = capfd.readouterr().err
     assert said in stderr
     assert stderr.count("\n") == 1

@@ -41,7 +41,7 @@ def write_file(store: IcebergStore, head: Any, count: int, columns: Any = ()) ->
     rows: dict[str, Any] = {
         "_key": pa.array([b"k"] * count),
         "_offset": pa.array(numbers, pa.int64()),
-        "_partition": pa.array([0] * count, pa.int32()),
+        "_kafka_partition": pa.array([0] * count, pa.int32()),
         "_timestamp": pa.array([hour_ms * 1000 + n for n in range(count)]).cast(pa.timestamp("us", tz="UTC")),
         "_headers": pa.array([[{"key": "host", "value": b"w"}]] * count, header),
         "_tombstone": pa.array([False] * count),

@@ -108,4 +108,8 @@ def _serve(jvm: Any, directory: Path, port: int) -> None:
     context.addServlet(jetty.ee10.servlet.ServletHolder(servlet), "/*")
     server = jetty.server.Server(jvm.java.net.InetSocketAddress("127.0.0.1", port))
     server.setHandler(context)
+    # Names of several parts have %1F between them, which Jetty refuses by itself.
+    context.getServletHandler().setDecodeAmbiguousURIs(True)
+    http = server.getConnectors()[0].getDefaultConnectionFactory().getHttpConfiguration()
+    http.setUriCompliance(jetty.http.UriCompliance.UNSAFE)
     server.start()

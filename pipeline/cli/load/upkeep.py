@@ -163,9 +163,7 @@ def _show_differences(
         output.say(f"{document['topic']}: commit {document['commit']}: {files}, {held}{source}: {found}.")
         if document.get("expired_commits"):
             expired = output.counted(document["expired_commits"], "commit")
-            output.say(
-                f"The snapshots of {expired} have expired: their counts are not known any more."
-            )
+            output.say(f"The snapshots of {expired} have expired: their counts are not known any more.")
     if differences:
         raise typer.Exit(output.EXIT_FAILED)
 

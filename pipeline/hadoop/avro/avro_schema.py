@@ -21,6 +21,8 @@ from pipeline.errors import PipelineError
 KEY: Final = "_key"
 OFFSET: Final = "_offset"
 PARTITION: Final = "_partition"
+ICEBERG_PARTITION: Final = "_kafka_partition"
+"""Name of that column in Iceberg tables: Spark reads no table with a column `_partition`, which Iceberg reserves."""
 TIMESTAMP: Final = "_timestamp"
 HEADERS: Final = "_headers"
 VALUE: Final = "value"

@@ -10,6 +10,8 @@
     hourly/YYYY/MM/DD/HH/_COMPLETE           markers of complete hours (`complete_hours.py`)
     quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro          records set aside
     quarantine/batch-<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro    batches that cannot be opened
+    _quarantine/                             both beside an Iceberg table, whose tools delete what it does not list, but
+                                             in folders of hidden names
 
 Hours are UTC. A file name holds the run, task and attempt that wrote it, so no two attempts ever meet.
 """
@@ -24,6 +26,9 @@ from pipeline.errors import ConfigurationError
 MIN_TIMESTAMP_MS = -62_135_596_800_000
 MAX_TIMESTAMP_MS = 253_402_300_799_999
 """The years 1 to 9999: a record of any other time has no folder."""
+
+QUARANTINES = ("quarantine", "_quarantine")
+"""Folders of the quarantine: that of manifests, and that of Iceberg tables."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -142,10 +147,17 @@ def data_file(hour_ms: int, partition: int, first_offset: int, attempt: TaskAtte
 
 
 def quarantine_file(
-    partition: int, first_offset: int, attempt: TaskAttempt, number: int, *, of_batches: bool = False
+    partition: int,
+    first_offset: int,
+    attempt: TaskAttempt,
+    number: int,
+    *,
+    of_batches: bool = False,
+    is_hidden: bool = False,
 ) -> str:
     """Return the relative name of a file of records that could not be decoded, or of batches that cannot be opened."""
-    return f"quarantine/{'batch-' if of_batches else ''}{_name(partition, first_offset, attempt, number)}.avro"
+    kind = "batch-" if of_batches else ""
+    return f"{QUARANTINES[is_hidden]}/{kind}{_name(partition, first_offset, attempt, number)}.avro"
 
 
 def run_of(path: str) -> str | None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from pipeline.errors import PipelineError, StorageError
-from pipeline.hadoop.commit.layout import TopicLayout, parse_mark, run_of
+from pipeline.hadoop.commit.layout import QUARANTINES, TopicLayout, parse_mark, run_of
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.commit.store import CommitStore
 from pipeline.hadoop.files.doors import FileInfo, FileSystem, PathExistsError, PathNotFoundError
@@ -186,7 +186,8 @@ def _delete_orphans(files: FileSystem, layout: TopicLayout, run_ids: Iterable[st
     """Delete files of the runs that are not part of the data; commits are read after files were listed."""
     ended = set(run_ids)
     written = [info.path for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True)]
-    written += [info.path for info in files.list_files(f"{layout.topic_root}/quarantine")]
+    for folder in QUARANTINES:
+        written += [info.path for info in files.list_files(layout.absolute(folder))]
     written += [info.path for info in files.list_unfinished(layout.topic_root)]
     listed = store.listed_files()
     orphans = [path for path in written if layout.relative(path) not in listed and run_of(path) in ended]

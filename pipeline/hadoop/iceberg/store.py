@@ -48,9 +48,9 @@ from pyiceberg.types import (
 from pyiceberg.types import StructType as IcebergStruct
 
 from pipeline.errors import PipelineError
-from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP
+from pipeline.hadoop.avro.avro_schema import HEADERS, ICEBERG_PARTITION, KEY, OFFSET, TIMESTAMP
 from pipeline.hadoop.avro.column_types import TOMBSTONE
-from pipeline.hadoop.commit.layout import topic_layout
+from pipeline.hadoop.commit.layout import QUARANTINES, topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, check_follows
 from pipeline.hadoop.commit.publication import CommitConflictError, CommitOutcomeUnknownError, Head
 from pipeline.hadoop.files.filesystem import open_filesystem
@@ -168,8 +168,8 @@ class IcebergStore:
         listed = {str(path).removeprefix(f"{self.location}/") for path in paths}
         files, path = open_filesystem(self.root)
         layout = topic_layout(path, self.topic)
-        quarantined = files.list_files(f"{layout.topic_root}/quarantine")
-        return listed | {layout.relative(info.path) for info in quarantined}
+        aside = [info.path for folder in QUARANTINES for info in files.list_files(layout.absolute(folder))]
+        return listed | {layout.relative(path) for path in aside}
 
     def after_commit(self, sequence: int, run_id: str) -> None:
         """Do nothing: snapshots expire and are compacted by the tools of Iceberg."""
@@ -360,7 +360,7 @@ _HEADER: Final = IcebergStruct(
 _RECORD_SCHEMA: Final = Schema(
     NestedField(1, KEY, BinaryType(), required=False),
     NestedField(2, OFFSET, LongType(), required=False),
-    NestedField(3, PARTITION, IntegerType(), required=False),
+    NestedField(3, ICEBERG_PARTITION, IntegerType(), required=False),
     NestedField(4, TIMESTAMP, TimestamptzType(), required=False),
     NestedField(5, HEADERS, ListType(8, _HEADER, element_required=False), required=False),
     NestedField(6, TOMBSTONE, BooleanType(), required=False),

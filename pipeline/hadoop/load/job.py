@@ -351,6 +351,7 @@ class PreparedLoad:
             quarantine=config.on_bad_record == "quarantine",
             store_timeout_s=config.store_timeout_ms / 1000,
             schemas=registry,
+            is_iceberg=config.table == "iceberg",
             table_schemas=self.schemas,
             versions=None if registry is None else registry.versions,
         )

@@ -20,7 +20,7 @@ from pipeline.hadoop.avro.avro_columns import (
     tombstone_columns,
 )
 from pipeline.hadoop.avro.avro_container import ContainerWriter, encode_long
-from pipeline.hadoop.avro.avro_schema import BATCH_SCHEMA, envelope_schema
+from pipeline.hadoop.avro.avro_schema import BATCH_SCHEMA, PARTITION, envelope_schema
 from pipeline.hadoop.avro.datums import DatumSchema, encode_envelopes
 from pipeline.hadoop.commit.layout import place_of_rows
 from pipeline.hadoop.files.doors import FileSink
@@ -124,18 +124,22 @@ class ParquetFile:
         *,
         is_plain: bool = False,
         has_table_types: bool = False,
+        partition_column: str = PARTITION,
     ) -> None:
         """`is_plain` puts the bytes of the values into a column if there are no `columns`.
 
-        `has_table_types` gives columns the types that a table has for them (`table_type`).
+        `has_table_types` gives columns the types that a table has for them (`table_type`). `partition_column` is the
+        name of the column of partitions.
         """
         self._columns = columns
         self._is_plain = is_plain
         self._has_table_types = has_table_types
         schema = columns.schema if columns is not None else PLAIN_SCHEMA if is_plain else TOMBSTONE_SCHEMA
         self._schema = common_schema([list(schema)]) if has_table_types else schema
+        names = [partition_column if name == PARTITION else name for name in self._schema.names]
+        self._written_schema = pa.schema([column.with_name(n) for column, n in zip(self._schema, names, strict=True)])
         compression = {"null": "none", "zstandard": "zstd", "deflate": "gzip"}.get(codec, codec)
-        self._writer = pq.ParquetWriter(sink, self._schema, compression=compression)
+        self._writer = pq.ParquetWriter(sink, self._written_schema, compression=compression)
         self._pending: list[pa.RecordBatch] = []
         self._group_bytes = 0
         self.pending_bytes = 0
@@ -169,6 +173,7 @@ class ParquetFile:
         """Write the rows that wait in memory."""
         if self._pending:
             rows = pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
+            rows = rows.rename_columns(self._written_schema.names)
             self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._pending, self._group_bytes, self.pending_bytes = [], 0, 0
 

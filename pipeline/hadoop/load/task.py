@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipeline.hadoop.avro.avro_columns import Faults
 from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, DatumFault
-from pipeline.hadoop.avro.avro_schema import SchemaError
+from pipeline.hadoop.avro.avro_schema import ICEBERG_PARTITION, PARTITION, SchemaError
 from pipeline.hadoop.avro.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, schema_ids
 from pipeline.hadoop.commit.layout import (
     MAX_TIMESTAMP_MS,
@@ -338,7 +338,14 @@ class TaskWriter:
         partition, hour, number = key
         if hour is None:
             of_batches = number == _BATCHES
-            name = quarantine_file(partition, first_offset, self._attempt, self._number, of_batches=of_batches)
+            name = quarantine_file(
+                partition,
+                first_offset,
+                self._attempt,
+                self._number,
+                of_batches=of_batches,
+                is_hidden=self._spec.is_iceberg,
+            )
         else:
             name = data_file(hour, partition, first_offset, self._attempt, self._number, self._spec.format)
         self._number += 1
@@ -359,6 +366,7 @@ class TaskWriter:
                 self._spec.codec,
                 is_plain=self._schemas is None,
                 has_table_types=self._spec.has_table_types,
+                partition_column=ICEBERG_PARTITION if self._spec.is_iceberg else PARTITION,
             )
             if chosen is not None:
                 record_type, schema_id = chosen.record_type, chosen.schema_id

@@ -16,7 +16,8 @@ class TaskSpec:
     """Values that all tasks of a run share; picklable. `schemas` is None if values are plain bytes.
 
     Columns are those of `table_schemas`, and with `has_table_types` have the types that a table has for them
-    (`table_type`). `versions` tells whether a schema is later than the table's.
+    (`table_type`). `is_iceberg` gives columns and folders the names that they have beside an Iceberg table. `versions`
+    tells whether a schema is later than the table's.
     """
 
     root: str
@@ -28,6 +29,7 @@ class TaskSpec:
     quarantine: bool
     schemas: "SchemaLookup | None"
     has_table_types: bool = False
+    is_iceberg: bool = False
     table_schemas: tuple[TableSchema, ...] = ()
     versions: "SubjectVersions | None" = None
     store_timeout_s: float = DEFAULT_TIMEOUT_S

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.table import Table
 
 from pipeline.errors import PipelineError
-from pipeline.hadoop.avro.avro_schema import OFFSET, PARTITION
+from pipeline.hadoop.avro.avro_schema import ICEBERG_PARTITION, OFFSET
 from pipeline.hadoop.commit.layout import TaskAttempt, topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, ManifestError, OffsetRange, TableSchema, check_follows
 from pipeline.hadoop.files.doors import PathNotFoundError
@@ -84,7 +84,7 @@ def verify_table_files(history: IcebergHistory, advance: Progress) -> list[FileD
             differences.append(FileDifference(path=file.url, reason=str(error)))
             rows = None
         if rows is not None:
-            partitions, offsets = (rows.column(name).to_numpy() for name in (PARTITION, OFFSET))
+            partitions, offsets = (rows.column(name).to_numpy() for name in (ICEBERG_PARTITION, OFFSET))
             for partition in np.unique(partitions).tolist():
                 doubled = seen.setdefault(partition, _SeenOffsets()).add(offsets[partitions == partition])
                 if doubled is not None:
@@ -108,6 +108,7 @@ def verify_table_source(
     """
     differences: list[FileDifference] = []
     compared = 0
+    config = config.model_copy(update={"table": "iceberg", "format": "parquet"})
     for commit in history.commits:
         for loaded in commit.ranges:
             start = max(loaded.start, log_start_offsets.get(loaded.partition, loaded.end))
@@ -148,7 +149,7 @@ def _rows_of(table: Table, file: TableFile) -> pa.Table:
 
 def _live_rows(table: Table, file: TableFile) -> pa.Table:
     """Return partition and offset of the rows of a file that were not deleted."""
-    scan = table.scan(selected_fields=(PARTITION, OFFSET))
+    scan = table.scan(selected_fields=(ICEBERG_PARTITION, OFFSET))
     tasks = [task for task in scan.plan_files() if task.file.file_path == file.url]
     reader = ArrowScan(table.metadata, table.io, scan.projection(), AlwaysTrue())
     return reader.to_table(tasks)
@@ -184,9 +185,7 @@ def _broken(commits: Iterable[Manifest]) -> Iterator[FileDifference]:
 
 
 def _table_rows(table: Table, piece: OffsetRange) -> pa.Table:
-    within = And(
-        EqualTo(PARTITION, piece.partition), GreaterThanOrEqual(OFFSET, piece.start), LessThan(OFFSET, piece.end)
-    )
+    within = f"{ICEBERG_PARTITION} = {piece.partition} and {OFFSET} >= {piece.start} and {OFFSET} < {piece.end}"
     return table.scan(row_filter=within).to_arrow().sort_by(OFFSET)
 
 

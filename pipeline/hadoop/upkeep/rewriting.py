@@ -119,6 +119,7 @@ def write_range(
         window_ms=config.window_ms,
         quarantine=True,  # records that were set aside are in the topic, too
         schemas=registry,
+        is_iceberg=config.table == "iceberg",
         table_schemas=schemas,
         versions=None if registry is None else registry.versions,
     )

@@ -274,7 +274,7 @@ def test_offsets_of_a_load_that_was_taken_back_are_not_believed(store: IcebergSt
 def test_a_table_with_other_partitions_takes_loads(store: IcebergStore) -> None:
     commit_rows(store, 3)
     with table(store).update_spec() as update:
-        update.add_identity("_partition")
+        update.add_identity("_kafka_partition")
     commit_rows(fresh(store), 2)
     assert offsets(store) == list(range(5))
-    assert table(store).scan("_partition = 0 and _offset > 2").to_arrow().num_rows == 2
+    assert table(store).scan("_kafka_partition = 0 and _offset > 2").to_arrow().num_rows == 2

@@ -124,7 +124,7 @@ def test_spark_reads_and_maintains_loaded_tables(loaded: LoadedTable, tmp_path: 
         snapshots.append(loaded.table(**rest).current_snapshot())
     whole = loaded.table(**rest).scan().to_arrow()
     assert whole.num_rows == 57
-    name, late = loaded.name, "_timestamp >= TIMESTAMP '2023-11-15 10:00:00'"
+    name, late = loaded.name, "_timestamp >= TIMESTAMP '2023-11-15 00:00:00'"
     between = (snapshots[1].timestamp_ms + 1) / 1000
     # An SQL catalog of pyiceberg is one of Iceberg's JDBC catalogs, of the same name.
     sqlite = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/other/_catalog.db", "jdbc.schema-version": "V1"}

@@ -4,6 +4,7 @@ Its tables of locks are made first, since it makes them itself only for its own 
 clients that name no operation, as pyiceberg does.
 """
 
+import socket
 import subprocess
 import threading
 import time
@@ -72,8 +73,6 @@ def _serve(jvm: Any, port: int) -> None:
 
 
 def _wait_until_listening(port: int) -> None:
-    import socket
-
     deadline = time.monotonic() + START_DEADLINE_S
     while True:
         try:

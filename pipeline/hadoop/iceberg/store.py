@@ -29,6 +29,7 @@ from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsEr
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -120,21 +121,24 @@ class IcebergStore:
         """Return the table, None if there is none yet, and its last load. Raises as `read_head`."""
         try:
             table = self._load()
-            return table, self._head(table)
+            head = self._head(table)
+            if head.manifest is None:
+                self._check_unknown(table)
         except NoSuchTableError:
-            self._check_unknown()
+            self._check_unknown(None)
             return None, IcebergHead(manifest=None, sha256=None, snapshot_id=None)
         except PipelineError:
             raise
         except Exception as error:
             raise IcebergError(self.topic, f"the table cannot be read: {error}") from error
+        return table, head
 
     def commit(self, manifest: Manifest, head: Head, *, orphan_age_ms: int) -> Manifest:  # noqa: ARG002 - no rebase
         """See CommitStore."""
         check_follows(manifest, head.manifest, head.sha256)
         base = head.snapshot_id if isinstance(head, IcebergHead) else None
         try:
-            table = self._table()
+            table = self._table(is_first=head.manifest is None)
             if _snapshot_id(table) != base:
                 raise CommitConflictError(self.topic, manifest.sequence, _run_of(table))
             transaction = self._staged(table, manifest, totals_of(table, head).after([manifest]))
@@ -159,7 +163,7 @@ class IcebergStore:
             table = self._load()
             paths = table.inspect.all_data_files().column("file_path").to_pylist() if table.metadata.snapshots else []
         except NoSuchTableError:
-            self._check_unknown()
+            self._check_unknown(None)
             return set()
         except PipelineError:
             raise
@@ -174,31 +178,46 @@ class IcebergStore:
     def after_commit(self, sequence: int, run_id: str) -> None:
         """Do nothing: snapshots expire and are compacted by the tools of Iceberg."""
 
-    def _check_unknown(self) -> None:
-        """Raise IcebergError if the folder has metadata of commits, although the catalog knows no table.
+    def _check_unknown(self, table: Table | None) -> None:
+        """Raise IcebergError if the folder has metadata of commits of another table than the catalog's, or it has none.
 
-        A load from the begin would double the table's records, and a clean-up would delete its files.
+        A load from the begin would double the table's records, or lose those that the topic has no more, and a
+        clean-up would delete its files.
         """
         files, path = open_filesystem(self.root)
-        names = (info.path for info in files.list_files(topic_layout(path, self.topic).iceberg_metadata))
-        if any((match := _METADATA.search(name)) is not None and int(match["number"]) for name in names):
+        layout = topic_layout(path, self.topic)
+        names = [layout.relative(info.path) for info in files.list_files(layout.iceberg_metadata)]
+        made = [name for name in names if (match := _METADATA.search(name)) is not None and int(match["number"])]
+        if any(table is None or self._is_of_other(table, name) for name in made):
             reason = (
-                f"the catalog knows no table {NAMESPACE}.{self.topic}, but {self.location}/metadata has its metadata: "
+                f"the catalog knows no commit of {NAMESPACE}.{self.topic}, but {self.location}/metadata has some: "
                 "the catalog is another one, or was lost. Register the newest metadata file, or remove the folder"
             )
             raise IcebergError(self.topic, reason)
 
-    def _table(self) -> Table:
-        """Return the table; create it without a snapshot if there is none."""
-        with suppress(NoSuchTableError):
-            return self._load()
-        with suppress(NamespaceAlreadyExistsError):
-            self.catalog.create_namespace(NAMESPACE)
-        return self._at_location(
-            self.catalog.create_table_if_not_exists(
-                (NAMESPACE, self.topic), _RECORD_SCHEMA, location=self.location, partition_spec=_BY_HOUR
+    def _is_of_other(self, table: Table, name: str) -> bool:
+        """Return True if a metadata file is of another table's load; a dead run may have left one of this table."""
+        metadata = FromInputFile.table_metadata(table.io.new_input(f"{self.location}/{name}"))
+        return metadata.table_uuid != table.metadata.table_uuid and MANIFEST in metadata.properties
+
+    def _table(self, *, is_first: bool) -> Table:
+        """Return the table; for the first load, create it without a snapshot if there is none."""
+        try:
+            table = self._load()
+        except NoSuchTableError:
+            self._check_unknown(None)
+            if not is_first:
+                raise
+            with suppress(NamespaceAlreadyExistsError):
+                self.catalog.create_namespace(NAMESPACE)
+            table = self._at_location(
+                self.catalog.create_table_if_not_exists(
+                    (NAMESPACE, self.topic), _RECORD_SCHEMA, location=self.location, partition_spec=_BY_HOUR
+                )
             )
-        )
+        if is_first:
+            self._check_unknown(table)
+        return table
 
     def _load(self) -> Table:
         """Return the table. Raises NoSuchTableError, IcebergError, and the catalog's errors."""

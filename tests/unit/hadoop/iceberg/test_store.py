@@ -278,3 +278,35 @@ def test_a_table_with_other_partitions_takes_loads(store: IcebergStore) -> None:
     commit_rows(fresh(store), 2)
     assert offsets(store) == list(range(5))
     assert table(store).scan("_kafka_partition = 0 and _offset > 2").to_arrow().num_rows == 2
+
+
+def test_a_load_makes_no_new_table_in_a_catalog_that_came_back_empty(store: IcebergStore) -> None:
+    """The next load would take it for the first one, and load what the topic still has."""
+    commit_rows(store, 10)
+    sleeper = fresh(store)
+    head = sleeper.read_head()
+    manifest = manifest_of(sleeper, head, write_file(sleeper, head, 5), "sleeper")
+    sleeper.catalog.drop_table(("pipeline", store.topic))
+    with pytest.raises(IcebergError, match="the catalog is another one, or was lost"):
+        sleeper.commit(manifest, head, orphan_age_ms=60_000)
+    with pytest.raises(IcebergError, match="the catalog is another one, or was lost"):
+        fresh(store).read_head()
+
+
+def test_a_first_load_notices_commits_that_came_meanwhile_and_were_lost(store: IcebergStore) -> None:
+    sleeper = fresh(store)
+    head = sleeper.read_head()
+    manifest = manifest_of(sleeper, head, write_file(sleeper, head, 5), "sleeper")
+    commit_rows(fresh(store), 10)
+    sleeper.catalog.drop_table(("pipeline", store.topic))
+    with pytest.raises(IcebergError, match="the catalog is another one, or was lost"):
+        sleeper.commit(manifest, head, orphan_age_ms=60_000)
+
+
+def test_a_table_dropped_and_made_again_by_somebody_else_is_no_table_of_loads(store: IcebergStore) -> None:
+    commit_rows(store, 10)
+    columns = table(store).schema()
+    store.catalog.drop_table(("pipeline", store.topic))
+    store.catalog.create_table(("pipeline", store.topic), columns, location=store.location)
+    with pytest.raises(IcebergError, match="the catalog is another one, or was lost"):
+        fresh(store).read_head()

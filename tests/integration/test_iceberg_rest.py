@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.types import StringType
 
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.publication import CommitConflictError, CommitOutcomeUnknownError
@@ -141,6 +143,43 @@ def test_an_error_instead_of_a_commit_leaves_its_outcome_open(store: IcebergStor
     assert is_exact(store, 15)
     commit_rows(fresh(store), 5)
     assert is_exact(store, 20)
+
+
+def test_a_refusal_without_a_cause_deletes_nothing(store: IcebergStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway sends the commit twice and answers with the second refusal; what is read then comes of its cache."""
+    commit_rows(store, 10)
+    loader = fresh(store)
+    before = loader.catalog.load_table(("pipeline", store.topic))
+    commit = loader.catalog.commit_table
+
+    def commit_and_refuse(*arguments: Any) -> None:
+        commit(*arguments)
+        monkeypatch.setattr(loader.catalog, "load_table", lambda _: before)
+        raise CommitFailedException("the current snapshot is another one")
+
+    monkeypatch.setattr(loader.catalog, "commit_table", commit_and_refuse)
+    with pytest.raises(CommitOutcomeUnknownError):
+        commit_rows(loader, 5, run_id="twice")
+    assert is_exact(store, 15)
+
+
+def test_a_change_of_the_schema_by_an_operator_refuses_a_load(
+    store: IcebergStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_rows(store, 10)
+    loader = fresh(store)
+    commit = loader.catalog.commit_table
+
+    def commit_late(*arguments: Any) -> Any:
+        with table(store).update_schema() as update:
+            update.add_column("note", StringType())
+        return commit(*arguments)
+
+    monkeypatch.setattr(loader.catalog, "commit_table", commit_late)
+    with pytest.raises(IcebergError, match="nothing was committed"):
+        commit_rows(loader, 5, {"who": "string"})
+    commit_rows(fresh(store), 5, {"who": "string"})
+    assert is_exact(store, 15)
 
 
 def test_a_late_commit_is_fenced_by_the_next_load(store: IcebergStore, proxy: FaultyProxy) -> None:

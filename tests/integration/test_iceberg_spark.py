@@ -166,10 +166,11 @@ def check_pruning(loaded: LoadedTable, directory: Path, catalogs: Any) -> None:
     for path in folder.rglob("*.parquet"):
         if path.parent.relative_to(folder) != Path(f"{last:%Y/%m/%d/%H}"):
             path.unlink()
-    query = f"SELECT count(uuid) AS uuids, count(*) AS rows FROM rest.{loaded.name} WHERE"
+    query = f"SELECT uuid FROM rest.{loaded.name} WHERE"  # counts would come from the metadata alone
     bounds = f"_timestamp >= TIMESTAMP '{last:%F %T}' AND _timestamp < TIMESTAMP '{last + timedelta(hours=1):%F %T}'"
     run_spark(directory, catalogs, ("pruned", f"{query} {bounds}"))
-    assert pq.read_table(directory / "pruned").to_pylist() == [{"uuids": 18, "rows": 19}]
+    found = pq.read_table(directory / "pruned").column("uuid").to_pylist()
+    assert sorted(found, key=str) == [VALUE["uuid"]] * 18 + [None]
     with pytest.raises(AssertionError, match=r"NotFound|does not exist"):
         run_spark(directory, catalogs, ("whole", f"{query} true"))
 

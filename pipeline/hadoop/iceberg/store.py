@@ -154,7 +154,7 @@ class IcebergStore:
         try:
             self.catalog.commit_table(table, requirements, transaction._updates)
         except Exception as error:
-            self._settle(manifest, base, error)
+            self._settle(manifest, table, error)
         return manifest
 
     def listed_files(self) -> set[str]:
@@ -255,7 +255,7 @@ class IcebergStore:
         transaction.set_properties(properties | {TOTALS: totals.encode(manifest)})
         return transaction
 
-    def _settle(self, manifest: Manifest, base: int | None, cause: Exception) -> None:
+    def _settle(self, manifest: Manifest, base: Table, cause: Exception) -> None:
         """Find out whether a commit that raised was carried out, by reading the table again."""
         try:
             table = self.catalog.load_table((NAMESPACE, self.topic))
@@ -264,10 +264,12 @@ class IcebergStore:
         if any(_summary(snapshot).get(RUN_ID) == manifest.run_id for snapshot in ancestors_of(table)):
             logger.info("commit_confirmed_by_reading_back", topic=self.topic, sequence=manifest.sequence)
             return
-        if _snapshot_id(table) != base:
+        if _snapshot_id(table) != _snapshot_id(base):
             raise CommitConflictError(self.topic, manifest.sequence, _run_of(table)) from cause
-        # An SQL catalog answers in its transaction; the request of another one may still be under way.
-        if isinstance(cause, CommitFailedException) or isinstance(self.catalog, SqlCatalog):
+        # An SQL catalog answers in its transaction; the request of another one may still be under way. A refusal whose
+        # cause is not to be seen may come of a request that was sent twice, and what was read of a cache.
+        is_refused = isinstance(cause, CommitFailedException) and table.metadata_location != base.metadata_location
+        if is_refused or isinstance(self.catalog, SqlCatalog):
             raise IcebergError(self.topic, str(cause)) from cause
         raise CommitOutcomeUnknownError(self.topic, manifest.sequence, str(cause)) from cause
 

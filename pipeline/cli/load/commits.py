@@ -44,10 +44,10 @@ def iceberg_history(topic: str, root: str, catalog: "dict[str, str]") -> "Iceber
     files, path = open_filesystem(root)
     if not holds_iceberg(files, topic_layout(path, topic)):
         return None
-    from pipeline.hadoop.iceberg.history import read_history
+    from pipeline.hadoop.iceberg.history import read_iceberg_history
     from pipeline.hadoop.iceberg.store import IcebergStore
 
-    history = read_history(IcebergStore(root, topic, catalog))
+    history = read_iceberg_history(IcebergStore(root, topic, catalog))
     if history is None:
         output.exit_with(f"{topic} has no commits below {root}")
     return history
@@ -114,7 +114,7 @@ def show_status(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """What is shown of a table: its last commits, each with its records and files, and its live files."""
+    """A table as it is shown: its last commits, each with its records and files, and its live files."""
 
     state: "TableState"
     commits: "list[tuple[Manifest, int, int]]"

@@ -64,11 +64,11 @@ def _manifests(config: "LoadConfig") -> _Commits | None:
 
 
 def _iceberg_commits(config: "LoadConfig") -> _Commits | None:
-    from pipeline.hadoop.iceberg.history import read_history
+    from pipeline.hadoop.iceberg.history import read_iceberg_history
     from pipeline.hadoop.iceberg.store import IcebergStore
 
     catalog = config.iceberg_catalog or {}
-    history = read_history(IcebergStore(config.root, config.topic, catalog, config.store_timeout_ms / 1000))
+    history = read_iceberg_history(IcebergStore(config.root, config.topic, catalog, config.store_timeout_ms / 1000))
     if history is None:
         return None
     totals = history.totals

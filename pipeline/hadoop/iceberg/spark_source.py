@@ -52,7 +52,7 @@ class IcebergDataSource(DataSource):
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
+class ShareOfFiles(InputPartition):
     """The n-th of m parts of the files."""
 
     number: int
@@ -68,11 +68,11 @@ class IcebergReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
         shares = min(TASKS, len(_tasks(_opened(self._metadata, self._io))))
-        return [Share(number, shares) for number in range(shares)]
+        return [ShareOfFiles(number, shares) for number in range(shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, in a worker."""
-        if not isinstance(partition, Share):  # Spark's own where there is none
+        if not isinstance(partition, ShareOfFiles):  # Spark's own where there is none
             return
         table = _opened(self._metadata, self._io)
         tasks = _tasks(table)[partition.number :: partition.shares]

@@ -327,7 +327,7 @@ def is_of_a_load(snapshot: Snapshot) -> bool:
     return _summary(snapshot).get(MANIFEST) is not None
 
 
-def commits_of(table: Table) -> list[Manifest]:
+def snapshot_commits(table: Table) -> list[Manifest]:
     """Return the commits among the current snapshot and its ancestors, oldest first. Raises SnapshotPropertyError."""
     made = [snapshot for snapshot in ancestors_of(table) if is_of_a_load(snapshot)]
     return [manifest_in(_summary(snapshot), f"snapshot {snapshot.snapshot_id}")[0] for snapshot in reversed(made)]
@@ -340,7 +340,7 @@ def totals_of(table: Table, head: Head) -> WindowTotals:
     if table.properties.get(SHA256) == head.sha256 and TOTALS in table.properties:
         return WindowTotals.decode(table.properties[TOTALS])
     # A table that was set back, or that an earlier version loaded.
-    commits = commits_of(table)
+    commits = snapshot_commits(table)
     if len(commits) == head.manifest.sequence:
         return WindowTotals().after(commits)
     return WindowTotals(since_ms=head.manifest.created_ms)

@@ -9,7 +9,7 @@ from pyiceberg.catalog import load_catalog
 
 from pipeline.hadoop.commit.manifest import Manifest
 from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS
-from pipeline.hadoop.iceberg.history import read_history
+from pipeline.hadoop.iceberg.history import read_iceberg_history
 from pipeline.hadoop.iceberg.store import IcebergStore
 from pipeline.hadoop.iceberg.window_totals import WindowTotals, WindowTotalsError
 from pipeline.records.tally import Counts
@@ -60,7 +60,7 @@ def test_totals_outlive_the_snapshots_and_follow_a_table_that_is_set_back(tmp_pa
     store = IcebergStore(tmp_path.as_uri(), "visits", {})
 
     def records() -> Any:
-        history = read_history(IcebergStore(store.root, "visits", {}))
+        history = read_iceberg_history(IcebergStore(store.root, "visits", {}))
         assert history is not None
         return history.totals.counts[KEY].records if history.totals.knows(FIRST_HOUR_MS) else None
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from pipeline.hadoop.iceberg.history import read_history
+from pipeline.hadoop.iceberg.history import read_iceberg_history
 from pipeline.hadoop.iceberg.store import IcebergStore
 from pipeline.hadoop.upkeep.iceberg_verification import verify_table_files
 from tests.support.iceberg_commits import commit_rows
@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> IcebergStore:
 
 
 def differences(store: IcebergStore) -> Any:
-    history = read_history(IcebergStore(store.root, store.topic, {}))
+    history = read_iceberg_history(IcebergStore(store.root, store.topic, {}))
     assert history is not None
     return [(item.path.rsplit("/", 1)[-1], item.reason) for item in verify_table_files(history, lambda _: None)]
 
@@ -80,7 +80,7 @@ def test_rows_that_are_there_twice_or_too_late_are_named(store: IcebergStore) ->
 def test_expired_commits_are_counted(store: IcebergStore) -> None:
     found = table(store)
     found.maintenance.expire_snapshots().by_id(found.metadata.snapshots[0].snapshot_id).commit()
-    history = read_history(store)
+    history = read_iceberg_history(store)
     assert history is not None
     assert (history.expired, [commit.sequence for commit in history.commits]) == (1, [2])
     assert differences(store) == []

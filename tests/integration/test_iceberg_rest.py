@@ -19,8 +19,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
-from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.publication import CommitConflictError, CommitOutcomeUnknownError
+from pipeline.hadoop.iceberg.catalog import CatalogUnreachableError
 from pipeline.hadoop.iceberg.store import IcebergError, IcebergStore
 from tests.support.http_proxy import Fault, FaultyProxy, faulty_proxy
 from tests.support.iceberg_commits import commit_rows, manifest_of, write_file
@@ -202,7 +202,7 @@ def test_a_catalog_killed_around_a_commit(tmp_path: Path, carried_out: bool) -> 
         proxy.faults.append(Fault("POST", "/visits", is_forwarded=carried_out, then=server.kill))
         with pytest.raises(CommitOutcomeUnknownError):
             commit_rows(fresh(store, proxy), 5, run_id="unknown")
-        with pytest.raises(ConfigurationError, match="cannot be opened"):
+        with pytest.raises(CatalogUnreachableError):
             fresh(store).read_head()
         server.restart()
         expected = 15 if carried_out else 10
@@ -250,7 +250,7 @@ def test_a_silent_catalog_ends_a_load(store: IcebergStore, proxy: FaultyProxy, e
     method, path = {"/config": ("GET", "/config"), "": ("GET", store.topic), "commit": ("POST", store.topic)}[ending]
     proxy.faults.append(Fault(method, path, times=1000, is_forwarded=False, status=None))
     loader = fresh(store, proxy, timeout_s=1)
-    errors = {"/config": ConfigurationError, "": IcebergError, "commit": CommitOutcomeUnknownError}
+    errors = {"/config": CatalogUnreachableError, "": IcebergError, "commit": CommitOutcomeUnknownError}
     began = time.monotonic()
     with pytest.raises(errors[ending]):
         commit_rows(loader, 5, run_id="silent")

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import RESTError
 from pyiceberg.utils.config import Config, merge_config
 from requests import Session
+from sqlalchemy.exc import OperationalError
 
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.files.filesystem import open_filesystem
 
 NAMESPACE: Final = "pipeline"
@@ -25,11 +27,18 @@ TIMEOUT_S: Final = 120.0
 _TIMEOUT: Final = "pipeline.timeout-s"
 
 
+class CatalogUnreachableError(PipelineError):
+    """The catalog does not answer; nothing was read or committed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the Iceberg catalog cannot be reached: {reason}")
+
+
 def open_catalog(root: str, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Catalog:
     """Open the catalog of pyiceberg's `properties`; by default an SQLite file next to the topics.
 
     timeout_s: time after which a request to a silent REST or Hive catalog fails.
-    Raises ConfigurationError.
+    Raises ConfigurationError, CatalogUnreachableError.
     """
     given = dict(properties)
     if not given:
@@ -53,6 +62,8 @@ def open_catalog(root: str, properties: Mapping[str, str], timeout_s: float = TI
                 catalog: Catalog = TimedHiveCatalog(CATALOG, timeout_s=timeout_s, **known)
                 return catalog
         return load_catalog(CATALOG, **given)
+    except (OSError, OperationalError, RESTError) as error:
+        raise CatalogUnreachableError(str(error)) from error
     except Exception as error:
         # Each kind of catalog has errors of its own.
         raise ConfigurationError("iceberg.catalog", f"cannot be opened: {error}") from error

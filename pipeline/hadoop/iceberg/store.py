@@ -49,7 +49,7 @@ from pyiceberg.types import (
 from pyiceberg.types import StructType as IcebergStruct
 
 from pipeline.errors import PipelineError
-from pipeline.hadoop.avro.avro_schema import HEADERS, ICEBERG_PARTITION, KEY, OFFSET, TIMESTAMP
+from pipeline.hadoop.avro.avro_schema import HEADERS, ICEBERG_PARTITION, KEY, OFFSET, PARTITION, TIMESTAMP
 from pipeline.hadoop.avro.column_types import TOMBSTONE
 from pipeline.hadoop.commit.layout import QUARANTINES, topic_layout
 from pipeline.hadoop.commit.manifest import Manifest, check_follows
@@ -241,6 +241,9 @@ class IcebergStore:
         paths = [f"{self.location}/{file.path}" for file in manifest.files if not file.quarantined]
         schemas = _distinct_schemas(paths)
         transaction = table.transaction()
+        if table.schema().find_column_name(_PARTITION_ID) == PARTITION:  # of an earlier version
+            with transaction.update_schema() as update:
+                update.rename_column(PARTITION, ICEBERG_PARTITION)
         with transaction.update_schema() as update:
             for schema in schemas:
                 update.union_by_name(schema)
@@ -375,13 +378,14 @@ def _check_mapping(topic: str, metadata: TableMetadata, columns: "pa.Schema") ->
 
 _METADATA: Final = re.compile(r"/(?P<number>\d{5,})-[^/]*\.metadata\.json$")
 """Number 0 is of a table that was created, and perhaps not yet known to the catalog when its creator died."""
+_PARTITION_ID: Final = 3
 _HEADER: Final = IcebergStruct(
     NestedField(9, "key", StringType(), required=False), NestedField(10, "value", BinaryType(), required=False)
 )
 _RECORD_SCHEMA: Final = Schema(
     NestedField(1, KEY, BinaryType(), required=False),
     NestedField(2, OFFSET, LongType(), required=False),
-    NestedField(3, ICEBERG_PARTITION, IntegerType(), required=False),
+    NestedField(_PARTITION_ID, ICEBERG_PARTITION, IntegerType(), required=False),
     NestedField(4, TIMESTAMP, TimestamptzType(), required=False),
     NestedField(5, HEADERS, ListType(8, _HEADER, element_required=False), required=False),
     NestedField(6, TOMBSTONE, BooleanType(), required=False),

@@ -310,3 +310,12 @@ def test_a_table_dropped_and_made_again_by_somebody_else_is_no_table_of_loads(st
     store.catalog.create_table(("pipeline", store.topic), columns, location=store.location)
     with pytest.raises(IcebergError, match="the catalog is another one, or was lost"):
         fresh(store).read_head()
+
+
+def test_the_column_of_partitions_of_an_earlier_version_gets_its_new_name(store: IcebergStore) -> None:
+    commit_rows(store, 3)
+    with table(store).update_schema() as update:
+        update.rename_column("_kafka_partition", "_partition")
+    commit_rows(fresh(store), 2)
+    assert values(store, "_kafka_partition") == [0] * 5
+    assert "_partition" not in table(store).schema().column_names

@@ -319,3 +319,18 @@ def test_the_column_of_partitions_of_an_earlier_version_gets_its_new_name(store:
     commit_rows(fresh(store), 2)
     assert values(store, "_kafka_partition") == [0] * 5
     assert "_partition" not in table(store).schema().column_names
+
+
+def test_branches_and_tags_are_other_tables(store: IcebergStore) -> None:
+    commit_rows(store, 4)
+    first = table(store).current_snapshot().snapshot_id
+    table(store).manage_snapshots().create_branch(first, "audit").create_tag(first, "whole").commit()
+    table(store).delete("_offset >= 0", branch="audit")
+    commit_rows(fresh(store), 2)
+    assert offsets(store) == list(range(6))
+    assert table(store).scan().use_ref("audit").to_arrow().num_rows == 0
+    assert len(fresh(store).listed_files()) == 2
+    table(store).manage_snapshots().set_current_snapshot(ref_name="audit").commit()
+    assert fresh(store).read_head().offsets == {0: 4}  # the load that the branch came from
+    commit_rows(fresh(store), 3)
+    assert offsets(store) == [4, 5, 6]

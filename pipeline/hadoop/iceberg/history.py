@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pipeline.hadoop.commit.manifest import Manifest
 from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.iceberg.snapshot_properties import SEQUENCE
-from pipeline.hadoop.iceberg.store import IcebergStore, ancestors_of, is_of_a_load, snapshot_commits, totals_of
+from pipeline.hadoop.iceberg.store import IcebergStore, ancestors_of, is_of_a_load, snapshot_commits, totals_by_window
 from pipeline.hadoop.iceberg.window_totals import WindowTotals
 
 
@@ -68,7 +68,7 @@ def read_iceberg_history(store: IcebergStore) -> IcebergHistory | None:
     if table is None or head.manifest is None:
         return None
     commits = snapshot_commits(table)
-    totals = totals_of(table, head)
+    totals = totals_by_window(table, head)
     quarantined = {file.path: file for commit in commits for file in commit.files}
     return IcebergHistory(
         table=table,

@@ -15,8 +15,10 @@ from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.table import FileScanTask, StaticTable, Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
+
+from pipeline.hadoop.ranges.rows import arrow_schema
 
 TASKS: Final = 16
 """Tasks that a table is read by at most."""
@@ -48,7 +50,7 @@ class IcebergDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return IcebergReader(self._metadata, self._io, to_arrow_schema(schema, timezone="UTC"))
+        return IcebergReader(self._metadata, self._io, arrow_schema(schema))
 
 
 @dataclass(frozen=True)

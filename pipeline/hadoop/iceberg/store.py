@@ -141,7 +141,7 @@ class IcebergStore:
             table = self._table(is_first=head.manifest is None)
             if _snapshot_id(table) != base:
                 raise CommitConflictError(self.topic, manifest.sequence, _run_of(table))
-            transaction = self._staged(table, manifest, totals_of(table, head).after([manifest]))
+            transaction = self._staged(table, manifest, totals_by_window(table, head).after([manifest]))
         except PipelineError:
             raise
         except Exception as error:  # pyiceberg, its file formats and each catalog have errors of their own
@@ -336,7 +336,7 @@ def snapshot_commits(table: Table) -> list[Manifest]:
     return [manifest_in(_summary(snapshot), f"snapshot {snapshot.snapshot_id}")[0] for snapshot in reversed(made)]
 
 
-def totals_of(table: Table, head: Head) -> WindowTotals:
+def totals_by_window(table: Table, head: Head) -> WindowTotals:
     """Return the counts by window of all commits up to `head`. Raises SnapshotPropertyError, WindowTotalsError."""
     if head.manifest is None:
         return WindowTotals()

@@ -136,8 +136,9 @@ def reconcile(
 ) -> list[HourReport]:
     """Compare all tiers of all topics; return reports sorted by topic and hour.
 
-    A live partition without a route has no replica, and its loads follow on the live cluster. `pending_max_ms` is None
-    while the replica cluster cannot be read, so that no replica can be taken for stopped.
+    A live topic without a route has no replica, and its loads follow on the live cluster. A partition without a route
+    whose topic has others waits for its replica. `pending_max_ms` is None while the replica cluster cannot be read, so
+    that no replica can be taken for stopped.
     """
     settled_ms = now_ms - grace_ms
     stalled_ms = -1 if pending_max_ms is None else now_ms - pending_max_ms
@@ -147,6 +148,7 @@ def reconcile(
         for partition in ledger.partitions(cluster, Tier.LOAD)
     }
     route_of = {(route.cluster, route.source): route for route in routes}
+    mirrored = {(route.cluster, route.source.topic) for route in routes}
     sums: dict[tuple[str, int], dict[Stage, Counts]] = defaultdict(dict)
     findings: dict[tuple[str, int], list[Finding]] = defaultdict(list)
     for cluster in live_clusters:
@@ -155,7 +157,8 @@ def reconcile(
             route = route_of.get((cluster, partition))
             replica = route.replica if route is not None else None
             end = (replica_cluster, replica) if replica_cluster is not None and replica is not None else None
-            stages = _stages(ledger, cluster, partition, end, loaded_topics)
+            is_mirrored = (cluster, partition.topic) in mirrored
+            stages = _stages(ledger, cluster, partition, end, loaded_topics, is_mirrored=is_mirrored)
             differences: list[Finding] = []
             for hour in sorted({hour for counts in stages.values() for hour in counts.windows}):
                 for stage, counts in stages.items():
@@ -185,8 +188,10 @@ def _stages(
     partition: TopicPartition,
     replica: tuple[str, TopicPartition] | None,
     loaded_topics: Container[tuple[str, str]],
+    *,
+    is_mirrored: bool,
 ) -> dict[Stage, TierCounts]:
-    """Return the stages of a partition's way that reported, in order. A mirrored partition has a replica stage anyway.
+    """Return the stages of a partition's way that reported, in order. If its topic is mirrored, it has a replica stage.
 
     Loads read the end of the way: `replica` (cluster and partition), or the live cluster if it is None.
     """
@@ -196,6 +201,8 @@ def _stages(
     }
     if replica is not None:
         found[Stage.REPLICA] = ledger.counts(replica[0], Tier.BROKER, replica[1], HOUR_MS) or NEVER_REPORTED
+    elif is_mirrored:
+        found[Stage.REPLICA] = NEVER_REPORTED
     loaded_from, loaded = replica or (cluster, partition)
     if (loaded_from, loaded.topic) in loaded_topics:
         found[Stage.LOADED] = ledger.counts(loaded_from, Tier.LOAD, loaded, HOUR_MS) or NEVER_REPORTED

@@ -303,6 +303,22 @@ def test_a_mirrored_partition_of_which_the_replica_says_nothing_is_pending() -> 
     assert hour.status is Status.PENDING
 
 
+def test_a_partition_that_the_mirror_has_not_taken_up_yet_is_pending_and_then_missing() -> None:
+    """Its topic is mirrored: it is not exact without a replica."""
+    new = TopicPartition("clicks", 1)
+    events = [
+        *whole_way(),
+        event(Tier.PRODUCER, "east", new, FULL, instance="p1", revision=1),
+        event(Tier.BROKER, "east", new, FULL),
+    ]
+    (hour,) = report(*events)
+    assert [(found.source, found.at, found.status) for found in hour.findings] == [(new, Stage.REPLICA, Status.PENDING)]
+    (hour,) = report(*events, pending_max_ms=HOUR_MS)
+    assert hour.findings[0].status is Status.MISSING
+    (hour,) = report(*events, routes=[])
+    assert hour.status is Status.EXACT  # the topic is not mirrored at all
+
+
 def status_after(standstill_ms: int, *events: AuditEvent, **settings: Any) -> Status:
     (hour,) = report(*events, now_ms=HOUR + standstill_ms, pending_max_ms=HOUR_MS, **settings)
     return hour.status

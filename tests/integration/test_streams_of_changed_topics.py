@@ -130,6 +130,15 @@ def test_records_that_were_deleted_before_they_were_read(spark: Any, topic: Load
     assert streamed.run() == list(range(600, 630))
 
 
+def until_read(query: Any, count: int) -> None:
+    """Wait until a query has noted the ends of micro batches with so many records."""
+    deadline = time.monotonic() + DEADLINE_S
+    while sum(progress["numInputRows"] for progress in query.recentProgress) < count:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_a_micro_batch_waits_for_offsets_or_for_its_time(spark: Any, topic: LoadedTopic, tmp_path: Path) -> None:
     streamed = Streamed(spark, topic.bootstrap, tmp_path, subscribe=topic.name)
     query = streamed.start(ends=False, minOffsetsPerTrigger="100", maxTriggerDelay="1h")
@@ -140,20 +149,14 @@ def test_a_micro_batch_waits_for_offsets_or_for_its_time(spark: Any, topic: Load
             assert time.monotonic() < deadline
             time.sleep(0.1)
         topic.produce(1)
-        while len(streamed.taken) < 100:
-            assert query.isActive, query.exception()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert sum(progress["numInputRows"] > 0 for progress in query.recentProgress) <= 1
+        until_read(query, 100)
+        assert sum(progress["numInputRows"] > 0 for progress in query.recentProgress) == 1
     finally:
         query.stop()
     topic.produce(50)
     query = streamed.start(ends=False, minOffsetsPerTrigger="1000000", maxTriggerDelay="2s")
     try:
-        while len(streamed.taken) < 150:
-            assert query.isActive, query.exception()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until_read(query, 50)
     finally:
         query.stop()
     assert Counter(streamed.taken) == Counter(range(150))

@@ -26,6 +26,10 @@ if ! [ -f "$stamp" ] || ! [ "$stamp" -nt pyproject.toml ] || ! [ "$stamp" -nt co
     echo "Installing into .venv ($("$python" --version), Java $version)" >&2
     [ -x .venv/bin/python ] || "$python" -m venv .venv
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable ".${extra:+[$extra]}"
+    if [ -z "$extra" ]; then
+        .venv/bin/python -m pipeline.hadoop.load.class_archive >/dev/null 2>&1 ||
+            echo "The archive of Spark's classes could not be written: loads start more slowly" >&2
+    fi
     touch "$stamp"
 fi
 # pip compiles no editable package. Without bytecode each process compiles the sources at its start, and keeps nothing

@@ -28,7 +28,7 @@ from pipeline.errors import PipelineError
 
 START_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.02
-_STOP_GRACE_S: Final = 5.0
+STOP_GRACE_S: Final = 5.0
 _TERMINATION_GRACE_S: Final = 2.0
 _NOISE: Final = b"WARNING: Using incubator modules:"
 
@@ -82,8 +82,11 @@ class SparkProcess:
         """True if the JVM has started and not ended."""
         return self._process is not None and self._process.poll() is None
 
-    def end(self, *, at_once: bool = False) -> None:
-        """End the JVM and wait for its end. `at_once`: it need not finish its work, and says nothing any more."""
+    def end(self, *, at_once: bool = False, grace_s: float = STOP_GRACE_S) -> None:
+        """End the JVM and wait for its end. `at_once`: it need not finish its work, and says nothing any more.
+
+        Otherwise it has `grace_s` seconds to end by itself.
+        """
         with self._lock:  # invariant B: a JVM that `start` is about to launch is waited for, or never launched
             self._is_ended = True
             process = self._process
@@ -94,7 +97,7 @@ class SparkProcess:
             with suppress(OSError):
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_GRACE_S)
+                process.wait(grace_s)
         if process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)  # Spark deletes its temporary files

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.hadoop.load.spark_process import SparkProcess, SparkStartError
+from pipeline.hadoop.load.class_archive import archive_directory, archive_options
+from pipeline.hadoop.load.spark_process import STOP_GRACE_S, SparkProcess, SparkStartError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -40,7 +41,9 @@ class SparkSettings:
 
     def spark_settings(self) -> dict[str, str]:
         """Return all settings by Spark's names: no web page, only errors on stderr, tasks tried up to three times."""
-        java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {_SHORT_JOB if self.is_short else ''}".strip()
+        short = _SHORT_JOB if self.is_short else ""
+        archive = archive_options(archive_directory())
+        java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {short} {archive}".strip()
         chosen = {
             "spark.app.name": self.app_name,
             "spark.ui.enabled": "false",
@@ -119,13 +122,13 @@ class SparkApplication:
             self._process = SparkProcess()
             raise SparkStartError(f"Spark did not start: {_first_line(error)}") from error
 
-    def stop(self) -> None:
-        """Stop the application, and wait for the end of its JVM."""
+    def stop(self, *, grace_s: float = STOP_GRACE_S) -> None:
+        """Stop the application, and wait for the end of its JVM, which is ended by force after `grace_s`."""
         with self._lock:
             if self._context is not None and (is_submitted() or self._process.is_running):
                 with suppress(Exception):  # a JVM that dies meanwhile has stopped, too
                     self._context.stop()
-            self._process.end()
+            self._process.end(grace_s=grace_s)
             self._forget()
 
     def kill(self) -> None:

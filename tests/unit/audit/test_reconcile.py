@@ -304,7 +304,6 @@ def test_a_mirrored_partition_of_which_the_replica_says_nothing_is_pending() -> 
 
 
 def test_a_partition_that_the_mirror_has_not_taken_up_yet_is_pending_and_then_missing() -> None:
-    """Its topic is mirrored: it is not exact without a replica."""
     new = TopicPartition("clicks", 1)
     events = [
         *whole_way(),

@@ -66,3 +66,33 @@ def test_x20_damage_is_found_and_an_hour_replayed_with_the_same_bytes(
     assert status["lag"]["records"] == 50
     assert call("clean", *place, "--dry-run")["deleted"] == []
     assert call("replay", *place, *brokers, "--hour", "1999-01-01T00", exit_code=1) is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file_format", ["avro", "parquet"])
+def test_loads_keep_or_change_the_format_of_folders_and_a_replay_moves_an_hour(
+    spark: Any, local: Any, tmp_path: Path, file_format: str
+) -> None:
+    topic = LoadedTopic(local.bootstrap, tmp_path.as_uri())
+    settings = topic.settings(format=file_format)
+    for given, found in (({}, "hourly"), ({"path.format": "hive"}, "hive"), ({}, "hive")):
+        topic.produce(3000)
+        result = run_load(spark, LoadConfig.from_settings(settings | given), clock=lambda: FIRST_MS)
+        assert result.manifest is not None
+        assert {file.path.split("/")[0] for file in result.manifest.files} == {found}
+    assert topic.check_exact() == 9000
+    place = ("--topic", topic.name, "--root", topic.root)
+    brokers = ("-b", local.bootstrap, "--set", "value.format=binary")
+    verified = call("verify", *place, *brokers)
+    assert (verified["compared_with_topic"], verified["differences"]) == (9000, [])
+
+    old = next(file for file in topic.table().data_files() if file.path.startswith("hourly/"))
+    hour = datetime.fromtimestamp((old.hour_ms or 0) / 1000, UTC).strftime("%Y-%m-%dT%H")
+    replayed = call("replay", *place, *brokers, "--hour", hour)
+    assert replayed["same_bytes"] == replayed["files"]
+    of_hour = [file for file in topic.table().data_files() if file.hour_ms == old.hour_ms]
+    assert {file.path.split("/")[0] for file in of_hour} == {"hive"}
+    again = call("replay", *place, *brokers, "--hour", hour, "--set", "path.format=hourly")
+    assert again["same_bytes"] == again["files"]
+    assert topic.check_exact() == 9000
+    assert call("verify", *place, *brokers)["compared_with_topic"] == 9000

@@ -104,6 +104,7 @@ def main() -> None:
         window_ms=600_000,
         quarantine=False,
         schemas=schema_of,
+        path_format="hourly",
     )
     return_large_blocks()
     result = write_task(spec, TaskAttempt(run_id="r1", task=0, attempt=0), 0, read(codec))

@@ -50,6 +50,7 @@ class TaskLoad:
             "window_ms": 600_000,
             "quarantine": False,
             "schemas": None,
+            "path_format": "hourly",
         }
         self.spec = TaskSpec(**(settings | spec))
 

@@ -451,7 +451,7 @@ class TableWalk:
         names = {
             self.layout.relative(info.path) for info in self.plain.list_files(self.layout.topic_root, recursive=True)
         }
-        data = {name for name in names if name.startswith(("hourly/", "quarantine/"))}
+        data = {name for name in names if name.startswith(("hourly/", "hive/", "quarantine/"))}
         assert data == reachable_files(base, manifests), "files are left over"
         left = sorted(name for name in names if name.startswith("_runs/") or "/." in name)
         assert not left, left

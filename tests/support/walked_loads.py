@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from zlib import crc32
 
 import fastavro
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 from pipeline.errors import PipelineError
 from pipeline.hadoop.avro.avro_schema import SchemaError
 from pipeline.hadoop.avro.quarantine_reader import quarantined_records
-from pipeline.hadoop.commit.layout import TaskAttempt, TopicLayout, topic_layout
+from pipeline.hadoop.commit.layout import PATH_FORMATS, PathFormat, TaskAttempt, TopicLayout, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile, ManifestError, OffsetRange
 from pipeline.hadoop.commit.manifest_store import ManifestStore
 from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, commit, read_head
@@ -118,7 +119,7 @@ class Source:
                 ranges.append(OffsetRange(partition=partition, start=start, end=end))
         return tuple(ranges)
 
-    def config(self, root: str, orphan_age_ms: int) -> LoadConfig:
+    def config(self, root: str, orphan_age_ms: int, path_format: PathFormat = "hourly") -> LoadConfig:
         return LoadConfig.from_settings(
             {
                 "bootstrap.servers": "127.0.0.1:1",
@@ -128,10 +129,11 @@ class Source:
                 "schema.registry.url": "http://127.0.0.1:1",
                 "on.bad.record": "quarantine",
                 "orphan.age.ms": orphan_age_ms,
+                "path.format": path_format,
             }
         )
 
-    def spec(self, root: str, run_id: str, lookup: Callable[[int], str]) -> TaskSpec:
+    def spec(self, root: str, run_id: str, lookup: Callable[[int], str], path_format: PathFormat) -> TaskSpec:
         return TaskSpec(
             root=root,
             topic=TOPIC,
@@ -141,12 +143,21 @@ class Source:
             window_ms=WINDOW_MS,
             quarantine=True,
             schemas=lookup,
+            path_format=path_format,
         )
 
-    def write(self, root: str, files: FileSystem, run_id: str, task: int, ranges: Sequence[OffsetRange]) -> TaskResult:
+    def write(
+        self,
+        root: str,
+        files: FileSystem,
+        run_id: str,
+        task: int,
+        ranges: Sequence[OffsetRange],
+        path_format: PathFormat,
+    ) -> TaskResult:
         layout = topic_layout(root, TOPIC)
         attempt = TaskAttempt(run_id=run_id, task=task, attempt=0)
-        writer = TaskWriter(self.spec(root, run_id, self.lookup), files, layout, attempt)
+        writer = TaskWriter(self.spec(root, run_id, self.lookup, path_format), files, layout, attempt)
         for loaded in ranges:
             rows = self.rows(loaded)
             writer.add(rows)
@@ -182,7 +193,7 @@ class WalkedLoad(PreparedLoad):
 
     def _run_tasks(self, spark: Spark, tasks: Sequence[tuple[OffsetRange, ...]]) -> list[TaskResult]:
         return [
-            self.source.write(self.config.root, self.files, self.run_id, number, ranges)
+            self.source.write(self.config.root, self.files, self.run_id, number, ranges, self.path_format)
             for number, ranges in enumerate(tasks)
         ]
 
@@ -190,8 +201,9 @@ class WalkedLoad(PreparedLoad):
 def load_once(
     root: str, files: FileSystem, source: Source, run_id: str, share: float, clock: Callable[[], int], age_ms: int
 ) -> Any:
-    """Load as `run_load` does."""
-    opened = open_load(source.config(root, age_ms), files, root, clock=clock, run_id=run_id)
+    """Load as `run_load` does, into folders of a format that the run's name chooses."""
+    path_format = PATH_FORMATS[crc32(run_id.encode()) % 2]
+    opened = open_load(source.config(root, age_ms, path_format), files, root, clock=clock, run_id=run_id)
     ranges = source.plan(opened.head.offsets, share)
     if not ranges:
         return None
@@ -256,9 +268,16 @@ def rewriter(source: Source) -> Callable[..., Any]:
     """Return `rewrite` of `pipeline.hadoop.upkeep.rewriting` with the source in memory."""
 
     def rewrite(
-        files: FileSystem, layout: TopicLayout, config: LoadConfig, cluster: FileCluster, attempt: TaskAttempt
+        files: FileSystem,
+        layout: TopicLayout,
+        config: LoadConfig,
+        cluster: FileCluster,
+        attempt: TaskAttempt,
+        *,
+        path_format: PathFormat,
     ) -> list[tuple[DataFile, DataFile]]:
-        writer = TaskWriter(source.spec(config.root, attempt.run_id, source.lookup), files, layout, attempt)
+        spec = source.spec(config.root, attempt.run_id, source.lookup, path_format)
+        writer = TaskWriter(spec, files, layout, attempt)
         rows = source.rows(cluster.loaded)
         times = rows.column("timestamp_ms").to_numpy()
         writer.add(rows.filter(pa.array(np.floor_divide(times, HOUR_MS) * HOUR_MS == cluster.hour_ms)))

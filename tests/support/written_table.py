@@ -59,6 +59,7 @@ class WrittenTable:
             "window_ms": 600_000,
             "quarantine": False,
             "schemas": None,
+            "path_format": "hourly",
         }
         spec = TaskSpec(**(settings | dict(self.spec)))
         writer = TaskWriter(spec, table.files, table.layout, TaskAttempt(run_id=run_id, task=0, attempt=1))
@@ -78,6 +79,7 @@ class WrittenTable:
             ranges=(loaded,),
             files=result.files,
             counts=check_coverage("clicks", [loaded], [result], 600_000).counts,
+            path_format=spec.path_format,
             previous_sha256=head.sha256,
         )
         return manifest, head
@@ -105,8 +107,8 @@ class WrittenTable:
     def names(self) -> set[str]:
         """Names of all data files on the disk."""
         table = self.open()
-        found = table.files.list_files(f"{table.layout.topic_root}/hourly", recursive=True)
-        return {table.layout.relative(info.path) for info in found}
+        found = (table.files.list_files(folder, recursive=True) for folder in table.layout.data_folders)
+        return {table.layout.relative(info.path) for infos in found for info in infos}
 
     def make_older(self, path: str, age_ms: int) -> None:
         then_s = Path(path).stat().st_mtime - age_ms / 1000

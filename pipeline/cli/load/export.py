@@ -17,11 +17,13 @@ def export(
     json: Json = False,
 ) -> None:
     """Make plain folders hold exactly the committed files, for Hive and other readers of whole folders."""
-    from pipeline.hadoop.table.export import STYLES, export_table
+    from pipeline.hadoop.commit.layout import PATH_FORMATS
+    from pipeline.hadoop.table.export import export_table
 
-    if style not in STYLES:
-        output.exit_with(f"--style must be one of {', '.join(STYLES)}")
-    result = export_table(root, topic, to, style)
+    chosen = next((path_format for path_format in PATH_FORMATS if path_format == style), None)
+    if chosen is None:
+        output.exit_with(f"--style must be one of {', '.join(PATH_FORMATS)}")
+    result = export_table(root, topic, to, chosen)
     if json:
         output.print_json({"topic": topic, "commit": result.sequence, "added": result.added, "removed": result.removed})
     else:

@@ -16,21 +16,19 @@ B. The newest marker of an hour is valid until the table has other counts, or a 
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from pipeline.hadoop.commit.checkpoints import read_state
-from pipeline.hadoop.commit.layout import TopicLayout, hour_folder, hour_of_folder
+from pipeline.hadoop.commit.layout import TopicLayout
 from pipeline.hadoop.commit.manifest import Manifest, ManifestError, set_aside
+from pipeline.hadoop.commit.marker_files import COMPLETE, REOPENED, MarkerFiles
 from pipeline.hadoop.commit.runs import filesystem_now_ms
 from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState, newest_window_ms
-from pipeline.hadoop.files.doors import FileSystem, PathExistsError
+from pipeline.hadoop.files.doors import FileSystem
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts, window_start
 
-COMPLETE: Final = "_COMPLETE"
-REOPENED: Final = "_REOPENED"
 WITNESSES: Final = ("produced", "live", "loaded")
 _HOUR_NAME: Final = "%Y-%m-%dT%H:00:00Z"
 _COUNTED: Final = ("records", "bytes", "batches", "crc_sum")
@@ -247,22 +245,24 @@ def complete_hours(
 
 def read_markers(files: FileSystem, layout: TopicLayout) -> dict[int, HourMarkers]:
     """Return the markers of hours. Raises StorageError, and ManifestError for a file that is no marker."""
+    return _read(MarkerFiles.listed(files, layout))
+
+
+def _read(listed: MarkerFiles) -> dict[int, HourMarkers]:
     complete: dict[int, list[Marker]] = {}
     reopened: dict[int, list[int]] = {}
-    for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True):
-        folder, _, name = info.path.rpartition("/")
-        hour_ms = hour_of_folder(folder)
-        kind, _, generation = name.partition(".")
-        if hour_ms is None or kind not in (COMPLETE, REOPENED):
-            continue
-        try:
+    for hour_ms, names in listed.written.items():
+        for name in names:
+            kind, _, generation = name.partition(".")
             if kind == REOPENED:
                 reopened.setdefault(hour_ms, []).append(int(generation))
                 continue
-            document = json.loads(files.read(info.path))
-            complete.setdefault(hour_ms, []).append(Marker(**document | {"findings": tuple(document["findings"])}))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(info.path, "is not a marker of a complete hour") from error
+            path = listed.path(hour_ms, name)
+            try:
+                document = json.loads(listed.files.read(path))
+                complete.setdefault(hour_ms, []).append(Marker(**document | {"findings": tuple(document["findings"])}))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ManifestError(path, "is not a marker of a complete hour") from error
     return {
         hour_ms: HourMarkers(
             markers=tuple(sorted(complete.get(hour_ms, ()), key=lambda marker: marker.generation)),
@@ -288,7 +288,8 @@ def publish_markers(
     so is one with a marker that the audit superseded.
     Several publishers do no harm: a marker that another one wrote stays. Raises StorageError, ManifestError.
     """
-    known = read_markers(files, layout)
+    listed = MarkerFiles.listed(files, layout)
+    folders, known = listed.folders(state), _read(listed)
     superseded = {(verdict.hour_ms, verdict.superseded) for verdict in verdicts}
     found = valid_markers(state, known)
     valid = {hour_ms: each for hour_ms, each in found.items() if (hour_ms, each.generation) not in superseded}
@@ -299,14 +300,15 @@ def publish_markers(
         if markers.reopened <= markers.markers[-1].generation:
             generations[hour_ms] += 1
             document = {"generation": generations[hour_ms], "commit": state.sequence, "written_ms": now_ms}
-            _write(files, layout, hour_ms, f"{REOPENED}.{generations[hour_ms]}", document, run_id)
+            listed.write(state, folders, hour_ms, f"{REOPENED}.{generations[hour_ms]}", document, run_id)
+    listed.copy(folders, run_id)
     for verdict in verdicts:
         if verdict.marker is None or verdict.hour_ms in valid:
             continue
         generation = generations.get(verdict.hour_ms, 1)
         marker = replace(verdict.marker, generation=generation)
         name = COMPLETE if generation == 1 else f"{COMPLETE}.{generation}"
-        _write(files, layout, verdict.hour_ms, name, asdict(marker), run_id)
+        listed.write(state, folders, verdict.hour_ms, name, asdict(marker), run_id)
         valid[verdict.hour_ms] = marker
     return valid, [hour_ms for hour_ms in reopened if hour_ms not in valid]
 
@@ -423,13 +425,3 @@ def start_of(hour: str) -> int | None:
 def name_of(hour_ms: int) -> str:
     """Return the name of an hour as in the report. Raises ValueError for an hour of no calendar."""
     return datetime.fromtimestamp(hour_ms / 1000, UTC).strftime(_HOUR_NAME)
-
-
-def _write(
-    files: FileSystem, layout: TopicLayout, hour_ms: int, name: str, document: Mapping[str, Any], run_id: str
-) -> None:
-    """Write a marker whole or not at all, unless there is one."""
-    folder = layout.absolute(hour_folder(hour_ms))
-    content = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
-    with suppress(PathExistsError):
-        files.publish_exclusive(f"{folder}/{name}", content, temporary=f"{folder}/.{name}.{run_id}")

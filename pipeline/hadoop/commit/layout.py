@@ -7,19 +7,22 @@
     metadata/                                metadata of an Iceberg table, in place of _commits (table=iceberg)
     _runs/<run>, <run>.1, <run>.2, ...       marks of a run that has not ended well yet
     hourly/YYYY/MM/DD/HH/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.<avro|parquet>
-    hourly/YYYY/MM/DD/HH/_COMPLETE           markers of complete hours (`complete_hours.py`)
+    hive/dt=YYYY-MM-DD/hour=HH/<the same>    data files of loads with path.format=hive
+    <folder of an hour>/_COMPLETE            markers of complete hours (`complete_hours.py`)
     quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro          records set aside
     quarantine/batch-<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro    batches that cannot be opened
     _quarantine/                             both beside an Iceberg table, whose tools delete what it does not list, but
                                              in folders of hidden names
 
-Hours are UTC. A file name holds the run, task and attempt that wrote it, so no two attempts ever meet.
+Hours are UTC. A file name holds the run, task and attempt that wrote it, so no two attempts ever meet. Files of one
+table may lie in folders of both formats.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, get_args
 
 from pipeline.errors import ConfigurationError
 
@@ -29,6 +32,9 @@ MAX_TIMESTAMP_MS = 253_402_300_799_999
 
 QUARANTINES = ("quarantine", "_quarantine")
 """Folders of the quarantine: that of manifests, and that of Iceberg tables."""
+PathFormat = Literal["hourly", "hive"]
+"""Format of the folders of hours, and the name of the folder that holds them."""
+PATH_FORMATS: Final[tuple[PathFormat, ...]] = get_args(PathFormat)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -37,7 +43,7 @@ _MANIFEST = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.parquet")
 _TEMPORARY = re.compile(r"\.\d{20}\.(?P<run_id>[a-z0-9]{1,40})")
 _MARK = re.compile(r"(?P<run_id>[a-z0-9]{1,40})(?:\.(?P<number>\d{1,6}))?")
-_HOUR = re.compile(r"hourly/(\d{4})/(\d\d)/(\d\d)/(\d\d)$")
+_HOUR = re.compile(r"(?:^|/)(?:hourly/(\d{4})/(\d\d)/(\d\d)/(\d\d)|hive/dt=(\d{4})-(\d\d)-(\d\d)/hour=(\d\d))$")
 _FILE = re.compile(
     r"(?:batch-)?(?P<partition>\d+)-(?P<first_offset>\d+)-(?P<run_id>[a-z0-9]+)-(?P<task>\d+)-(?P<attempt>\d+)-(?P<number>\d+)"
     r"\.(?:avro|parquet)"
@@ -63,6 +69,11 @@ class TopicLayout:
     def commits(self) -> str:
         """Directory of the manifests."""
         return f"{self.topic_root}/_commits"
+
+    @property
+    def data_folders(self) -> tuple[str, ...]:
+        """Directories of the data files, one for each format of folders."""
+        return tuple(f"{self.topic_root}/{path_format}" for path_format in PATH_FORMATS)
 
     @property
     def iceberg_metadata(self) -> str:
@@ -126,10 +137,17 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def hour_folder(hour_ms: int) -> str:
-    """Return the relative name of the folder of an hour, which begins at `hour_ms`."""
+def hour_path(hour_ms: int, path_format: PathFormat) -> str:
+    """Return the name of the folder of an hour, which begins at `hour_ms`, below all folders of the format."""
     hour = _EPOCH + timedelta(milliseconds=hour_ms)
-    return f"hourly/{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
+    if path_format == "hive":
+        return f"dt={hour.year:04d}-{hour.month:02d}-{hour.day:02d}/hour={hour.hour:02d}"
+    return f"{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
+
+
+def hour_folder(hour_ms: int, path_format: PathFormat) -> str:
+    """Return the relative name of the folder of an hour, which begins at `hour_ms`."""
+    return f"{path_format}/{hour_path(hour_ms, path_format)}"
 
 
 def hour_of_folder(folder: str) -> int | None:
@@ -137,13 +155,17 @@ def hour_of_folder(folder: str) -> int | None:
     match = _HOUR.search(folder)
     if match is None:
         return None
-    year, month, day, hour = (int(part) for part in match.groups())
-    return (datetime(year, month, day, hour, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+    try:
+        year, month, day, hour = (int(part) for part in match.groups() if part is not None)
+        start = datetime(year, month, day, hour, tzinfo=UTC)
+    except ValueError:  # digits of no calendar
+        return None
+    return (start - _EPOCH) // timedelta(milliseconds=1)
 
 
-def data_file(hour_ms: int, partition: int, first_offset: int, attempt: TaskAttempt, number: int, suffix: str) -> str:
-    """Return the relative name of a data file; `number` counts the files of the attempt."""
-    return f"{hour_folder(hour_ms)}/{_name(partition, first_offset, attempt, number)}.{suffix}"
+def data_file(folder: str, partition: int, first_offset: int, attempt: TaskAttempt, number: int, suffix: str) -> str:
+    """Return the relative name of a data file in the folder of its hour; `number` counts the files of the attempt."""
+    return f"{folder}/{_name(partition, first_offset, attempt, number)}.{suffix}"
 
 
 def quarantine_file(
@@ -167,9 +189,11 @@ def run_of(path: str) -> str | None:
 
 
 def place_of_rows(path: str) -> str:
-    """Return the part of a data file's name that does not depend on its run: folder, partition and first offset."""
+    """Return what a data file's name says whatever its run and folders: hour, partition and first offset."""
     folder, _, name = path.rpartition("/")
-    return "/".join((folder, "-".join(name.split("-", 2)[:2])))
+    hour_ms = hour_of_folder(folder)
+    place = folder if hour_ms is None else hour_folder(hour_ms, "hourly")
+    return "/".join((place, "-".join(name.split("-", 2)[:2])))
 
 
 def temporary_run_of(path: str) -> str | None:

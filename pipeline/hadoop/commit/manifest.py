@@ -11,7 +11,8 @@ C. A range starts at the partition's offset of the manifest before; `skipped` ho
 D. Counts are by window of the batch's base timestamp. A batch is counted once, where its base offset was loaded.
    Records in quarantine are not counted, and bytes and checksum of a batch only if one of its records is in a data
    file. The commit that brings records in (`release`) counts what was left out: see `AsideBatch`.
-E. Only a load has ranges and changes `offsets`, `lost` and `ends`. These and `schemas` are cumulative.
+E. Only a load has ranges and changes `offsets`, `lost` and `ends`. These and `schemas` are cumulative, and so is
+   `path_format`, by which later runs name the folders of their files. Files of earlier ones stay where they are.
 """
 
 import hashlib
@@ -22,11 +23,15 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from pipeline.errors import PipelineError
+from pipeline.hadoop.commit.layout import PATH_FORMATS, PathFormat
 from pipeline.records.tally import NOTHING, Counts
 
 _COUNTED = ("records", "bytes", "batches", "crc_sum")
-VERSION = 2
-"""Version of manifests that are written. Version 1 knew loads alone, and had none of the fields of `_SINCE_2`."""
+VERSION = 3
+"""Version of manifests that are written. Version 1 knew loads alone, and had none of the fields of `_SINCE_2`.
+
+Version 2 knew no `path_format`: all files were in folders of the format `hourly`.
+"""
 _SINCE_2: Final = ("operation", "removed", "schemas", "ends", "lost")
 _FILE_SINCE_2: Final = ("record_type", "schema_id", "batches")
 
@@ -172,6 +177,7 @@ class Manifest:
     ends: tuple[PartitionEnd, ...] = ()
     lost: Mapping[int, int] = field(default_factory=dict)
     """Number of offsets that this commit and those before it skipped, by partition."""
+    path_format: PathFormat = "hourly"
     version: int = field(default=VERSION)
 
     @property
@@ -193,6 +199,8 @@ class Manifest:
             {"partition": partition, "window_start_ms": start, **{name: getattr(counts, name) for name in _COUNTED}}
             for (partition, start), counts in sorted(self.counts.items())
         ]
+        if self.version < 3:
+            del document["path_format"]
         if self.version < 2:
             for name in _SINCE_2:
                 del document[name]
@@ -226,6 +234,8 @@ class Manifest:
                 document["lost"] = {int(key): int(value) for key, value in document["lost"].items()}
                 for file in document["files"]:
                     file["batches"] = tuple(AsideBatch(**batch) for batch in file["batches"])
+            if version >= 3 and document["path_format"] not in PATH_FORMATS:
+                raise ManifestError(name, f"has folders of the unknown format {document['path_format']}")
             for key, kind in nested.items():
                 document[key] = tuple(kind(**item) for item in document[key])
             document["counts"] = {

@@ -79,5 +79,6 @@ def rebased(manifest: Manifest, head: Head, state: TableState) -> Manifest | Non
         return following if has_room else None
     if not all(path in state.files for path in manifest.removed):
         return None
-    cumulative = {name: getattr(last, name) for name in ("offsets", "ends", "lost", "schemas", "topic_id")}
+    names = ("offsets", "ends", "lost", "schemas", "topic_id", "path_format")
+    cumulative = {name: getattr(last, name) for name in names}
     return replace(following, **cumulative)

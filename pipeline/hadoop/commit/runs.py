@@ -185,7 +185,7 @@ def clean_up_own_run(files: FileSystem, layout: TopicLayout, run_id: str, store:
 def _delete_orphans(files: FileSystem, layout: TopicLayout, run_ids: Iterable[str], store: CommitStore) -> int:
     """Delete files of the runs that are not part of the data; commits are read after files were listed."""
     ended = set(run_ids)
-    written = [info.path for info in files.list_files(f"{layout.topic_root}/hourly", recursive=True)]
+    written = [info.path for folder in layout.data_folders for info in files.list_files(folder, recursive=True)]
     for folder in QUARANTINES:
         written += [info.path for info in files.list_files(layout.absolute(folder))]
     written += [info.path for info in files.list_unfinished(layout.topic_root)]

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from pipeline.client.cluster.config import IsolationLevel
 from pipeline.errors import ConfigurationError
+from pipeline.hadoop.commit.layout import PathFormat
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Addresses, SettingsModel
@@ -32,6 +33,9 @@ class LoadConfig(SettingsModel):
     path; option `--root`. See docs/load/stores.md."""
     format: Annotated[Literal["avro", "parquet"], Field(alias="format")] = "parquet"
     """Format of the files; option `--format`."""
+    path_format: Annotated[PathFormat | None, Field(alias="path.format")] = None
+    """Folders of data files, by the hour of the records' timestamps in UTC: `hourly/YYYY/MM/DD/HH` or
+    `hive/dt=YYYY-MM-DD/hour=HH`. By default those of the topic's last load, at first `hourly`."""
     table: Annotated[Literal["manifest", "iceberg"], Field(alias="table")] = "manifest"
     """Place of the commits: `manifest` is a file beside the data, `iceberg` a table in a catalog (`format=parquet`);
     option `--table`."""

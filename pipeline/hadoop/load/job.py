@@ -21,7 +21,7 @@ import trio
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
-from pipeline.hadoop.commit.layout import TopicLayout, check_run_id, topic_layout
+from pipeline.hadoop.commit.layout import PathFormat, TopicLayout, check_run_id, topic_layout
 from pipeline.hadoop.commit.manifest import (
     Manifest,
     OffsetRange,
@@ -247,6 +247,12 @@ class PreparedLoad:
     plan: LoadPlan
     schemas: tuple[TableSchema, ...]
 
+    @property
+    def path_format(self) -> PathFormat:
+        """Format of the folders, which a load without a setting keeps."""
+        last = self.head.manifest
+        return self.config.path_format or ("hourly" if last is None else last.path_format)
+
     def run(self, spark: Spark) -> LoadResult:
         """Carry out the plan and commit.
 
@@ -317,6 +323,7 @@ class PreparedLoad:
             counts=covered.counts,
             schemas=with_found_types(self.schemas, covered.files, RegistryLookup(config.registry)),
             ends=tuple(sorted((ends | dict(covered.last_batches)).values())),
+            path_format=self.path_format,
             lost=next_lost({} if last is None else last.lost, plan.skipped),
             previous_sha256=head.sha256,
         )
@@ -352,6 +359,7 @@ class PreparedLoad:
             store_timeout_s=config.store_timeout_ms / 1000,
             schemas=registry,
             is_iceberg=config.table == "iceberg",
+            path_format=self.path_format,
             table_schemas=self.schemas,
             versions=None if registry is None else registry.versions,
         )

@@ -88,6 +88,7 @@ def release(
         window_ms=last.window_ms,
         quarantine=True,
         schemas=schemas,
+        path_format=last.path_format,
         table_schemas=last.schemas,
     )
     try:

@@ -28,6 +28,7 @@ from pipeline.hadoop.commit.layout import (
     TaskAttempt,
     TopicLayout,
     data_file,
+    hour_folder,
     quarantine_file,
     topic_layout,
 )
@@ -347,7 +348,8 @@ class TaskWriter:
                 is_hidden=self._spec.is_iceberg,
             )
         else:
-            name = data_file(hour, partition, first_offset, self._attempt, self._number, self._spec.format)
+            folder = hour_folder(hour, self._spec.path_format)
+            name = data_file(folder, partition, first_offset, self._attempt, self._number, self._spec.format)
         self._number += 1
         sink = self._files.create(self._layout.absolute(name))
         summing = SummingSink(sink)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pipeline.hadoop.commit.layout import PathFormat
 from pipeline.hadoop.commit.manifest import TableSchema
 from pipeline.hadoop.files.doors import DEFAULT_TIMEOUT_S
 
@@ -28,6 +29,7 @@ class TaskSpec:
     window_ms: int
     quarantine: bool
     schemas: "SchemaLookup | None"
+    path_format: PathFormat
     has_table_types: bool = False
     is_iceberg: bool = False
     table_schemas: tuple[TableSchema, ...] = ()

@@ -20,21 +20,17 @@ import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pipeline.hadoop.commit.checkpoints import read_state
-from pipeline.hadoop.commit.layout import run_of, topic_layout
+from pipeline.hadoop.commit.layout import PathFormat, hour_path, run_of, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.doors import FileSystem, PathExistsError, PathNotFoundError, RenamingStore
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.table.snapshot import TableError
 
 STATE_FILE: Final = "_EXPORT"
-STYLES: Final = ("hive", "hourly")
-_FOLDERS: Final = {"hive": "dt=%Y-%m-%d/hour=%H", "hourly": "%Y/%m/%d/%H"}
 _HOURS: Final = {"hive": r"/dt=[\d-]{10}/hour=\d\d", "hourly": r"/\d{4}/\d\d/\d\d/\d\d"}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MANIFEST: Final = re.compile(r"/_commits/\d{20}\.json$")
 _COPIED_BYTES: Final = 4 * 1024 * 1024
 
@@ -48,7 +44,7 @@ class ExportResult:
     removed: int
 
 
-def export_table(root: str, topic: str, to: str, style: str) -> ExportResult:
+def export_table(root: str, topic: str, to: str, style: PathFormat) -> ExportResult:
     """Make the folders below the URL `to` hold exactly the committed data files of a topic.
 
     Raises TableError if nothing is committed, or if `to` holds loaded tables, or an export of another topic or style;
@@ -59,7 +55,9 @@ def export_table(root: str, topic: str, to: str, style: str) -> ExportResult:
     return export_files(files, path, topic, target, folder, style)
 
 
-def export_files(files: FileSystem, root: str, topic: str, target: FileSystem, folder: str, style: str) -> ExportResult:
+def export_files(
+    files: FileSystem, root: str, topic: str, target: FileSystem, folder: str, style: PathFormat
+) -> ExportResult:
     """Do the same on open file systems."""
     layout = topic_layout(root, topic)
     state = read_state(files, layout)
@@ -82,13 +80,10 @@ def export_files(files: FileSystem, root: str, topic: str, target: FileSystem, f
     return ExportResult(sequence=state.sequence, added=len(missing), removed=removed)
 
 
-def exported_name(file: DataFile, style: str) -> str:
+def exported_name(file: DataFile, style: PathFormat) -> str:
     """Return the path of a data file below the folder of the export."""
     assert file.hour_ms is not None
-    hour = _EPOCH + timedelta(milliseconds=file.hour_ms)
-    # Four digits for each year: strftime writes fewer for the first ones.
-    folder = hour.strftime(_FOLDERS[style].replace("%Y", f"{hour.year:04d}"))
-    return f"{folder}/{file.path.rsplit('/', 1)[-1]}"
+    return f"{hour_path(file.hour_ms, style)}/{file.path.rsplit('/', 1)[-1]}"
 
 
 def _copy(files: FileSystem, source: str, target: FileSystem, name: str, *, is_there: bool) -> None:
@@ -114,7 +109,7 @@ def _copy(files: FileSystem, source: str, target: FileSystem, name: str, *, is_t
         target.delete(hidden)
 
 
-def _check_folder(target: FileSystem, folder: str, topic: str, style: str, present: Iterable[str]) -> None:
+def _check_folder(target: FileSystem, folder: str, topic: str, style: PathFormat, present: Iterable[str]) -> None:
     beside = (info.path for info in target.list_files(f"{folder.rpartition('/')[0]}/_commits"))
     if any(_MANIFEST.search(path) for path in (*present, *beside)):
         raise TableError(f"{folder} holds loaded tables, or is a part of one; export to a folder of its own")

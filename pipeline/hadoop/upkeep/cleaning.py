@@ -108,7 +108,7 @@ def _plan(table: Table, config: UpkeepConfig, run_id: str, *, dry_run: bool) -> 
 def _list(table: Table) -> list[FileInfo]:
     files, layout = table.files, table.layout
     return [
-        *files.list_files(f"{layout.topic_root}/hourly", recursive=True),
+        *(info for folder in layout.data_folders for info in files.list_files(folder, recursive=True)),
         *files.list_files(f"{layout.topic_root}/quarantine"),
         *files.list_files(layout.commits),
         *files.list_files(layout.checkpoints),

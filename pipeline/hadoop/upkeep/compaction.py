@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.hadoop.avro.avro_container import CODECS, ContainerWriter
 from pipeline.hadoop.avro.container_blocks import read_container
-from pipeline.hadoop.commit.layout import TaskAttempt, data_file, place_of_rows
+from pipeline.hadoop.commit.layout import PathFormat, TaskAttempt, data_file, hour_folder, place_of_rows
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, Operation
 from pipeline.hadoop.load.row_files import PARQUET_GROUP_BYTES, SummingSink
 from pipeline.hadoop.upkeep.compaction_plan import plan_compaction, small_files
@@ -89,13 +89,16 @@ def compact_table(table: Table, config: UpkeepConfig, *, clock: Clock) -> Manife
     of the files; StorageError.
     """
     state = table.state()
+    if state.last is None:
+        return None
+    path_format = state.last.path_format
     small = small_files(state.data_files(), config.target_file_bytes)
     kinds = {file.path: _kind(table.read(file), file.path) for file in small}
     groups = plan_compaction(small, kinds, config.target_file_bytes)
     if not groups:
         return None
     with marked_run(table, state, config.orphan_age_ms) as run_id:
-        added = [_join(table, group, run_id, number) for number, group in enumerate(groups)]
+        added = [_join(table, group, run_id, number, path_format) for number, group in enumerate(groups)]
         return commit_rearrangement(
             table,
             state,
@@ -108,12 +111,13 @@ def compact_table(table: Table, config: UpkeepConfig, *, clock: Clock) -> Manife
         )
 
 
-def _join(table: Table, group: Sequence[DataFile], run_id: str, number: int) -> DataFile:
+def _join(table: Table, group: Sequence[DataFile], run_id: str, number: int, path_format: PathFormat) -> DataFile:
     first = group[0]
     assert first.hour_ms is not None
     suffix = first.path.rsplit(".", 1)[-1]
     attempt = TaskAttempt(run_id=run_id, task=0, attempt=0)
-    name = data_file(first.hour_ms, first.partition, first.first_offset, attempt, number, suffix)
+    folder = hour_folder(first.hour_ms, path_format)
+    name = data_file(folder, first.partition, first.first_offset, attempt, number, suffix)
     with table.files.create(table.layout.absolute(name)) as sink:
         summing = SummingSink(sink)
         joined: _Joined = _JoinedParquet(summing) if suffix == "parquet" else _JoinedAvro(summing, name)

@@ -196,7 +196,7 @@ def _topic_rows(table: Table, config: LoadConfig, schemas: tuple[TableSchema, ..
     with tempfile.TemporaryDirectory(prefix="pipeline-verify-") as directory:
         files, layout = LocalFileSystem(), topic_layout(directory, config.topic)
         attempt = TaskAttempt(run_id="verify", task=0, attempt=0)
-        for file in write_range(files, layout, config, piece, schemas, attempt):
+        for file in write_range(files, layout, config, piece, schemas, attempt, path_format="hourly"):
             if not file.quarantined:
                 rows = pq.read_table(BytesIO(files.read(layout.absolute(file.path))))
                 parts.append(_as_columns(rows, columns))

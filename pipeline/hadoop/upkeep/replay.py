@@ -31,13 +31,14 @@ def replay_hour(table: Table, config: LoadConfig, hour_ms: int, *, clock: Clock)
     """
     state = table.state()
     old = [file for file in state.data_files() if file.hour_ms == hour_ms]
-    if not old:
+    if state.last is None or not old:
         raise NoSuchHourError(f"{table.topic}: the table has no files of this hour")
+    path_format = config.path_format or state.last.path_format
     with marked_run(table, state, config.orphan_age_ms) as run_id:
         pairs = []
         for number, cluster in enumerate(FileCluster.all_of(old)):
             attempt = TaskAttempt(run_id=run_id, task=number, attempt=0)
-            pairs += rewrite(table.files, table.layout, config, cluster, attempt)
+            pairs += rewrite(table.files, table.layout, config, cluster, attempt, path_format=path_format)
         added = [replace(new, record_type=before.record_type, schema_id=before.schema_id) for before, new in pairs]
         manifest = commit_rearrangement(
             table,

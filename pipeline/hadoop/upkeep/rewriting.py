@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
 from pipeline.errors import PipelineError
 from pipeline.hadoop.avro.registry_lookup import RegistryLookup
-from pipeline.hadoop.commit.layout import TaskAttempt, TopicLayout
+from pipeline.hadoop.commit.layout import PathFormat, TaskAttempt, TopicLayout
 from pipeline.hadoop.commit.manifest import DataFile, OffsetRange, TableSchema
 from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.load.config import LoadConfig
@@ -69,7 +69,13 @@ class FileCluster:
 
 
 def rewrite(
-    files: FileSystem, layout: TopicLayout, config: LoadConfig, cluster: FileCluster, attempt: TaskAttempt
+    files: FileSystem,
+    layout: TopicLayout,
+    config: LoadConfig,
+    cluster: FileCluster,
+    attempt: TaskAttempt,
+    *,
+    path_format: PathFormat,
 ) -> list[tuple[DataFile, DataFile]]:
     """Write the files of a cluster again below `layout`. Return each file and what was written for it.
 
@@ -80,7 +86,9 @@ def rewrite(
     registry = RegistryLookup(config.registry) if config.value_format == "avro" else None
     schemas = () if registry is None else _schemas_of(cluster, registry)
     as_written = config.model_copy(update={"format": cluster.files[0].path.rsplit(".", 1)[-1]})
-    written = write_range(files, layout, as_written, cluster.loaded, schemas, attempt, hour_ms=cluster.hour_ms)
+    written = write_range(
+        files, layout, as_written, cluster.loaded, schemas, attempt, path_format=path_format, hour_ms=cluster.hour_ms
+    )
     for file in written:
         if file.quarantined:
             files.delete(layout.absolute(file.path))
@@ -103,6 +111,7 @@ def write_range(
     schemas: tuple[TableSchema, ...],
     attempt: TaskAttempt,
     *,
+    path_format: PathFormat,
     hour_ms: int | None = None,
 ) -> list[DataFile]:
     """Write the topic's records of a range, or those of an hour among them, below `layout`, quarantine files included.
@@ -120,6 +129,7 @@ def write_range(
         quarantine=True,  # records that were set aside are in the topic, too
         schemas=registry,
         is_iceberg=config.table == "iceberg",
+        path_format=path_format,
         table_schemas=schemas,
         versions=None if registry is None else registry.versions,
     )

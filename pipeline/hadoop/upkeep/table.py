@@ -111,6 +111,7 @@ def commit_rearrangement(
         removed=tuple(sorted(file.path for file in removed)),
         operation=operation,
         schemas=last.schemas,
+        path_format=last.path_format,
         ends=last.ends,
         lost=last.lost,
         previous_sha256=state.sha256,

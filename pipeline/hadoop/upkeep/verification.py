@@ -112,7 +112,7 @@ def _compare(table: Table, config: LoadConfig, cluster: FileCluster, number: int
         files, layout = LocalFileSystem(), topic_layout(directory, table.topic)
         attempt = TaskAttempt(run_id="verify", task=number, attempt=0)
         try:
-            pairs = rewrite(files, layout, config, cluster, attempt)
+            pairs = rewrite(files, layout, config, cluster, attempt, path_format="hourly")
         except TopicChangedError as error:
             return [FileDifference(path=str(cluster.loaded), reason=error.reason)]
         for file, again in pairs:

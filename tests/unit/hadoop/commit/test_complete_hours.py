@@ -16,7 +16,7 @@ from pipeline.hadoop.commit.complete_hours import (
     read_markers,
     valid_markers,
 )
-from pipeline.hadoop.commit.layout import topic_layout
+from pipeline.hadoop.commit.layout import PATH_FORMATS, hour_folder, topic_layout
 from pipeline.hadoop.commit.manifest import AsideBatch, ManifestError
 from pipeline.hadoop.commit.publication import Head, commit, read_head
 from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, TableState, recent_counts
@@ -251,6 +251,41 @@ def test_late_data_open_a_new_generation_and_change_no_marker(tmp_path: Path, st
     assert (folder / "_COMPLETE").read_bytes() == first
     (hour_markers,) = read_markers(files, layout).values()
     assert [(marker.generation, marker.counts) for marker in hour_markers.markers] == [(1, FULL), (2, more)]
+
+
+def test_folders_of_several_formats_all_have_the_markers_of_an_hour(tmp_path: Path, state: TableState) -> None:
+    files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
+    hourly, hive = (tmp_path / "clicks" / hour_folder(HOUR, path_format) for path_format in PATH_FORMATS)
+    assert state.last is not None
+    old = replace(state.last.files[0], path=f"{hour_folder(HOUR, 'hourly')}/0-0-r1-0-1-0.avro", hour_ms=HOUR)
+    new = replace(old, path=f"{hour_folder(HOUR, 'hive')}/0-10-r2-0-1-0.avro")
+
+    def run(document: dict[str, Any], table: TableState) -> list[set[str]]:
+        publish_markers(files, layout, table, judge(document, table), "r7", NOW_MS)
+        return [{path.name for path in folder.iterdir()} if folder.exists() else set() for folder in (hourly, hive)]
+
+    assert run(report(hour()), replace(state, files={old.path: old})) == [{"_COMPLETE"}, set()]
+    both = {old.path: old, new.path: new}
+    assert run(report(hour()), replace(state, files=both)) == [{"_COMPLETE"}, {"_COMPLETE"}]
+    assert (hive / "_COMPLETE").read_bytes() == (hourly / "_COMPLETE").read_bytes()
+    more = Counts(12, 900, 3, 80)
+    late = replace(state, files={new.path: new}, counts={**state.counts, (0, HOUR): Counts(6, 500, 2, 73)})
+    assert run(report(hour(counts=more)), late) == [{"_COMPLETE", "_REOPENED.2", "_COMPLETE.2"}] * 2
+    (hive / "_COMPLETE.2").unlink()
+    assert run(report(hour(counts=more)), late) == [{"_COMPLETE", "_REOPENED.2", "_COMPLETE.2"}] * 2
+    (hour_markers,) = read_markers(files, layout).values()
+    assert [marker.generation for marker in hour_markers.markers] == [1, 2]
+
+
+def test_an_hour_without_files_has_its_marker_where_the_last_load_names_folders(
+    tmp_path: Path, state: TableState
+) -> None:
+    files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
+    assert state.last is not None
+    of_hive = replace(state, files={}, last=replace(state.last, path_format="hive"))
+    publish_markers(files, layout, of_hive, judge(report(hour()), of_hive), "r7", NOW_MS)
+    assert (tmp_path / "clicks" / hour_folder(HOUR, "hive") / "_COMPLETE").exists()
+    assert not (tmp_path / "clicks/hourly").exists()
 
 
 def test_counts_that_the_table_no_longer_keeps_reopen_nothing(tmp_path: Path, state: TableState) -> None:

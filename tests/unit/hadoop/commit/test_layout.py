@@ -6,10 +6,15 @@ from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.layout import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
+    PATH_FORMATS,
+    PathFormat,
     TaskAttempt,
     check_run_id,
     data_file,
+    hour_folder,
+    hour_of_folder,
     manifest_sequences,
+    place_of_rows,
     quarantine_file,
     run_of,
     topic_layout,
@@ -22,17 +27,31 @@ ATTEMPT = TaskAttempt(run_id="r1", task=3, attempt=17)
 def test_file_names_tell_hour_offsets_and_run() -> None:
     layout = topic_layout("/data/", "clicks")
     assert layout.manifest(7) == "/data/clicks/_commits/00000000000000000007.json"
-    name = data_file(1_700_000_000_000 // HOUR_MS * HOUR_MS, 2, 40, ATTEMPT, 0, "parquet")
+    folder = hour_folder(1_700_000_000_000 // HOUR_MS * HOUR_MS, "hourly")
+    name = data_file(folder, 2, 40, ATTEMPT, 0, "parquet")
     assert name == "hourly/2023/11/14/22/2-40-r1-3-17-0.parquet"
+    other = data_file(hour_folder(hour_of_folder(folder) or 0, "hive"), 2, 40, ATTEMPT, 0, "parquet")
+    assert other == "hive/dt=2023-11-14/hour=22/2-40-r1-3-17-0.parquet"
+    assert place_of_rows(name) == place_of_rows(other)
     assert layout.relative(layout.absolute(name)) == name
     assert run_of(layout.absolute(name)) == run_of(quarantine_file(2, 40, ATTEMPT, 1)) == "r1"
     assert run_of("/data/clicks/hourly/2023/11/14/22/notes.txt") is None
 
 
+@pytest.mark.parametrize("path_format", PATH_FORMATS)
 @pytest.mark.parametrize("timestamp_ms", [-1, 0, MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS])
-def test_any_timestamp_with_a_year_has_a_folder(timestamp_ms: int) -> None:
+def test_any_timestamp_with_a_year_has_a_folder(timestamp_ms: int, path_format: PathFormat) -> None:
     hour_ms = window_start(timestamp_ms, HOUR_MS)
-    assert data_file(hour_ms, 0, 0, ATTEMPT, 0, "avro").startswith("hourly/")
+    folder = hour_folder(hour_ms, path_format)
+    assert folder.startswith(f"{path_format}/")
+    assert hour_of_folder(topic_layout("/data", "clicks").absolute(folder)) == hour_ms
+
+
+@pytest.mark.parametrize(
+    "folder", ["hourly/2023/13/01/00", "hive/dt=2023-11-14/hour=24", "hive/2023/11/14/22", "hour=7"]
+)
+def test_folders_of_no_hour(folder: str) -> None:
+    assert hour_of_folder(folder) is None
 
 
 @given(st.integers(MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS))

@@ -67,6 +67,18 @@ def test_an_old_manifest_is_read_and_written_again_byte_by_byte() -> None:
     assert old.encode() == OLD_MANIFEST
 
 
+def test_folders_of_manifests_before_version_3_are_hourly_and_other_formats_are_refused(
+    make_manifest: Callable[..., Any],
+) -> None:
+    hive = replace(make_manifest(EMPTY), path_format="hive")
+    assert Manifest.decode(hive.encode(), "m") == hive
+    second = Manifest.decode(replace(hive, version=2).encode(), "m")
+    assert (second.version, second.path_format) == (2, "hourly")
+    assert b"path_format" not in second.encode()
+    with pytest.raises(ManifestError, match="unknown format daily"):
+        Manifest.decode(hive.encode().replace(b'"hive"', b'"daily"'), "m")
+
+
 def test_a_commit_that_rearranges_files_is_read_back_and_takes_files_away(make_manifest: Callable[..., Any]) -> None:
     first = replace(make_manifest(EMPTY), ends=(END,))
     compacted = replace(

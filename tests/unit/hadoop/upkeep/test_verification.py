@@ -151,6 +151,7 @@ def test_bytes_depend_on_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             window_ms=600_000,
             quarantine=False,
             schemas=None,
+            path_format="hourly",
         )
         attempt = TaskAttempt(run_id=f"run{number}", task=number, attempt=number)
         writer = TaskWriter(spec, LocalFileSystem(), topic_layout(str(tmp_path), "clicks"), attempt)

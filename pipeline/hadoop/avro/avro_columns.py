@@ -14,6 +14,7 @@ from pipeline.hadoop.avro.avro_kernels import FRAME_SIZE, Flags
 from pipeline.hadoop.avro.avro_resolution import resolve
 from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, VALUE
 from pipeline.hadoop.avro.column_decoder import ColumnDecoder
+from pipeline.hadoop.avro.column_kernels import MAX_ADDED_BYTES, MAX_EMPTY_ITEMS
 from pipeline.hadoop.avro.column_steps import value_bytes
 from pipeline.hadoop.avro.column_types import TOMBSTONE, ColumnTypes, value_fields
 from pipeline.hadoop.avro.datums import ByteColumn, DatumSchema
@@ -44,18 +45,24 @@ class DatumColumns:
         self.schema = pa.schema([*RECORD_FIELDS, *fields])
         self.value_type = pa.struct(fields)
         self._decoders: dict[int, ColumnDecoder] = {}
-        self._row_bytes: dict[int, int] = {}
+        self._row_bytes: dict[int, tuple[int, int]] = {}
 
     def dropped_fields(self, writer: DatumSchema) -> Sequence[str]:
         """Return the fields of the writer's schema that have no column."""
         return self._decoder(writer).dropped
 
-    def row_bytes(self, writer: DatumSchema) -> int:
-        """Return the bytes that a row of the writer's may take in the columns beside those of its datum."""
+    def row_bytes(self, writer: DatumSchema, datum_bytes: int) -> int:
+        """Return the bytes that a row of the writer's may take in the columns beside those of its datum.
+
+        datum_bytes: size of the datum, which has at most as many items in its lists, and MAX_EMPTY_ITEMS.
+        """
+        decoder = self._decoder(writer)
         known = self._row_bytes.get(writer.id)
         if known is None:
-            known = self._row_bytes[writer.id] = value_bytes(self._decoder(writer).step)
-        return known
+            known = self._row_bytes[writer.id] = value_bytes(decoder.step), int(decoder.added.max(initial=0))
+        own, of_item = known
+        items = datum_bytes + (MAX_EMPTY_ITEMS if decoder.has_empty_items else 0)
+        return own + min(of_item * items, MAX_ADDED_BYTES)
 
     def decode(
         self, values: ByteColumn, writers: Sequence[tuple[DatumSchema, NDArray[np.intp]]]

@@ -37,6 +37,7 @@ class DatumFault(IntEnum):
     TRAILING_BYTES = 5
     TOO_COMPLEX = 6
     FRAME = 7
+    TOO_LARGE = 8
 
 
 FAULT_REASONS = {
@@ -46,6 +47,7 @@ FAULT_REASONS = {
     DatumFault.BRANCH: "no such union branch, enum symbol or boolean",
     DatumFault.TRAILING_BYTES: "bytes follow the datum",
     DatumFault.TOO_COMPLEX: "nested too deeply or too many empty items",
+    DatumFault.TOO_LARGE: "defaults or symbols in its lists take more than 64 MiB",
     DatumFault.FRAME: "the value does not begin with a zero byte and the id of a schema",
 }
 

@@ -33,6 +33,9 @@ from pipeline.hadoop.avro.column_steps import (
     StringSource,
     StringStep,
     UnionStep,
+    added_bytes,
+    items_of,
+    takes_bytes,
 )
 from pipeline.hadoop.avro.column_types import ColumnTypes, branches_of, is_nullable, wider_type
 from pipeline.hadoop.avro.column_values import time_factors
@@ -63,12 +66,17 @@ def resolve(writer: SchemaTable, reader: SchemaTable, types: ColumnTypes, root: 
     resolver = _Resolver(writer, reader, types)
     step = resolver.resolve(root, root)
     resolver.emit(WalkOperation.END)
+    items = dict(items_of(step))
     return ColumnDecoder(
         writer=writer,
         program=np.array(resolver.program, dtype=np.int64),
         jumps=np.array([*resolver.jumps, 0], dtype=np.int64),
         slots=resolver.slots,
         loops=sum(line[0] == WalkOperation.ITEMS for line in resolver.program),
+        added=np.array(
+            [added_bytes(items[slot]) if slot in items else 0 for slot in range(resolver.slots)], dtype=np.int64
+        ),
+        has_empty_items=not all(map(takes_bytes, items.values())),
         step=step,
         dropped=tuple(resolver.dropped),
     )

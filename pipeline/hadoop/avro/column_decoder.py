@@ -18,7 +18,8 @@ NO_NUMBERS = np.empty(0, dtype=np.int64)
 class ColumnDecoder:
     """Program that walks datums of `writer`, and the step that makes their column.
 
-    `loops` is the number of its lists and maps; `dropped` are the writer's fields that the reader does not have.
+    `loops` is the number of its lists and maps; `added` are the bytes that the reader adds to an item, by slot;
+    `has_empty_items` is False if each item takes a byte; `dropped` are the writer's fields that the reader lacks.
     """
 
     writer: SchemaTable
@@ -26,6 +27,8 @@ class ColumnDecoder:
     jumps: Int64s
     slots: int
     loops: int
+    added: Int64s
+    has_empty_items: bool
     step: Step
     dropped: tuple[str, ...]
 
@@ -75,6 +78,7 @@ class ColumnDecoder:
             data,
             starts,
             ends,
+            self.added,
             np.zeros(self.loops + 1, dtype=np.int64),
             used,
             np.zeros(self.slots, dtype=np.int64),

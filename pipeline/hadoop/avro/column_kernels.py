@@ -6,7 +6,7 @@ branches, positions of byte strings, and the number of items up to the end of a 
 
 Invariants:
 - No byte outside a datum is read. Work for a datum is bounded, and so are the values that it makes: each item of a list
-  or map takes a byte, but for MAX_EMPTY_ITEMS of them.
+  or map takes a byte, but for MAX_EMPTY_ITEMS of them; what the reader adds to items takes at most MAX_ADDED_BYTES.
 - A walk stores values, or only counts them: a program without lists and maps has at most one value for each datum and
   slot, so that no count is needed. Datums with faults leave values behind; walk the others again.
 - `.py_func` of each kernel is its pure-Python twin.
@@ -34,6 +34,8 @@ Program = NDArray[np.int64]
 """An instruction for each row: operation and three arguments."""
 
 MAX_EMPTY_ITEMS: Final = 1024
+MAX_ADDED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that defaults and symbols in the items of one datum may take."""
 
 
 class WalkOperation(IntEnum):
@@ -74,6 +76,7 @@ _LENGTH: Final = int(DatumFault.LENGTH)
 _BRANCH: Final = int(DatumFault.BRANCH)
 _TRAILING_BYTES: Final = int(DatumFault.TRAILING_BYTES)
 _TOO_COMPLEX: Final = int(DatumFault.TOO_COMPLEX)
+_TOO_LARGE: Final = int(DatumFault.TOO_LARGE)
 
 _END: Final = int(WalkOperation.END)
 _SKIP: Final = int(WalkOperation.SKIP)
@@ -159,6 +162,7 @@ def walk_datums(
     buffer: Bytes,
     starts: Int64s,
     ends: Int64s,
+    added: Int64s,
     left: Int64s,
     used: Int64s,
     totals: Int64s,
@@ -167,12 +171,11 @@ def walk_datums(
 ) -> None:
     """Walk the datums [start, end), and write a DatumFault for each. Values go to `used`, the free positions by slot.
 
-    Without room for any number they are only counted, those of a bad datum up to its fault.
+    Without room for numbers they are only counted, up to a fault. `added` bytes of an item are the reader's, by slot.
     """
-    stack = np.empty((MAX_DEPTH + len(children), 2), dtype=np.int64)
-    fill = len(numbers) > 0
+    stack, fill = np.empty((MAX_DEPTH + len(children), 2), dtype=np.int64), len(numbers) > 0
     for row in range(len(starts)):
-        position, end = starts[row], ends[row]
+        position, end, bytes_left = starts[row], ends[row], np.int64(MAX_ADDED_BYTES)
         steps, items_left = MAX_FREE_STEPS + 16 * (end - position), MAX_EMPTY_ITEMS + (end - position)
         at: _Int = 0
         depth = fault = 0
@@ -207,8 +210,8 @@ def walk_datums(
                 if not left[depth]:
                     left[depth], position, fault = _read_block(buffer, position, end)
                 if left[depth] and not fault:
-                    items_left -= 1
-                    fault = _TOO_COMPLEX if items_left < 0 else 0
+                    items_left, bytes_left = items_left - 1, bytes_left - added[slot]
+                    fault = _TOO_COMPLEX if items_left < 0 else (_TOO_LARGE if bytes_left < 0 else 0)
                     left[depth] -= 1
                     totals[slot] += 1
                     at = second

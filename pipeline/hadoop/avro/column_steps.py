@@ -4,7 +4,7 @@ A step's values are dense: those of a union's branch are there only where the br
 rows of the column they go; the other rows become null. A row with a value that the reader cannot take is reported.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -346,18 +346,62 @@ class MemberStep:
 
 
 def value_bytes(step: Step) -> int:
-    """Return the bytes that a value may take in the column beside those of its datum: numbers, symbols, defaults."""
+    """Return the bytes that a value may take in the column beside those of its datum: numbers, symbols, defaults.
+
+    Items of lists are left out, see `added_bytes`.
+    """
     match step:
-        case DefaultStep():
-            return int(step.value.nbytes)
-        case EnumStep():
-            return max((len(symbol.encode()) for symbol in step.symbols.to_pylist()), default=0)
+        case DefaultStep() | EnumStep():
+            return added_bytes(step)
         case RecordStep():
             return sum(value_bytes(field) for field in step.fields)
         case UnionStep():
             return sum(value_bytes(branch) for branch in step.branches)
         case MemberStep():
             return value_bytes(step.step) + _NUMBER_BYTES * len(step.type)
-        case ItemsStep():
-            return value_bytes(step.item)
     return _NUMBER_BYTES
+
+
+def items_of(step: Step) -> Iterator[tuple[int, Step]]:
+    """Yield the slot of each list and map, and the step of its items."""
+    if isinstance(step, ItemsStep):
+        yield step.slot, step.item
+    for part in _parts(step):
+        yield from items_of(part)
+
+
+def takes_bytes(step: Step) -> bool:
+    """Return True if each value takes a byte of its datum."""
+    match step:
+        case NullStep() | RefusedStep() | DefaultStep():
+            return False
+        case RecordStep() | MemberStep():
+            return any(takes_bytes(part) for part in _parts(step))
+    return True
+
+
+def added_bytes(step: Step) -> int:
+    """Return the bytes of defaults and symbols that a value may take, but for those of items of its lists."""
+    match step:
+        case DefaultStep():
+            return int(step.value.nbytes)
+        case EnumStep():
+            return max((len(symbol.encode()) for symbol in step.symbols.to_pylist()), default=0)
+        case ItemsStep():
+            return 0
+        case UnionStep():
+            return max((added_bytes(branch) for branch in step.branches), default=0)
+    return sum(added_bytes(part) for part in _parts(step))
+
+
+def _parts(step: Step) -> Sequence[Step]:
+    match step:
+        case RecordStep():
+            return step.fields
+        case UnionStep():
+            return step.branches
+        case MemberStep():
+            return [step.step]
+        case ItemsStep():
+            return [step.item]
+    return ()

@@ -3,7 +3,8 @@
 Bytes and CRC-32C of each file are summed up while it is written, for the manifest.
 """
 
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 import crc32c
 import numpy as np
@@ -37,19 +38,39 @@ LEVEL_BYTES: Final = 4
 
 
 class SummingSink:
-    """A sink that counts bytes and sums them up; also the file object that pyarrow writes to."""
+    """A sink that counts bytes and sums them up; also the file object that pyarrow writes to.
+
+    As a context it drops what is written after an error: pyarrow ends a file, whose sink is gone, when it frees it.
+    """
 
     closed = False
 
     def __init__(self, sink: FileSink) -> None:
-        self._sink = sink
+        self._sink: FileSink | None = sink
         self.bytes = 0
         self.crc32c = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Drop what is written from now on."""
+        self._sink = None
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append all of `data`."""
         view = memoryview(data)
-        self._sink.write(view)
+        if self._sink is None:
+            return view.nbytes
+        try:
+            self._sink.write(view)
+        except BaseException:
+            self.give_up()
+            raise
         self.bytes += view.nbytes
         self.crc32c = crc32c.crc32c(view, self.crc32c)
         return view.nbytes

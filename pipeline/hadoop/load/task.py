@@ -140,12 +140,14 @@ class TaskWriter:
         """Return the most bytes that one of the rows may take in columns beside those of its datum."""
         if self._schemas is None or self._spec.format != "parquet":
             return 0
-        ids, _ = schema_ids(ByteColumn.of(rows.column("value")))
+        values = ByteColumn.of(rows.column("value"))
+        ids, _ = schema_ids(values)
+        sizes = values.stops - values.starts
         most = 0
         for schema_id in np.unique(ids[ids != NO_SCHEMA]).tolist():
             try:
                 schema = self._schemas.get(schema_id)
-                most = max(most, self._sets.of(schema).columns.row_bytes(schema))
+                most = max(most, self._sets.of(schema).columns.row_bytes(schema, int(sizes[ids == schema_id].max())))
             except SchemaError:
                 continue  # a fault of its rows
         return most
@@ -175,6 +177,7 @@ class TaskWriter:
     def abandon(self, error: BaseException) -> None:
         """Give up the files that are open, so that no store keeps parts of them."""
         for file in self._open.values():
+            file.sum.give_up()
             file.sink.__exit__(type(error), error, error.__traceback__)
 
     def _check(self, rows: pa.RecordBatch) -> tuple[NDArray[np.int64], Decoded, Faults]:

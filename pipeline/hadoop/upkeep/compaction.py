@@ -118,8 +118,7 @@ def _join(table: Table, group: Sequence[DataFile], run_id: str, number: int, pat
     attempt = TaskAttempt(run_id=run_id, task=0, attempt=0)
     folder = hour_folder(first.hour_ms, path_format)
     name = data_file(folder, first.partition, first.first_offset, attempt, number, suffix)
-    with table.files.create(table.layout.absolute(name)) as sink:
-        summing = SummingSink(sink)
+    with table.files.create(table.layout.absolute(name)) as sink, SummingSink(sink) as summing:
         joined: _Joined = _JoinedParquet(summing) if suffix == "parquet" else _JoinedAvro(summing, name)
         for file in group:
             records = joined.add(table.read(file), file)

@@ -227,6 +227,37 @@ def test_defaults_and_symbols_larger_than_their_datums_take_bounded_memory(tmp_p
         assert set(pc.binary_length(first.column(-1)).to_pylist()) == {len(symbol)}
 
 
+def test_defaults_in_items_of_lists_take_bounded_memory(tmp_path: Path) -> None:
+    # 120 rows of 20 items of 1 MB would be more than the offsets of a column of strings can count.
+    text, rows = "x" * 1_000_000, 120
+    item = {"type": "record", "name": "Item", "fields": [A, field("s", "string", default=text)]}
+    plain = {"type": "record", "name": "Item", "fields": [A]}
+    empty = {"type": "record", "name": "Item", "fields": []}
+    defaults = {"type": "record", "name": "Item", "fields": [field("s", "string", default=text)]}
+    for name, writer, reader, of_item in (("int", plain, item, b"\2"), ("empty", empty, defaults, b"")):
+        texts = {
+            12: record("User", field("items", {"type": "array", "items": writer})),
+            13: record("User", field("items", {"type": "array", "items": reader})),
+        }
+        (tmp_path / name).mkdir()
+        table_schema = TableSchema(record_type=None, subject="t-value", version=2, schema_id=13, text=texts[13])
+        task = TaskLoad(
+            tmp_path / name,
+            schemas=texts.__getitem__,
+            format="parquet",
+            table_schemas=[table_schema],
+            versions=lambda subject: {12: 1, 13: 2},
+            quarantine=True,
+        )
+        values = [framed(12, encode_long(items) + of_item * items + b"\0") for items in [20] * rows + [100]]
+        result = task.run(batch(0, [(None, value, [], NOON_MS) for value in values]))
+        assert sorted((file.quarantined, file.records) for file in result.files) == [(False, rows), (True, 1)]
+        assert [reason for reason in result.aside_reasons if "take more than 64 MiB" in reason]
+        (file,) = (file for file in result.files if not file.quarantined)
+        first = next(pq.ParquetFile(task.path(file)).iter_batches(batch_size=1, columns=["items"]))
+        assert [len(each["s"]) for each in first.column(0).to_pylist()[0]] == [len(text)] * 20
+
+
 def nested(depth: int) -> str:
     return '{"type":"array","items":' * depth + '"int"' + "}" * depth
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.cli.load.commits import Root, Topic, committed_state
+from pipeline.cli.load.settings import loads_config
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
 
@@ -17,12 +18,12 @@ UNKNOWN_REASON = "not stored by the load"
 @app.command("list")
 def list_reasons(topic: Topic, root: Root, json: Json = False) -> None:
     """List the records that are set aside, by reason and partition."""
-    found: dict[tuple[str, int], list[int]] = {}
+    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for record in _records(topic, root):
-        found.setdefault((record["reason"], record["partition"]), []).append(record["offset"])
+        found.setdefault((record["reason"], record["partition"]), []).append((record["offset"], record["records"]))
     rows: list[list[Any]] = [
-        [reason, partition, len(offsets), min(offsets), max(offsets)]
-        for (reason, partition), offsets in sorted(found.items())
+        [reason, partition, sum(records for _, records in counted), min(counted)[0], max(counted)[0]]
+        for (reason, partition), counted in sorted(found.items())
     ]
     if json:
         names = ("reason", "partition", "records", "first_offset", "last_offset")
@@ -64,31 +65,44 @@ def show(
 def release(
     topic: Topic,
     root: Root,
-    registry: Annotated[str, typer.Option("--registry", metavar="URL,...", help="Schema registries of the values.")],
+    registry: Annotated[
+        str | None, typer.Option("--registry", metavar="URL,...", help="Schema registries of the values.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the load: value.format, max.opened.bytes."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Decode the records that are set aside again, and bring the good ones into the table by one commit.
 
-    Exits with 3 if another run committed meanwhile, and then changes nothing.
+    Batches that could not be opened are opened again. Exits with 3 if another run committed meanwhile, and then changes
+    nothing.
     """
     from pipeline.hadoop.avro.registry_lookup import RegistryLookup
     from pipeline.hadoop.commit.publication import CommitConflictError
     from pipeline.hadoop.load import release as releases
 
     committed_state(topic, root)
-    urls = tuple(url.strip() for url in registry.split(",") if url.strip())
+    no_broker = {"bootstrap.servers": "none:1"}  # a release asks none
+    options = no_broker | {"topic": topic, "root": root, "schema.registry.url": registry}
+    config = loads_config(None, options, assignments or []).config_of(topic)
+    schemas = RegistryLookup(config.registry) if config.value_format == "avro" else None
     try:
-        result = releases.release(root, topic, RegistryLookup(urls), clock=wall_clock)
+        result = releases.release(root, topic, schemas, clock=wall_clock, max_opened_bytes=config.max_opened_bytes)
     except CommitConflictError as error:
         output.exit_with(str(error), output.EXIT_CONFLICT)
     if json:
         document = {"topic": topic, "commit": result.commit, "released": result.released, "kept": result.kept}
+        document["unopened_batches"] = result.unopened
         output.print_json(document)
         return
     kept = sum(result.kept.values())
     output.say(f"{topic}: {output.counted(result.released, 'record')} released, {kept} still set aside.")
     for reason, count in sorted(result.kept.items()):
         output.say(f"  {output.counted(count, 'time')}: {reason}")
+    if result.unopened:
+        output.say(f"  Batches that still cannot be opened, and stay as they are: {result.unopened}.")
 
 
 def _records(topic: str, root: str) -> Iterator[dict[str, Any]]:
@@ -106,6 +120,7 @@ def _records(topic: str, root: str) -> Iterator[dict[str, Any]]:
             yield {
                 "partition": record[PARTITION],
                 "offset": record[OFFSET],
+                "records": record.get("_records", 1),
                 "reason": record.get("_reason", UNKNOWN_REASON),
                 "value": None if value is None else value.hex(),
             }

@@ -2,7 +2,8 @@
 
 The records are decoded again as a load would decode them. Those that decode reach data files, the others a new
 quarantine file; the old quarantine files are removed by the same commit. A release that is killed leaves its whole
-commit or nothing, and another one finds what is still set aside. Batches that cannot be opened stay.
+commit or nothing, and another one finds what is still set aside. Batches are opened again: of one that opens, each
+record is treated so; one that does not open goes to a new quarantine file as it is.
 
 The counts of the commit are what the loads left out (`AsideBatch`): after a release of everything, the sums over all
 commits are those of a load without bad records.
@@ -30,10 +31,12 @@ from pipeline.hadoop.commit.rebase import commit_rebasing
 from pipeline.hadoop.commit.runs import clean_up_dead_runs, clean_up_own_run, end_run, mark_run
 from pipeline.hadoop.files.doors import FileSystem
 from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.load.quarantined_batches import UNLISTED, batch_rows
 from pipeline.hadoop.load.task import TaskWriter
 from pipeline.hadoop.load.task_spec import TaskSpec
-from pipeline.hadoop.ranges.rows import arrow_schema, row_schema
+from pipeline.hadoop.ranges.rows import FIRST_PIECE, arrow_schema, row_schema
 from pipeline.model import Clock
+from pipeline.records.memory import MIN_OPENED_BYTES
 from pipeline.records.tally import NOTHING, Counts
 
 logger = structlog.get_logger()
@@ -41,17 +44,19 @@ logger = structlog.get_logger()
 RELEASE_AGE_MS: Final = 24 * 3_600_000
 """Time that a release may take: see `orphan.age.ms` of a load."""
 PORTION: Final = 10_000
-_UNLISTED: Final = -1
-"""Base offset of records whose batch counts nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseResult:
-    """Numbers of records that were brought in, and that are still set aside by reason. Commit None: nothing changed."""
+    """Numbers of records that were brought in, and that are still set aside by reason. Commit None: nothing changed.
+
+    `unopened` is the number of batches among them that cannot be opened.
+    """
 
     commit: int | None
     released: int
     kept: Mapping[str, int]
+    unopened: int = 0
 
 
 def is_of_records(file: DataFile) -> bool:
@@ -60,13 +65,19 @@ def is_of_records(file: DataFile) -> bool:
 
 
 def release(
-    root: str, topic: str, schemas: SchemaLookup | None, *, clock: Clock, run_id: str | None = None
+    root: str,
+    topic: str,
+    schemas: SchemaLookup | None,
+    *,
+    clock: Clock,
+    run_id: str | None = None,
+    max_opened_bytes: int = MIN_OPENED_BYTES,
 ) -> ReleaseResult:
     """Decode the records in the quarantine again, and commit those that are good. Loads may go on meanwhile.
 
-    `schemas` is None for values of plain bytes. Raises CommitConflictError if another run removed the same files,
-    QuarantineFileError, ManifestError, StorageError, and as `schemas` if the registry does not answer, with nothing
-    committed; CommitOutcomeUnknownError.
+    `schemas` is None for values of plain bytes. `max_opened_bytes` bounds a decompressed batch.
+    Raises CommitConflictError if another run removed the same files, QuarantineFileError, ManifestError,
+    StorageError, and as `schemas` if the registry does not answer, with nothing committed; CommitOutcomeUnknownError.
     """
     run_id = run_id or secrets.token_hex(8)
     files, path = open_filesystem(root)
@@ -74,7 +85,7 @@ def release(
     store = ManifestStore(files, layout)
     clean_up_dead_runs(files, layout, run_id, store)
     state = read_state(files, layout)
-    aside = [file for file in state.data_files(quarantined=True) if is_of_records(file)]
+    aside = state.data_files(quarantined=True)
     last = state.last
     if last is None or not aside:
         return ReleaseResult(commit=None, released=0, kept={})
@@ -92,12 +103,11 @@ def release(
         table_schemas=last.schemas,
     )
     try:
-        written, kept = _write(files, layout, spec, aside)
+        written, kept, unopened = _write(files, layout, spec, aside, max_opened_bytes)
         released = sum(file.records for file in written if not file.quarantined)
         if not released:
             _end_quietly(files, layout, run_id, store, has_files=True)
-            return ReleaseResult(commit=None, released=0, kept=kept)
-        others = [file for file in state.data_files(quarantined=True) if file not in aside]
+            return ReleaseResult(commit=None, released=0, kept=kept, unopened=unopened)
         manifest = replace(
             last,
             sequence=last.sequence + 1,
@@ -108,7 +118,7 @@ def release(
             skipped=(),
             files=tuple(sorted(written)),
             removed=tuple(file.path for file in aside),
-            counts=released_counts([*aside, *others], [*written, *others]),
+            counts=released_counts(aside, written),
             previous_sha256=state.sha256,
             version=VERSION,
         )
@@ -121,7 +131,7 @@ def release(
         raise
     store.after_commit(manifest.sequence, run_id)
     _end_quietly(files, layout, run_id, store, has_files=False)
-    return ReleaseResult(commit=manifest.sequence, released=released, kept=kept)
+    return ReleaseResult(commit=manifest.sequence, released=released, kept=kept, unopened=unopened)
 
 
 def _end_quietly(files: FileSystem, layout: TopicLayout, run_id: str, store: ManifestStore, *, has_files: bool) -> None:
@@ -161,21 +171,27 @@ def _aside_by_batch(files: Iterable[DataFile]) -> dict[tuple[int, int], tuple[As
 
 
 def _write(
-    files: FileSystem, layout: TopicLayout, spec: TaskSpec, aside: Iterable[DataFile]
-) -> tuple[list[DataFile], Mapping[str, int]]:
-    """Write the records of quarantine files to data files and new quarantine files. Also count the kept, by reason."""
+    files: FileSystem, layout: TopicLayout, spec: TaskSpec, aside: Iterable[DataFile], max_opened_bytes: int
+) -> tuple[list[DataFile], Mapping[str, int], int]:
+    """Write the records of quarantine files to data files and new quarantine files.
+
+    Also count records that are kept, by reason, and batches that cannot be opened.
+    """
     written: list[DataFile] = []
     kept: Counter[str] = Counter()
+    unopened = 0
     for number, file in enumerate(aside):
         writer = TaskWriter(spec, files, layout, TaskAttempt(run_id=spec.run_id, task=number, attempt=0))
-        for rows in _rows_of(file, files.read(layout.absolute(file.path))):
+        data = files.read(layout.absolute(file.path))
+        for rows in _rows_of(file, data) if is_of_records(file) else batch_rows(file, data, max_opened_bytes):
+            unopened += rows.column("key").to_pylist()[0] == FIRST_PIECE and rows.column("batch_fault").null_count == 0
             writer.add(rows)
         result = writer.finish(0)
         kept.update(result.aside_reasons)
         for made in result.files:
-            listed = tuple(batch for batch in made.batches if batch.base_offset != _UNLISTED)
+            listed = tuple(batch for batch in made.batches if batch.base_offset != UNLISTED)
             written.append(replace(made, batches=listed))
-    return written, kept
+    return written, kept, unopened
 
 
 def _rows_of(file: DataFile, data: bytes) -> Iterator[pa.RecordBatch]:
@@ -208,7 +224,7 @@ def _row(record: Mapping[str, Any], batch: AsideBatch | None) -> dict[str, Any]:
         "offset": record[OFFSET],
         "timestamp_ms": record[TIMESTAMP],
         "headers": record[HEADERS],
-        "batch_base_offset": _UNLISTED if batch is None else batch.base_offset,
+        "batch_base_offset": UNLISTED if batch is None else batch.base_offset,
         "batch_crc": 0 if batch is None else batch.crc,
         "batch_bytes": 0 if batch is None else batch.bytes,
         "batch_records": 0 if batch is None else batch.records,

@@ -17,11 +17,19 @@ from pipeline.hadoop.commit.publication import CommitOutcomeUnknownError, Head, 
 from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load import release as release_module
 from pipeline.hadoop.load.release import release
-from pipeline.hadoop.ranges.batch_counts import check_coverage
-from pipeline.records.batch import read_header
+from pipeline.hadoop.load.task import TaskWriter
+from pipeline.hadoop.ranges import rows as rows_module
+from pipeline.hadoop.ranges.batch_counts import Coverage, check_coverage
+from pipeline.hadoop.ranges.rows import end_of_range, fault_rows
+from pipeline.hadoop.upkeep.table import open_table
+from pipeline.hadoop.upkeep.verification import verify_files
+from pipeline.records.batch import read_header, set_base_offset
+from pipeline.records.compression import Codec
 from pipeline.records.tally import Counts
+from tests.support.bad_batches import BAD_BATCHES
+from tests.support.bombs import bomb
 from tests.support.faulty_filesystem import Died, FaultyFileSystem
-from tests.support.load_task import TaskLoad, batch
+from tests.support.load_task import ATTEMPT, ROWS, TaskLoad, batch
 from tests.unit.hadoop.load.test_task import NOON_MS, datum, lookup, users
 
 GOOD = datum(1, {"name": "g"})
@@ -49,7 +57,12 @@ def set_up(root: Path, file_format: str) -> None:
     load = TaskLoad(root, schemas=nothing_registered, quarantine=True, format=file_format)
     task = OffsetRange(partition=4, start=0, end=8)
     covered = check_coverage("t", [task], [load.run(*BATCHES)], 600_000)
-    manifest = Manifest(
+    manifest = manifest_of(task, file_format, covered)
+    commit(LocalFileSystem(), topic_layout(str(root), "t"), manifest, Head(manifest=None, sha256=None))
+
+
+def manifest_of(task: OffsetRange, file_format: str, covered: Coverage) -> Manifest:
+    return Manifest(
         sequence=1,
         run_id="r1",
         created_ms=NOON_MS,
@@ -62,7 +75,59 @@ def set_up(root: Path, file_format: str) -> None:
         files=covered.files,
         counts=covered.counts,
     )
+
+
+def set_up_batches(root: Path, *batches: bytearray) -> int:
+    """A load that could open none of the batches. Return the end of its range."""
+    load = TaskLoad(root, schemas=lookup, quarantine=True, format="parquet")
+    writer = TaskWriter(load.spec, LocalFileSystem(), topic_layout(str(root), "t"), ATTEMPT)
+    end = sent = 0
+    for made in batches:
+        header = read_header(set_offset(made, end))
+        for row in fault_rows(memoryview(made), "t", 4, 0, "no codec", ROWS):
+            writer.add(row)
+        end, sent = header.next_offset, sent + header.record_count
+    writer.add(end_of_range("t", 4, end, sent, ROWS))
+    task = OffsetRange(partition=4, start=0, end=end)
+    covered = check_coverage("t", [task], [writer.finish(0)], 600_000)
+    manifest = manifest_of(task, "parquet", covered)
     commit(LocalFileSystem(), topic_layout(str(root), "t"), manifest, Head(manifest=None, sha256=None))
+    return end
+
+
+def set_offset(made: bytearray, offset: int) -> bytearray:
+    set_base_offset(made, 0, offset)
+    return made
+
+
+def test_a_batch_that_opens_after_a_fix_is_released_record_by_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "MAX_PIECE_BYTES", 70)  # a batch is several rows
+    garbage, changed = BAD_BATCHES["garbage"](), batch(0, users(GOOD))
+    changed[-1] ^= 1
+    size = set_up_batches(tmp_path, batch(0, users(GOOD, BROKEN, GOOD)), garbage, changed, batch(0, users(GOOD)))
+    assert offsets(tmp_path) == []
+    result = release(str(tmp_path), "t", lookup, clock=clock)
+    assert (result.commit, result.released, result.unopened) == (2, 3, 2)
+    assert sum(result.kept.values()) == size - 3
+    assert any("checksum" in reason for reason in result.kept)
+    assert offsets(tmp_path) == [0, 2, size - 1]
+    table = table_of(str(tmp_path), "t")
+    assert table.counts[4, NOON_MS].records == 3
+    assert sum(set_aside(table.data_files(quarantined=True)).values()) == size - 3
+    again = release(str(tmp_path), "t", lookup, clock=clock)
+    assert (again.commit, again.released, again.unopened) == (None, 0, 2)
+    opened = open_table(str(tmp_path), "t")
+    assert verify_files(opened, opened.state(), lambda size: None) == []
+
+
+def test_a_batch_that_was_too_large_is_released_with_a_larger_limit(tmp_path: Path) -> None:
+    set_up_batches(tmp_path, bomb(Codec.ZSTD, 2 << 20, 0))
+    small = release(str(tmp_path), "t", None, clock=clock, max_opened_bytes=1 << 20)
+    assert (small.released, small.unopened) == (0, 1)
+    assert any("raise max.opened.bytes" in reason for reason in small.kept)
+    assert release(str(tmp_path), "t", None, clock=clock).released == 1
 
 
 def offsets(root: Path) -> list[int]:

@@ -29,6 +29,7 @@ from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.batch_counts import TaskResult
 from pipeline.hadoop.ranges.plan import LoadPlan
 from pipeline.hadoop.ranges.rows import end_of_range, to_rows
+from pipeline.hadoop.upkeep.quarantined_offsets import QuarantinedOffsets
 from pipeline.hadoop.upkeep.rewriting import FileCluster, TopicChangedError
 from pipeline.records.columns import open_batches
 from pipeline.records.tally import HOUR_MS, window_start
@@ -275,12 +276,15 @@ def rewriter(source: Source) -> Callable[..., Any]:
         attempt: TaskAttempt,
         *,
         path_format: PathFormat,
+        aside: QuarantinedOffsets,
     ) -> list[tuple[DataFile, DataFile]]:
-        spec = source.spec(config.root, attempt.run_id, source.lookup, path_format)
+        spec = source.spec(config.root, attempt.run_id, source.lookup_later, path_format)
         writer = TaskWriter(spec, files, layout, attempt)
         rows = source.rows(cluster.loaded)
         times = rows.column("timestamp_ms").to_numpy()
-        writer.add(rows.filter(pa.array(np.floor_divide(times, HOUR_MS) * HOUR_MS == cluster.hour_ms)))
+        of_hour = np.floor_divide(times, HOUR_MS) * HOUR_MS == cluster.hour_ms
+        is_aside = aside.holds(cluster.loaded.partition, rows.column("offset").to_numpy())
+        writer.add(rows.filter(pa.array(of_hour & ~is_aside)))
         again = []
         for file in writer.finish(0).files:
             if file.quarantined:

@@ -6,6 +6,7 @@ from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import TaskAttempt
 from pipeline.hadoop.commit.manifest import Manifest, Operation
 from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.upkeep.quarantined_offsets import QuarantinedOffsets
 from pipeline.hadoop.upkeep.rewriting import FileCluster, rewrite
 from pipeline.hadoop.upkeep.table import Table, commit_rearrangement, marked_run
 from pipeline.model import Clock
@@ -33,12 +34,15 @@ def replay_hour(table: Table, config: LoadConfig, hour_ms: int, *, clock: Clock)
     old = [file for file in state.data_files() if file.hour_ms == hour_ms]
     if state.last is None or not old:
         raise NoSuchHourError(f"{table.topic}: the table has no files of this hour")
+    partitions = {file.partition for file in old}
+    quarantined = (file for file in state.data_files(quarantined=True) if file.partition in partitions)
+    aside = QuarantinedOffsets.of(table, quarantined)
     path_format = config.path_format or state.last.path_format
     with marked_run(table, state, config.orphan_age_ms) as run_id:
         pairs = []
         for number, cluster in enumerate(FileCluster.all_of(old)):
             attempt = TaskAttempt(run_id=run_id, task=number, attempt=0)
-            pairs += rewrite(table.files, table.layout, config, cluster, attempt, path_format=path_format)
+            pairs += rewrite(table.files, table.layout, config, cluster, attempt, path_format=path_format, aside=aside)
         added = [replace(new, record_type=before.record_type, schema_id=before.schema_id) for before, new in pairs]
         manifest = commit_rearrangement(
             table,

@@ -24,6 +24,7 @@ from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.plan import BadBatch
 from pipeline.hadoop.ranges.range_reader import RangeReader
 from pipeline.hadoop.ranges.rows import arrow_schema, row_schema
+from pipeline.hadoop.upkeep.quarantined_offsets import QuarantinedOffsets
 from pipeline.records.tally import HOUR_MS
 
 
@@ -76,10 +77,12 @@ def rewrite(
     attempt: TaskAttempt,
     *,
     path_format: PathFormat,
+    aside: QuarantinedOffsets,
 ) -> list[tuple[DataFile, DataFile]]:
     """Write the files of a cluster again below `layout`. Return each file and what was written for it.
 
     config: the settings of the load that wrote the files.
+    aside: offsets that are in the quarantine, and so in no data file whatever the topic gives there.
     Raises DataLossError if the topic does not hold the offsets, TopicChangedError if it has other records there, the
     consumer's errors, StorageError.
     """
@@ -87,7 +90,15 @@ def rewrite(
     schemas = () if registry is None else _schemas_of(cluster, registry)
     as_written = config.model_copy(update={"format": cluster.files[0].path.rsplit(".", 1)[-1]})
     written = write_range(
-        files, layout, as_written, cluster.loaded, schemas, attempt, path_format=path_format, hour_ms=cluster.hour_ms
+        files,
+        layout,
+        as_written,
+        cluster.loaded,
+        schemas,
+        attempt,
+        path_format=path_format,
+        hour_ms=cluster.hour_ms,
+        aside=aside,
     )
     for file in written:
         if file.quarantined:
@@ -113,8 +124,11 @@ def write_range(
     *,
     path_format: PathFormat,
     hour_ms: int | None = None,
+    aside: QuarantinedOffsets | None = None,
 ) -> list[DataFile]:
     """Write the topic's records of a range, or those of an hour among them, below `layout`, quarantine files included.
+
+    aside: offsets to leave out.
 
     Raises as `rewrite`.
     """
@@ -146,10 +160,13 @@ def write_range(
     )
     writer = TaskWriter(spec, files, layout, attempt)
     for batch in reader.read(config.topic, loaded):
+        kept = np.ones(len(batch), dtype=np.bool_)
         if hour_ms is not None:
             timestamps = pc.fill_null(batch.column("timestamp_ms"), hour_ms - 1).to_numpy()
-            batch = batch.filter(pa.array(np.floor_divide(timestamps, HOUR_MS) * HOUR_MS == hour_ms))
-        writer.add(batch)
+            kept &= np.floor_divide(timestamps, HOUR_MS) * HOUR_MS == hour_ms
+        if aside is not None:
+            kept &= ~aside.holds(loaded.partition, batch.column("offset").to_numpy())
+        writer.add(batch.filter(pa.array(kept)))
     return list(writer.finish(0).files)
 
 

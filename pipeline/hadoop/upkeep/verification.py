@@ -23,6 +23,7 @@ from pipeline.hadoop.commit.manifest import DataFile, Manifest, Operation, add_c
 from pipeline.hadoop.commit.table_state import TableState, recent_counts
 from pipeline.hadoop.files.local import LocalFileSystem
 from pipeline.hadoop.load.config import LoadConfig
+from pipeline.hadoop.upkeep.quarantined_offsets import QuarantinedOffsets
 from pipeline.hadoop.upkeep.rewriting import FileCluster, TopicChangedError, rewrite
 from pipeline.hadoop.upkeep.table import DamagedFileError, Table
 
@@ -96,23 +97,26 @@ def verify_source(
     """
     differences: list[FileDifference] = []
     gone = 0
+    aside = QuarantinedOffsets.of(table, state.data_files(quarantined=True))
     for number, cluster in enumerate(FileCluster.all_of(state.data_files())):
         records = sum(file.records for file in cluster.files)
         if cluster.loaded.start < log_start_offsets.get(cluster.loaded.partition, cluster.loaded.end):
             gone += records
         else:
-            differences += _compare(table, config, cluster, number)
+            differences += _compare(table, config, cluster, number, aside)
         advance(records)
     return differences, gone
 
 
-def _compare(table: Table, config: LoadConfig, cluster: FileCluster, number: int) -> list[FileDifference]:
+def _compare(
+    table: Table, config: LoadConfig, cluster: FileCluster, number: int, aside: QuarantinedOffsets
+) -> list[FileDifference]:
     differences = []
     with tempfile.TemporaryDirectory(prefix="pipeline-verify-") as directory:
         files, layout = LocalFileSystem(), topic_layout(directory, table.topic)
         attempt = TaskAttempt(run_id="verify", task=number, attempt=0)
         try:
-            pairs = rewrite(files, layout, config, cluster, attempt, path_format="hourly")
+            pairs = rewrite(files, layout, config, cluster, attempt, path_format="hourly", aside=aside)
         except TopicChangedError as error:
             return [FileDifference(path=str(cluster.loaded), reason=error.reason)]
         for file, again in pairs:

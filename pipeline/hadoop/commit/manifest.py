@@ -20,7 +20,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Self
+from types import NoneType, UnionType
+from typing import Any, Final, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import PATH_FORMATS, PathFormat
@@ -34,6 +35,8 @@ Version 2 knew no `path_format`: all files were in folders of the format `hourly
 """
 _SINCE_2: Final = ("operation", "removed", "schemas", "ends", "lost")
 _FILE_SINCE_2: Final = ("record_type", "schema_id", "batches")
+
+_Value = TypeVar("_Value")
 
 WindowKey = tuple[int, int]
 """Partition, and start of the window in ms."""
@@ -233,17 +236,47 @@ class Manifest:
                 document["removed"] = tuple(document["removed"])
                 document["lost"] = {int(key): int(value) for key, value in document["lost"].items()}
                 for file in document["files"]:
-                    file["batches"] = tuple(AsideBatch(**batch) for batch in file["batches"])
+                    file["batches"] = tuple(_checked(AsideBatch(**batch)) for batch in file["batches"])
             if version >= 3 and document["path_format"] not in PATH_FORMATS:
                 raise ManifestError(name, f"has folders of the unknown format {document['path_format']}")
             for key, kind in nested.items():
-                document[key] = tuple(kind(**item) for item in document[key])
+                document[key] = tuple(_checked(kind(**item)) for item in document[key])
+            for count in document["counts"]:
+                _check_numbers(count)
             document["counts"] = {
                 (count.pop("partition"), count.pop("window_start_ms")): Counts(**count) for count in document["counts"]
             }
-            return cls(**document)
+            return _checked(cls(**document))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ManifestError(name, f"is damaged: {error}") from error
+
+
+def _checked(value: _Value) -> _Value:
+    """Return the value. Raises TypeError if a number or text of it is of another type, as no program writes it."""
+    for name, kinds in _PLAIN_FIELDS[type(value)].items():
+        if type(getattr(value, name)) not in kinds:
+            raise TypeError(f"{name} is {getattr(value, name)!r}")
+    return value
+
+
+def _check_numbers(count: Mapping[str, Any]) -> None:
+    for name, number in count.items():
+        if type(number) is not int:
+            raise TypeError(f"{name} is {number!r}")
+
+
+def _plain_fields(kind: type) -> dict[str, tuple[type, ...]]:
+    """Return the types of the fields that hold a number, a text, or null."""
+    found = {
+        name: get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        for name, hint in get_type_hints(kind).items()
+    }
+    return {name: kinds for name, kinds in found.items() if set(kinds) <= {int, str, NoneType}}
+
+
+_PLAIN_FIELDS: Final[Mapping[type, Mapping[str, tuple[type, ...]]]] = {
+    kind: _plain_fields(kind) for kind in (OffsetRange, DataFile, TableSchema, PartitionEnd, AsideBatch, Manifest)
+}
 
 
 def sha256_of(encoded: bytes) -> str:

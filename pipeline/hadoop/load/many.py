@@ -146,6 +146,8 @@ async def _open_all(
             return open_load(settings, *roots[settings.root], clock=clock)
         except PipelineError as error:
             return error
+        except Exception as error:  # invariant A
+            return _unexpected(topic, error)
 
     async def open_one(topic: str) -> None:
         opened[topic] = await trio.to_thread.run_sync(read, topic, limiter=limiter)
@@ -181,6 +183,8 @@ async def _plan(
         planned.append(_Planned(topic=topic, prepared=prepared))
     except PipelineError as error:
         planned.append(_Planned(topic=topic, error=error))
+    except Exception as error:  # invariant A
+        planned.append(_Planned(topic=topic, error=_unexpected(topic, error)))
 
 
 def _carry_out(spark: Spark, plan: _Planned) -> TopicResult:
@@ -195,9 +199,13 @@ def _carry_out(spark: Spark, plan: _Planned) -> TopicResult:
     except PipelineError as error:
         return replace(failed, error=error, seconds=time.monotonic() - began)
     except Exception as error:
-        logger.exception("load_failed_unexpectedly", topic=plan.topic)
-        unexpected = LoadError(plan.topic, f"{type(error).__name__}: {error}")
-        return replace(failed, error=unexpected, seconds=time.monotonic() - began)
+        return replace(failed, error=_unexpected(plan.topic, error), seconds=time.monotonic() - began)
+
+
+def _unexpected(topic: str, error: Exception) -> LoadError:
+    """Log an error that is handled. Return it as one of the topic."""
+    logger.exception("load_failed_unexpectedly", topic=topic)
+    return LoadError(topic, f"{type(error).__name__}: {error}")
 
 
 def worst_of(results: Sequence[TopicResult]) -> type[PipelineError] | None:

@@ -79,6 +79,25 @@ def test_folders_of_manifests_before_version_3_are_hourly_and_other_formats_are_
         Manifest.decode(hive.encode().replace(b'"hive"', b'"daily"'), "m")
 
 
+@pytest.mark.parametrize("wrong", ["1", 1.5, True, [1], {"a": 1}])
+def test_a_number_of_another_type_is_damage(make_manifest: Callable[..., Any], wrong: Any) -> None:
+    whole = replace(make_manifest(EMPTY), ends=(END,))
+    document = json.loads(whole.encode())
+    places: list[tuple[Any, str]] = [(document, name) for name in ("sequence", "created_ms", "window_ms")]
+    places += [(part, name) for key in ("files", "ranges", "ends", "counts") for part in document[key] for name in part]
+    tried = 0
+    for holder, name in places:
+        if type(holder[name]) is not int:
+            continue
+        tried += 1
+        before, holder[name] = holder[name], wrong
+        with pytest.raises(ManifestError, match="is damaged"):
+            Manifest.decode(json.dumps(document).encode(), "m")
+        holder[name] = before
+    assert tried > 20
+    assert Manifest.decode(json.dumps(document).encode(), "m") == whole
+
+
 def test_a_commit_that_rearranges_files_is_read_back_and_takes_files_away(make_manifest: Callable[..., Any]) -> None:
     first = replace(make_manifest(EMPTY), ends=(END,))
     compacted = replace(

@@ -151,6 +151,15 @@ def manifests_of(files: FileSystem, layout: TopicLayout) -> list[int]:
     return manifest_sequences([info.path for info in files.list_files(layout.commits)])
 
 
+def readable_commits(files: FileSystem, layout: TopicLayout) -> list[int]:
+    """Return the numbers of commits whose state may be asked for, ascending: those of manifests and of checkpoints.
+
+    The oldest commit that a clean-up keeps has a checkpoint alone.
+    """
+    saved = checkpoint_sequences([info.path for info in files.list_files(layout.checkpoints)])
+    return sorted({*manifests_of(files, layout), *saved})
+
+
 def read_manifest(files: FileSystem, layout: TopicLayout, sequence: int) -> tuple[Manifest, str]:
     """Return a manifest and its checksum. Raises ManifestError if it is damaged, missing or expired; StorageError."""
     path = layout.manifest(sequence)

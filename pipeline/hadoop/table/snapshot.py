@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pipeline.errors import ConfigurationError, PipelineError
-from pipeline.hadoop.commit.checkpoints import manifests_of, read_manifest, read_state
+from pipeline.hadoop.commit.checkpoints import (
+    manifests_of,
+    read_checkpoint,
+    read_manifest,
+    read_state,
+    readable_commits,
+)
 from pipeline.hadoop.commit.layout import TopicLayout, topic_layout
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.files.doors import FileSystem
@@ -79,19 +85,24 @@ def parse_time_ms(option: str, text: str) -> int:
 
 def _sequence(files: FileSystem, layout: TopicLayout, topic: str, selection: TableSelection) -> int:
     """Return the number of the selected commit."""
-    known = manifests_of(files, layout)
-    if not known:
+    written = manifests_of(files, layout)
+    if not written:
         raise TableError(f"{topic} has no commits in {layout.topic_root}")
+    if selection.sequence is None and selection.timestamp_ms is None:
+        return written[-1]
+    known = [number for number in readable_commits(files, layout) if number <= written[-1]]
     if selection.sequence is not None:
         if selection.sequence not in known:
             raise TableError(f"{topic} has no commit {selection.sequence}, but {known[0]} to {known[-1]}")
         return selection.sequence
-    if selection.timestamp_ms is None:
-        return known[-1]
+    assert selection.timestamp_ms is not None
     # Clocks of drivers may differ: the last commit that is not younger, and all before it.
     for sequence in reversed(known):
-        manifest, _ = read_manifest(files, layout, sequence)
-        if manifest.created_ms <= selection.timestamp_ms:
+        has_manifest = sequence in written
+        last = (
+            read_manifest(files, layout, sequence)[0] if has_manifest else read_checkpoint(files, layout, sequence).last
+        )
+        if last is not None and last.created_ms <= selection.timestamp_ms:
             return sequence
     raise TableError(f"{topic} had no commit at that time; the oldest that is kept is {known[0]}")
 

@@ -14,6 +14,7 @@ from pipeline.hadoop.commit.publication import CommitConflictError, commit
 from pipeline.hadoop.commit.rebase import commit_rebasing
 from pipeline.hadoop.commit.runs import RunEndedError, clean_up_dead_runs, follow_commit, read_marks
 from pipeline.hadoop.files.local import LocalFileSystem
+from pipeline.hadoop.table.snapshot import TableError, TableSelection, read_snapshot
 from pipeline.hadoop.upkeep.cleaning import clean_table
 from pipeline.hadoop.upkeep.cleaning_plan import KEPT_COMMITS, Reason, choose_base
 from pipeline.hadoop.upkeep.compaction import compact_table
@@ -66,6 +67,17 @@ def test_removed_files_and_manifests_go_when_no_commit_that_is_kept_lists_them(t
     assert clean_table(table, CONFIG, dry_run=False).deletions == []
     written.load(10)
     assert len(written.rows()) == len(rows) + 10
+
+
+def test_the_oldest_commit_that_is_kept_can_be_read_by_number_and_time(tmp_path: Path) -> None:
+    written = old_table(tmp_path)
+    assert clean_table(written.open(), CONFIG, dry_run=False).base == 4
+    for selection in (TableSelection(sequence=4), TableSelection(sequence=4, from_ms=0)):
+        snapshot = read_snapshot(written.root, "clicks", selection)
+        assert (snapshot.sequence, sum(file.records for file in snapshot.files)) == (4, 30)
+    assert read_snapshot(written.root, "clicks", TableSelection(timestamp_ms=1)).sequence == 4
+    with pytest.raises(TableError, match=f"has no commit 3, but 4 to {4 + KEPT_COMMITS}"):
+        read_snapshot(written.root, "clicks", TableSelection(sequence=3))
 
 
 def test_one_damaged_checkpoint_loses_nothing(tmp_path: Path) -> None:

@@ -211,7 +211,6 @@ class OpenedLoad:
             replaced=replaced,
         )
         if not plan.ranges and not plan.skipped:
-            logger.info("load_found_nothing_new", topic=config.topic)
             return None
         from pipeline.hadoop.load.table_schemas import plan_schemas
 

@@ -74,6 +74,8 @@ class ResidentLoad:
         self._metrics = LoadMetrics(metrics)
         self._clock = clock
         self._trouble: str | None = None
+        self._idle: set[str] = set()
+        """Topics that had nothing new in their last round."""
 
     async def run(
         self,
@@ -110,10 +112,19 @@ class ResidentLoad:
             return
         for outcome in results:
             self._metrics.note(outcome, self._clock())
+            self._note_idle(outcome)
             if outcome.error is not None:
                 logger.warning("load_failed", topic=outcome.topic, reason=str(outcome.error))
         failed = [outcome for outcome in results if outcome.error is not None]
         self._trouble = f"{len(failed)} of {len(results)} topics failed: {failed[0].error}" if failed else None
+
+    def _note_idle(self, outcome: TopicResult) -> None:
+        """Log that a topic has nothing new, once until it has."""
+        if outcome.result is None or outcome.result.committed:
+            self._idle.discard(outcome.topic)
+        elif outcome.topic not in self._idle:
+            self._idle.add(outcome.topic)
+            logger.info("load_found_nothing_new", topic=outcome.topic)
 
     def _fail(self, reason: str) -> None:
         logger.warning("load_round_failed", reason=reason)

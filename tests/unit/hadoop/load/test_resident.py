@@ -1,0 +1,29 @@
+"""The log of a resident load."""
+
+from typing import Any
+
+import structlog
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.hadoop.load.job import NOTHING_NEW, LoadError, LoadResult
+from pipeline.hadoop.load.many import TopicResult
+from pipeline.hadoop.load.resident import ResidentLoad
+
+
+def test_a_topic_without_new_records_is_named_once_until_it_has_some() -> None:
+    def outcome(result: LoadResult | None, error: Any = None) -> TopicResult:
+        return TopicResult(topic="clicks", seconds=0, result=result, error=error)
+
+    loaded = LoadResult(committed=True, manifest=None)
+    rounds = [outcome(found) for found in (NOTHING_NEW, NOTHING_NEW, NOTHING_NEW, loaded, NOTHING_NEW, NOTHING_NEW)]
+    rounds += [outcome(None, LoadError("clicks", "no")), outcome(NOTHING_NEW)]
+    left = iter(rounds)
+    resident = ResidentLoad(lambda: [next(left)], metrics=CollectorRegistry(), clock=lambda: 0)
+    said = []
+    for _ in rounds:
+        with structlog.testing.capture_logs() as logs:
+            trio.run(resident._round)
+        said.append([entry["event"] for entry in logs])
+    nothing = ["load_found_nothing_new"]
+    assert said == [nothing, [], [], [], nothing, [], ["load_failed"], nothing]

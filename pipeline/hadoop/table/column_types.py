@@ -3,7 +3,7 @@
 The table's schema is the union of its files' columns by name. Types that differ are promoted as Avro promotes them:
 int to long, numbers to double, text and bytes to bytes, decimals to one that holds both, structs field by field.
 Invariant: a cast from a file's column to the table's column keeps every value (a long above 2**53 that becomes a
-double is rounded, as Avro rounds it).
+double is rounded, as Avro rounds it), or raises TimeRangeError.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,6 +27,17 @@ class ColumnConflictError(PipelineError):
         super().__init__(
             f"column '{column}' is {first} in some files and {second} in others, which have no common type. "
             "Read the commits before the change by versionAsOf"
+        )
+        self.column = column
+
+
+class TimeRangeError(PipelineError):
+    """A time of a file is out of range of microseconds."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(
+            f"column '{column}' has a time that microseconds cannot count, which an earlier version loaded. "
+            "Read the other columns, by .schema(...)"
         )
         self.column = column
 
@@ -69,10 +80,10 @@ def common_schema(schemas: Iterable[Sequence[pa.Field]]) -> pa.Schema:
 
 
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows with the columns of `schema`: missing ones are null, others are cast."""
+    """Return the rows with the columns of `schema`: missing ones are null, others are cast. Raises TimeRangeError."""
     names = set(batch.schema.names)
     columns = [
-        cast_array(batch.column(field.name), field.type)
+        cast_array(batch.column(field.name), field.type, field.name)
         if field.name in names
         else pa.nulls(batch.num_rows, field.type)
         for field in schema
@@ -80,8 +91,11 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def cast_array(array: pa.Array, kind: pa.DataType) -> Any:
-    """Cast a column to a type that `common_schema` found for it. Fields of structs are matched by name."""
+def cast_array(array: pa.Array, kind: pa.DataType, name: str) -> Any:
+    """Cast a column to a type that `common_schema` found for it. Fields of structs are matched by name.
+
+    Raises TimeRangeError that has `name`.
+    """
     if array.type.equals(kind):
         return array
     if pa.types.is_null(array.type):
@@ -91,16 +105,23 @@ def cast_array(array: pa.Array, kind: pa.DataType) -> Any:
         given = {field.name: index for index, field in enumerate(array.type)}
         flat = array.flatten()
         children = [
-            cast_array(flat[given[field.name]], field.type) if field.name in given else pa.nulls(len(array), field.type)
+            cast_array(flat[given[field.name]], field.type, f"{name}.{field.name}")
+            if field.name in given
+            else pa.nulls(len(array), field.type)
             for field in kind
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=validity)
     if pa.types.is_map(kind):
         array = array if not array.offset else pa.concat_arrays([array])
-        keys, items = cast_array(array.keys, kind.key_type), cast_array(array.items, kind.item_type)
+        keys, items = cast_array(array.keys, kind.key_type, name), cast_array(array.items, kind.item_type, name)
         return pa.MapArray.from_arrays(_offsets(array), keys, items, kind)
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(_offsets(array), cast_array(array.values, kind.value_type), type=kind)
+        return pa.ListArray.from_arrays(_offsets(array), cast_array(array.values, kind.value_type, name), type=kind)
+    if pa.types.is_timestamp(array.type) and array.type.unit in ("s", "ms"):
+        try:
+            return pc.cast(array, kind)  # unchecked, a time out of range would become another one
+        except pa.ArrowInvalid as error:
+            raise TimeRangeError(name) from error
     return pc.cast(array, kind, safe=False)
 
 

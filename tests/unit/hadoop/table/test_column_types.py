@@ -3,7 +3,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.hadoop.table.column_types import ColumnConflictError, cast_array, common_schema
+from pipeline.hadoop.table.column_types import (
+    ColumnConflictError,
+    TimeRangeError,
+    cast_array,
+    cast_batch,
+    common_schema,
+)
 
 
 def common(*kinds: pa.DataType) -> Any:
@@ -50,9 +56,23 @@ def test_nested_columns_are_cast_with_their_nulls_also_in_slices() -> None:
         row and [item and {"b": None, "a": item["a"]} for item in row] if row is not None else None for row in rows
     ]
     target = pa.list_(pa.field("element", wider))
-    assert cast_array(array, target).to_pylist() == expected
-    assert cast_array(array.slice(1, 3), target).to_pylist() == expected[1:4]
+    assert cast_array(array, target, "a").to_pylist() == expected
+    assert cast_array(array.slice(1, 3), target, "a").to_pylist() == expected[1:4]
     maps = pa.array([[("k", 1)], None, [("m", None), ("n", 3)]], pa.map_(pa.string(), pa.int32()))
-    cast = cast_array(maps.slice(1), pa.map_(pa.string(), pa.int64()))
+    cast = cast_array(maps.slice(1), pa.map_(pa.string(), pa.int64()), "a")
     assert cast.to_pylist() == [None, [("m", None), ("n", 3)]]
     cast.validate(full=True)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_a_time_that_microseconds_cannot_count_is_no_other_time(unit: str) -> None:
+    factor = {"s": 10**6, "ms": 10**3}[unit]
+    last = (2**63 - 1) // factor
+    kind, wide = pa.timestamp(unit, tz="UTC"), pa.timestamp("us", tz="UTC")
+    for at in (last, -last):
+        assert cast_array(pa.array([at, None], kind), wide, "at").cast(pa.int64()).to_pylist() == [at * factor, None]
+    for at in (last + 1, -last - 2, 2**63 - 1):
+        nested = pa.array([[{"at": 0}, {"at": at}]], pa.list_(pa.struct([pa.field("at", kind)])))
+        batch = pa.RecordBatch.from_pydict({"visits": nested})
+        with pytest.raises(TimeRangeError, match=r"column 'visits\.at' has a time"):
+            cast_batch(batch, common_schema([list(batch.schema)]))

@@ -1,6 +1,7 @@
 """`pipeline load sql`: query the committed data of a topic."""
 
 import shutil
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +54,7 @@ def sql(
     if json:
         output.print_json({"columns": columns, "rows": rows})
     else:
-        output.say(_fitted(output.table(columns, rows)))
+        output.say(fitted(output.table(columns, rows)))
 
 
 def answer(
@@ -79,7 +80,9 @@ def _first_sentence(text: str) -> str:
     return text.strip().split("\n", 1)[0].split(" SQLSTATE:", 1)[0]
 
 
-def _fitted(text: str) -> str:
-    """Cut lines to the width of the terminal."""
+def fitted(text: str) -> str:
+    """Cut lines to the width of the terminal, if the output is one."""
+    if not sys.stdout.isatty():
+        return text
     width = shutil.get_terminal_size((200, 24)).columns
     return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())

@@ -1,5 +1,6 @@
 """What `pipeline load` says at once, without Spark, of which there is none here."""
 
+import io
 import os
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pipeline.cli.load.query import fitted
 
 RUN = ("run", "--topic", "visits", "--bootstrap", "127.0.0.1:1")
 
@@ -58,3 +61,20 @@ def test_wrong_settings_of_a_run(arguments: Any, said: Any) -> None:
 def test_a_resident_load_prints_no_results() -> None:
     code, stderr = load(*RUN, "--root", "/data", "--set", "value.format=binary", "--interval", "60s", "--json")
     assert (code, stderr) == (2, "pipeline: --json: a resident load prints no results, its log is JSON\n")
+
+
+def test_lines_are_cut_to_the_width_of_a_terminal_and_not_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "x" * 5000
+    monkeypatch.setenv("COLUMNS", "100")
+    for is_terminal, expected in ((False, line), (True, "x" * 99 + "…")):
+        monkeypatch.setattr(sys, "stdout", _Output(is_terminal))
+        assert fitted(f"head\n{line}") == f"head\n{expected}"
+
+
+class _Output(io.StringIO):
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal

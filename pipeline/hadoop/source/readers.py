@@ -7,10 +7,11 @@ itself (`StreamReader`), each call asks the brokers anew.
 all scans of one DataFrame, so that another scan of it loses rows without a word.
 """
 
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import trio
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from pipeline.client.cluster.cluster import Cluster, open_cluster
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.ranges.cluster_offsets import TopicState
 from pipeline.hadoop.ranges.range_reader import RangeReader
 from pipeline.hadoop.ranges.rows import arrow_schema
@@ -43,6 +44,7 @@ from pipeline.hadoop.source.positions import (
 )
 from pipeline.hadoop.source.values import ValueColumn, ValueSchema
 from pipeline.model import TopicPartition
+from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.messages.list_offsets import LATEST
 
 REPLACED_ANSWERS = 3
@@ -51,6 +53,7 @@ REPLACED_WAIT_S = 1.0
 
 Found = TypeVar("Found")
 _LATEST = Position(named=LATEST)
+_PARENT_POLL_S: Final = 0.5
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -109,6 +112,13 @@ class Rows:
         return reader.read(partition.topic, partition.loaded, begin=partition.begin)
 
 
+class DriverGoneError(PipelineError):
+    """The process that started this one, Spark, has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("Spark has ended, and nobody waits for the answer of the brokers")
+
+
 def check_wanted_columns(schema: StructType, source: StructType) -> None:
     """Raise ConfigurationError unless all columns of `schema` are columns of the source."""
     types = {field.name: field.dataType for field in source}
@@ -120,13 +130,29 @@ def check_wanted_columns(schema: StructType, source: StructType) -> None:
 
 
 def _ask(options: SourceOptions, question: Callable[[Cluster], Awaitable[Found]]) -> Found:
-    """Ask brokers something, over connections of its own."""
+    """Ask brokers something, over connections of its own. Raises DriverGoneError if Spark dies meanwhile."""
 
     async def ask() -> Found:
-        async with open_cluster(options.client) as cluster:
-            return await question(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_with_process, os.getppid())
+            async with open_cluster(options.client) as cluster:
+                found = await question(cluster)
+            nursery.cancel_scope.cancel()
+        return found
 
-    return trio.run(ask)
+    with unwrapped_errors():
+        return trio.run(ask)
+
+
+async def _end_with_process(started_by: int) -> None:
+    """Raise DriverGoneError once another process is the parent of this one.
+
+    Spark's planning process notices the end of its JVM only when it has its answer; brokers that are silent would keep
+    it for minutes.
+    """
+    while os.getppid() == started_by:  # noqa: ASYNC110 - no event tells of it
+        await trio.sleep(_PARENT_POLL_S)
+    raise DriverGoneError
 
 
 class BatchReader(DataSourceReader):

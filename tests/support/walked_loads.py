@@ -30,7 +30,7 @@ from pipeline.hadoop.ranges.batch_counts import TaskResult
 from pipeline.hadoop.ranges.plan import LoadPlan
 from pipeline.hadoop.ranges.rows import end_of_range, to_rows
 from pipeline.hadoop.upkeep.quarantined_offsets import QuarantinedOffsets
-from pipeline.hadoop.upkeep.rewriting import FileCluster, TopicChangedError
+from pipeline.hadoop.upkeep.rewriting import FileCluster, Rewritten, TopicChangedError, match_files
 from pipeline.records.columns import open_batches
 from pipeline.records.tally import HOUR_MS, window_start
 from tests.support.load_task import ROWS, batch
@@ -277,7 +277,7 @@ def rewriter(source: Source) -> Callable[..., Any]:
         *,
         path_format: PathFormat,
         aside: QuarantinedOffsets,
-    ) -> list[tuple[DataFile, DataFile]]:
+    ) -> list[Rewritten]:
         spec = source.spec(config.root, attempt.run_id, source.lookup_later, path_format)
         writer = TaskWriter(spec, files, layout, attempt)
         rows = source.rows(cluster.loaded)
@@ -291,13 +291,9 @@ def rewriter(source: Source) -> Callable[..., Any]:
                 files.delete(layout.absolute(file.path))
             else:
                 again.append(file)
-        old, new = sorted(cluster.files, key=_extent), sorted(again, key=_extent)
-        if [_extent(file) for file in old] != [_extent(file) for file in new]:
+        pairs = match_files(cluster.files, sorted(again, key=lambda file: file.first_offset))
+        if pairs is None:
             raise TopicChangedError(TOPIC, cluster.loaded, "other records")
-        return list(zip(old, new, strict=True))
+        return pairs
 
     return rewrite
-
-
-def _extent(file: DataFile) -> tuple[int, int, int]:
-    return file.first_offset, file.last_offset, file.records

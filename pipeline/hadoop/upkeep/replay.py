@@ -31,28 +31,28 @@ def replay_hour(table: Table, config: LoadConfig, hour_ms: int, *, clock: Clock)
     CommitConflictError if another run removed the hour's files; each with nothing committed.
     """
     state = table.state()
-    old = [file for file in state.data_files() if file.hour_ms == hour_ms]
-    if state.last is None or not old:
+    removed = [file for file in state.data_files() if file.hour_ms == hour_ms]
+    if state.last is None or not removed:
         raise NoSuchHourError(f"{table.topic}: the table has no files of this hour")
-    partitions = {file.partition for file in old}
+    partitions = {file.partition for file in removed}
     quarantined = (file for file in state.data_files(quarantined=True) if file.partition in partitions)
     aside = QuarantinedOffsets.of(table, quarantined)
     path_format = config.path_format or state.last.path_format
     with marked_run(table, state, config.orphan_age_ms) as run_id:
         pairs = []
-        for number, cluster in enumerate(FileCluster.all_of(old)):
+        for number, cluster in enumerate(FileCluster.all_of(removed)):
             attempt = TaskAttempt(run_id=run_id, task=number, attempt=0)
             pairs += rewrite(table.files, table.layout, config, cluster, attempt, path_format=path_format, aside=aside)
-        added = [replace(new, record_type=before.record_type, schema_id=before.schema_id) for before, new in pairs]
+        added = [replace(new, record_type=old.record_type, schema_id=old.schema_id) for (old, *_), new in pairs]
         manifest = commit_rearrangement(
             table,
             state,
             Operation.REPLAY,
             run_id=run_id,
             added=added,
-            removed=old,
+            removed=removed,
             created_ms=clock(),
             orphan_age_ms=config.orphan_age_ms,
         )
-    same = sum((before.bytes, before.crc32c) == (new.bytes, new.crc32c) for before, new in pairs)
+    same = sum([(old.bytes, old.crc32c) for old in before] == [(new.bytes, new.crc32c)] for before, new in pairs)
     return ReplayedHour(manifest=manifest, same_bytes=same)

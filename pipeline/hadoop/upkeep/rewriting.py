@@ -4,7 +4,7 @@ Files whose offsets overlap (of several schemas) are written together. Given the
 the same bytes, unless a load had to flush early because rows of many files waited in memory.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,6 +26,9 @@ from pipeline.hadoop.ranges.range_reader import RangeReader
 from pipeline.hadoop.ranges.rows import arrow_schema, row_schema
 from pipeline.hadoop.upkeep.quarantined_offsets import QuarantinedOffsets
 from pipeline.records.tally import HOUR_MS
+
+Rewritten = tuple[tuple[DataFile, ...], DataFile]
+"""Files, and the one that has their rows now: nearly always one for one."""
 
 
 class TopicChangedError(PipelineError):
@@ -78,8 +81,8 @@ def rewrite(
     *,
     path_format: PathFormat,
     aside: QuarantinedOffsets,
-) -> list[tuple[DataFile, DataFile]]:
-    """Write the files of a cluster again below `layout`. Return each file and what was written for it.
+) -> list[Rewritten]:
+    """Write the files of a cluster again below `layout`. Return what was written, with the files that it stands for.
 
     config: the settings of the load that wrote the files.
     aside: offsets that are in the quarantine, and so in no data file whatever the topic gives there.
@@ -104,8 +107,8 @@ def rewrite(
         if file.quarantined:
             files.delete(layout.absolute(file.path))
     again = sorted((file for file in written if not file.quarantined), key=_by_place)
-    pairs = list(zip(sorted(cluster.files, key=_by_place), again, strict=False))
-    if len(again) != len(cluster.files) or any(_extent(old) != _extent(new) for old, new in pairs):
+    pairs = match_files(cluster.files, again)
+    if pairs is None:
         found = f"{sum(file.records for file in again)} records in {len(again)} files"
         expected = f"{sum(file.records for file in cluster.files)} in {len(cluster.files)}"
         raise TopicChangedError(
@@ -170,6 +173,21 @@ def write_range(
     return list(writer.finish(0).files)
 
 
+def match_files(files: Sequence[DataFile], again: Sequence[DataFile]) -> list[Rewritten] | None:
+    """Return with each file of `again` those that had its rows; None if their numbers of records or offsets differ.
+
+    Several files of one kind whose offsets overlap, as a release of the quarantine leaves them, are written as one.
+    """
+    by_kind: dict[tuple[str | None, int | None], list[DataFile]] = {}
+    for file in sorted(files, key=_by_place):
+        by_kind.setdefault((file.record_type, file.schema_id), []).append(file)
+    one_by_one = [(file,) for file in sorted(files, key=_by_place)]
+    for groups in (one_by_one, sorted(map(tuple, by_kind.values()), key=lambda group: _by_place(group[0]))):
+        if [_extent(group) for group in groups] == [_extent((file,)) for file in again]:
+            return list(zip(groups, again, strict=True))
+    return None
+
+
 def _schemas_of(cluster: FileCluster, registry: RegistryLookup) -> tuple[TableSchema, ...]:
     """Return the schemas that the columns of the files have, whatever the subject's latest version is by now."""
     found = {(file.record_type, file.schema_id) for file in cluster.files if file.path.endswith(".parquet")}
@@ -184,5 +202,6 @@ def _by_place(file: DataFile) -> tuple[int, int, int, int]:
     return file.partition, file.hour_ms or 0, file.first_offset, file.last_offset
 
 
-def _extent(file: DataFile) -> tuple[int, int, int]:
-    return file.first_offset, file.last_offset, file.records
+def _extent(files: Sequence[DataFile]) -> tuple[int, int, int]:
+    last = max(file.last_offset for file in files)
+    return files[0].first_offset, last, sum(file.records for file in files)

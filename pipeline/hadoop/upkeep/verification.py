@@ -119,16 +119,30 @@ def _compare(
             pairs = rewrite(files, layout, config, cluster, attempt, path_format="hourly", aside=aside)
         except TopicChangedError as error:
             return [FileDifference(path=str(cluster.loaded), reason=error.reason)]
-        for file, again in pairs:
-            if (file.bytes, file.crc32c) == (again.bytes, again.crc32c):
+        for old, again in pairs:
+            if [(file.bytes, file.crc32c) for file in old] == [(again.bytes, again.crc32c)]:
                 continue
             try:
-                is_same = _has_same_rows(table.read(file), files.read(layout.absolute(again.path)), file.path)
+                held = [table.read(file) for file in old]
             except DamagedFileError:
                 continue  # `verify_files` names it
+            written, path = files.read(layout.absolute(again.path)), old[0].path
+            if len(held) == 1:
+                is_same = _has_same_rows(held[0], written, path)
+            else:
+                is_same = _rows(held, path).equals(_rows([written], path))
             if not is_same:
-                differences.append(FileDifference(path=file.path, reason="has other rows than the topic"))
+                reason = "has other rows than the topic"
+                differences += [FileDifference(path=file.path, reason=reason) for file in old]
     return differences
+
+
+def _rows(held: Iterable[bytes], path: str) -> pa.Table:
+    """Return the rows of files of one kind, by offset."""
+    if path.endswith(".parquet"):
+        return pa.concat_tables(pq.read_table(pa.BufferReader(data)) for data in held).sort_by(OFFSET)
+    batches = (batch for data in held for batch in ContainerReader(path, BytesIO(data)).batches())
+    return pa.Table.from_batches(batches).sort_by("offset")
 
 
 def _has_same_rows(data: bytes, again: bytes, path: str) -> bool:

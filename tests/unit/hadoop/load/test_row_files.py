@@ -7,17 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import PipelineError, StorageError
-from pipeline.hadoop.commit.layout import topic_layout
+from pipeline.errors import PipelineError
 from pipeline.hadoop.files.local import LocalFileSystem
-from pipeline.hadoop.load.task import TaskWriter
-from pipeline.hadoop.ranges.rows import to_rows
 from pipeline.hadoop.upkeep.compaction import compact_table
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.hadoop.upkeep.table import Table
-from pipeline.records.columns import open_batches
 from tests.support.faulty_filesystem import FaultyFileSystem
-from tests.support.load_task import ATTEMPT, ROWS, TaskLoad, batch
 from tests.support.written_table import WrittenTable
 
 
@@ -32,24 +27,6 @@ def ignored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(sys, "unraisablehook", note)
     return found
-
-
-def test_a_load_onto_a_full_disk_has_one_error(tmp_path: Path, ignored: list[Any]) -> None:
-    def load(fail_at: int) -> int:
-        files = FaultyFileSystem(LocalFileSystem(), fail_at=fail_at, outage=True)
-        spec = TaskLoad(tmp_path, format="parquet").spec
-        writer = TaskWriter(spec, files, topic_layout(str(tmp_path), "t"), ATTEMPT)
-        try:
-            writer.add(to_rows(open_batches(bytes(batch(0, [(None, b"v", [], 0)]))), "t", 4, ROWS))
-            writer.finish(0)
-        except StorageError as error:
-            writer.abandon(error)
-        return len(files.operations)
-
-    for step in range(1, load(0) + 1):
-        load(step)
-    gc.collect()
-    assert ignored == []
 
 
 def test_a_compaction_onto_a_full_disk_has_one_error(tmp_path: Path, ignored: list[Any]) -> None:

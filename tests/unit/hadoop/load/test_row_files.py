@@ -1,6 +1,7 @@
 """Files whose store refuses a write."""
 
 import gc
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from pipeline.hadoop.upkeep.table import Table
 from tests.support.faulty_filesystem import FaultyFileSystem
 from tests.support.written_table import WrittenTable
 
+ROOT = Path(__file__).parents[4]
+
 
 @pytest.fixture
 def ignored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -27,6 +30,34 @@ def ignored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(sys, "unraisablehook", note)
     return found
+
+
+LOAD = """
+import os, resource, sys
+from pathlib import Path
+from pipeline.errors import StorageError
+from pipeline.hadoop.load.task import write_task
+from pipeline.hadoop.ranges.rows import to_rows
+from pipeline.records.columns import open_batches
+from tests.support.load_task import ATTEMPT, ROWS, TaskLoad, batch
+
+records = [(None, os.urandom(size), [], hour * 3_600_000) for hour, size in enumerate([9, 200_000, 9])]
+rows = to_rows(open_batches(bytes(batch(0, records))), "t", 4, ROWS)
+spec = TaskLoad(Path(sys.argv[1]), format="parquet").spec
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
+try:
+    write_task(spec, ATTEMPT, 0, [rows])
+except StorageError as error:
+    print(error)
+"""
+
+
+def test_a_load_of_several_files_whose_store_refuses_one_has_one_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOAD, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("File too large\n")
+    assert done.stderr == ""
 
 
 def test_a_compaction_onto_a_full_disk_has_one_error(tmp_path: Path, ignored: list[Any]) -> None:

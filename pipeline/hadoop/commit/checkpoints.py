@@ -124,7 +124,9 @@ def read_history(files: FileSystem, layout: TopicLayout) -> tuple[TableState, It
     if first > 1:
         checkpoints = checkpoint_sequences([info.path for info in files.list_files(layout.checkpoints)])
         usable = (number for number in checkpoints if first - 1 <= number <= sequences[-1])
-        found = next((whole for number in usable if (whole := _whole_checkpoint(files, layout, number))), None)
+        # A checkpoint that merely cannot be read now is not taken for a damaged one: what lies before it would go.
+        wholes = (_whole_checkpoint(files, layout, number, passed_over=ManifestError) for number in usable)
+        found = next((whole for whole in wholes if whole is not None), None)
         if found is None:
             raise ManifestError(layout.manifest(first - 1), "is missing, or has expired without a checkpoint")
         state = found
@@ -147,8 +149,16 @@ def reachable_files(base: TableState, manifests: Iterable[Manifest]) -> set[str]
 
 
 def manifests_of(files: FileSystem, layout: TopicLayout) -> list[int]:
-    """Return the numbers of the manifests on the file system, ascending."""
-    return manifest_sequences([info.path for info in files.list_files(layout.commits)])
+    """Return the numbers of the manifests on the file system, ascending.
+
+    Raises ManifestError if there are none but checkpoints: such a table is not empty, and no load may begin it anew.
+    """
+    found = manifest_sequences([info.path for info in files.list_files(layout.commits)])
+    saved = [] if found else checkpoint_sequences([info.path for info in files.list_files(layout.checkpoints)])
+    if saved:
+        reason = f"is missing, and so are all others, though its checkpoint is there: restore {layout.commits}"
+        raise ManifestError(layout.manifest(saved[-1]), reason)
+    return found
 
 
 def readable_commits(files: FileSystem, layout: TopicLayout) -> list[int]:
@@ -243,10 +253,12 @@ def _newest_checkpoint(files: FileSystem, layout: TopicLayout, end: int) -> Tabl
     return TableState()
 
 
-def _whole_checkpoint(files: FileSystem, layout: TopicLayout, sequence: int) -> TableState | None:
+def _whole_checkpoint(
+    files: FileSystem, layout: TopicLayout, sequence: int, *, passed_over: type[PipelineError] = PipelineError
+) -> TableState | None:
     try:
         return read_checkpoint(files, layout, sequence)
-    except PipelineError as error:
+    except passed_over as error:
         logger.warning("load_checkpoint_unusable", path=layout.checkpoint(sequence), reason=str(error))
         return None
 

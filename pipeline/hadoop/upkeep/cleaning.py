@@ -89,10 +89,12 @@ def _plan(table: Table, config: UpkeepConfig, run_id: str, *, dry_run: bool) -> 
     reachable = {layout.absolute(path) for path in reachable_files(state, following)}
     saved = files.list_files(layout.checkpoints)
     old = [(checkpoint_sequences([info.path]), info) for info in saved]
+    # The last manifest stays even if no commit before it can be read: by it readers find the table.
+    last_expired = min(base, head - 1)
     return Cleaning(
         base=base,
         head=max([base, *by_number]),
-        manifests=expired(((number, info.path, info.size_bytes) for number, info in by_number.items()), base),
+        manifests=expired(((number, info.path, info.size_bytes) for number, info in by_number.items()), last_expired),
         checkpoints=expired(((found[0], info.path, info.size_bytes) for found, info in old if found), base - 1),
         files=unlisted_files(
             {info.path: info.size_bytes for info in written},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, StorageError
 from pipeline.hadoop.commit.checkpoints import IcebergTableError, read_chain, read_state
 from pipeline.hadoop.commit.manifest import ManifestError, Operation
 from pipeline.hadoop.commit.manifest_store import ManifestStore
@@ -92,6 +92,52 @@ def test_one_damaged_checkpoint_loses_nothing(tmp_path: Path) -> None:
         path.write_bytes(whole[: len(whole) // 2])
         assert written.rows() == rows
         path.write_bytes(whole)
+
+
+def test_the_last_manifest_stays_also_if_its_checkpoint_is_the_only_whole_one(tmp_path: Path) -> None:
+    written = old_table(tmp_path)
+    table = written.open()
+    clean_table(table, CONFIG, dry_run=False)
+    rows, head = written.rows(), 4 + KEPT_COMMITS
+    oldest = Path(table.files.list_files(table.layout.checkpoints)[0].path)
+    oldest.write_bytes(oldest.read_bytes()[:100])
+    assert clean_table(table, CONFIG, dry_run=False).base == head
+    assert Path(table.layout.manifest(head)).exists()
+    assert written.rows() == rows
+    written.load(10)
+    assert len(written.rows()) == len(rows) + 10
+
+
+def test_a_checkpoint_that_cannot_be_read_now_lets_nothing_before_it_expire(tmp_path: Path) -> None:
+    written = old_table(tmp_path)
+    table = written.open()
+    clean_table(table, CONFIG, dry_run=False)
+    oldest = table.files.list_files(table.layout.checkpoints)[0].path
+    with pytest.raises(StorageError, match="away"):
+        clean_table(replace(table, files=UnreadableFile(oldest)), CONFIG, dry_run=False)
+    assert len(read_chain(table.files, table.layout)) == KEPT_COMMITS
+
+
+class UnreadableFile(LocalFileSystem):
+    """A file of it cannot be read for the moment."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if path == self._path:
+            raise StorageError(path, "away")
+        return super().read(path, start, length)
+
+
+def test_a_table_that_lost_all_its_manifests_does_not_begin_anew(tmp_path: Path) -> None:
+    written = old_table(tmp_path)
+    table = written.open()
+    clean_table(table, CONFIG, dry_run=False)
+    shutil.rmtree(table.layout.commits)
+    with pytest.raises(ManifestError, match="though its checkpoint is there"):
+        written.load(10)
 
 
 def test_dying_at_any_step_leaves_a_table_that_is_read_and_cleaned_again(tmp_path: Path) -> None:

@@ -39,8 +39,10 @@ def with_spark(
         return _wait_for(application, work, description)
     except _Signalled as signalled:
         _silence()
-        application.kill()
-        os._exit(signalled.exit_code)
+        try:
+            application.kill()
+        finally:
+            os._exit(signalled.exit_code)
 
 
 def _wait_for(

@@ -134,9 +134,10 @@ class SparkApplication:
     def kill(self) -> None:
         """End the JVM at once, from another thread than the one that uses the session, whose calls then fail."""
         context: Any = self._context
-        if context is not None and not is_submitted():
+        server = getattr(context, "_accumulatorServer", None)  # none while the context stops
+        if server is not None and not is_submitted():
             # PySpark's server of accumulators would print a traceback when its connection to the JVM breaks.
-            context._accumulatorServer.handle_error = lambda *_: None
+            server.handle_error = lambda *_: None
         self._process.end(at_once=True)
 
     def _is_usable(self, context: Any) -> bool:

@@ -2,9 +2,9 @@
 
 import json
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import typer
 from pipeline.cli import foreground
 from pipeline.cli.load import run
 from pipeline.cli.load.complete import Marking
-from pipeline.cli.main import main
 from pipeline.hadoop.commit.layout import topic_layout
 from pipeline.hadoop.commit.publication import commit, read_head
 from pipeline.hadoop.files.local import LocalFileSystem
@@ -33,17 +32,8 @@ LOST = {"text": "east clicks-0: live: 1 records that were produced are missing"}
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run a command of `pipeline load`; its exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pipeline", "load", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
-
-    return run
+def call(pipeline_command: Callable[..., Any]) -> Callable[..., Any]:
+    return partial(pipeline_command, "load")
 
 
 @pytest.fixture

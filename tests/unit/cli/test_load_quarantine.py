@@ -1,14 +1,13 @@
 """`pipeline load quarantine`: what its commands say, their JSON and exit codes."""
 
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.cli.main import main
 from pipeline.hadoop.commit.checkpoints import table_of
 from pipeline.hadoop.load import release as release_module
 from tests.support.http_answers import as_json, http_server
@@ -24,17 +23,8 @@ REASONS = {(6, 0, 6), (2, 5, 7)}
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run a command of `pipeline load quarantine`; its exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pipeline", "load", "quarantine", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
-
-    return run
+def call(pipeline_command: Callable[..., Any]) -> Callable[..., Any]:
+    return partial(pipeline_command, "load", "quarantine")
 
 
 @pytest.fixture

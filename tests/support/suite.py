@@ -58,12 +58,13 @@ TABLES = tuple(
     )
 )
 CLUSTERS = tuple(f"faults/test_{name}.py" for name in ("cluster", "kills", "zookeeper", "zookeeper_ensemble"))
-MIRROR = ("unit/mirror",)
+MIRROR, BROKER = ("unit/mirror",), ("unit/broker",)
 PARTS = (
     Part("simulation", ["simulation"]),
     Part("conformance", ["conformance"]),
     Part("integration", ["integration"], without=[*SPARK, *TABLES]),
-    Part("unit", ["unit"], without=MIRROR),
+    Part("unit", ["unit"], without=[*MIRROR, *BROKER]),
+    Part("unit of the broker", BROKER),
     Part("unit of the mirror", MIRROR),
     Part("faults of clusters", CLUSTERS),
     Part("Spark", SPARK),

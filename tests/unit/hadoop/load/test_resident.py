@@ -1,14 +1,27 @@
 """The log of a resident load."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.hadoop.load import resident
 from pipeline.hadoop.load.job import NOTHING_NEW, LoadError, LoadResult
 from pipeline.hadoop.load.many import TopicResult
 from pipeline.hadoop.load.resident import ResidentLoad
+
+
+@pytest.fixture(autouse=True)
+def default_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands configure logging for their process, and a logger that was used before keeps what held then."""
+    configured = structlog.get_config()
+    structlog.reset_defaults()
+    monkeypatch.setattr(resident, "logger", structlog.get_logger())
+    yield
+    structlog.configure(**configured)
 
 
 def test_a_topic_without_new_records_is_named_once_until_it_has_some() -> None:
@@ -19,11 +32,11 @@ def test_a_topic_without_new_records_is_named_once_until_it_has_some() -> None:
     rounds = [outcome(found) for found in (NOTHING_NEW, NOTHING_NEW, NOTHING_NEW, loaded, NOTHING_NEW, NOTHING_NEW)]
     rounds += [outcome(None, LoadError("clicks", "no")), outcome(NOTHING_NEW)]
     left = iter(rounds)
-    resident = ResidentLoad(lambda: [next(left)], metrics=CollectorRegistry(), clock=lambda: 0)
+    load = ResidentLoad(lambda: [next(left)], metrics=CollectorRegistry(), clock=lambda: 0)
     said = []
     for _ in rounds:
         with structlog.testing.capture_logs() as logs:
-            trio.run(resident._round)
+            trio.run(load._round)
         said.append([entry["event"] for entry in logs])
     nothing = ["load_found_nothing_new"]
     assert said == [nothing, [], [], [], nothing, [], ["load_failed"], nothing]

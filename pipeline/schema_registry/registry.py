@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pipeline.schema_registry.avro import AvroSchema, InvalidSchemaError, parse_schema
+from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
+from pipeline.schema_registry.avro.types import AvroSchema
 from pipeline.schema_registry.compatibility import CompatibilityLevel, why_incompatible
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found, version_not_found
 from pipeline.schema_registry.events import AVRO, IdsReserved, LevelSet, SchemaRemoved, SchemaWritten, SubjectDeleted

@@ -11,7 +11,8 @@ C. The text of an id is the text that it was first written with, for all version
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from pipeline.schema_registry.avro import AvroSchema, InvalidSchemaError, parse_schema
+from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
+from pipeline.schema_registry.avro.types import AvroSchema
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.events import (
     AVRO,

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.schema_registry.avro import InvalidSchemaError, RecordSchema, Reference, parse_schema
+from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
+from pipeline.schema_registry.avro.types import RecordSchema, Reference
 
 
 def canonical(json_schema: Any) -> str:

@@ -12,20 +12,19 @@ from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibi
 from hypothesis import HealthCheck, assume, event, given, reject, settings
 from hypothesis import strategies as st
 
-from pipeline.schema_registry.avro import (
+from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
+from pipeline.schema_registry.avro.resolution import Mismatch, why_unreadable
+from pipeline.schema_registry.avro.types import (
     Array,
     AvroSchema,
     Enum,
     Fixed,
-    InvalidSchemaError,
     Map,
     Primitive,
     RecordSchema,
     Reference,
     Union,
-    parse_schema,
 )
-from pipeline.schema_registry.compatibility import Mismatch, why_unreadable
 
 PRIMITIVES = ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
 DEFAULTS = {

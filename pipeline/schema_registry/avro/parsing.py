@@ -1,0 +1,346 @@
+"""Parses Avro schemas into checked trees and canonical forms. Pure.
+
+Source: Avro specification 1.12, "Schema Declaration", "Names", "Aliases", "Logical Types".
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from pipeline.errors import PipelineError
+from pipeline.schema_registry.avro.defaults import DefaultChecks
+from pipeline.schema_registry.avro.types import (
+    PRIMITIVES,
+    Array,
+    AvroSchema,
+    AvroType,
+    Enum,
+    Field,
+    Fixed,
+    Json,
+    LogicalType,
+    Map,
+    Named,
+    Primitive,
+    RecordSchema,
+    Reference,
+    Union,
+    label_of,
+    short_name,
+)
+from pipeline.schema_registry.avro.work import TooMuchWorkError, Work
+
+MAX_DEPTH: Final = 100
+MAX_SHOWN: Final = 80
+"""Characters of a name, and parts of a path, in a message."""
+MAX_SHARED: Final = 4096
+_CHARACTERS_OF_A_STEP: Final = 16
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_LOGICAL_KINDS: Final[Mapping[str, frozenset[str]]] = {
+    "decimal": frozenset({"bytes", "fixed"}),
+    "uuid": frozenset({"string", "fixed"}),
+    "date": frozenset({"int"}),
+    "time-millis": frozenset({"int"}),
+    "duration": frozenset({"fixed"}),
+    **{
+        name: frozenset({"long"})
+        for name in (
+            "time-micros",
+            *(f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in ("millis", "micros", "nanos")),
+        )
+    },
+}
+"""What a logical type may annotate."""
+_LOGICAL_SIZES: Final = {"uuid": 16, "duration": 12}
+"""Bytes of a fixed."""
+
+
+class InvalidSchemaError(PipelineError):
+    """A text is not an Avro schema. `path` names the place, as in `Event.client.ip`."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+        self.path = path
+        self.reason = reason
+
+
+def parse_schema(
+    text: str, *, references: Sequence[AvroSchema] = (), check_defaults: bool = True, work: Work | None = None
+) -> AvroSchema:
+    """Parse a schema that may use the named types of `references`.
+
+    With `check_defaults` false a default need not fit its type: older registries accepted such schemas, and stored
+    schemas stay readable.
+
+    Raises InvalidSchemaError, and nothing else, for any other text, also for one that takes more than `work`.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSchemaError("", f"character {error.start} is half of a surrogate pair") from None
+    try:
+        json_schema: Json = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise InvalidSchemaError("", f"nested deeper than {MAX_DEPTH} types") from None
+    except ValueError as error:
+        raise InvalidSchemaError("", f"not JSON: {error}") from None
+    work = work or Work()
+    parser = _Parser(references, work)
+    try:
+        root, canonical = parser.parse(json_schema, _Scope())
+        if check_defaults:
+            checks = DefaultChecks(parser.names, work)
+            for scope, default, type_ in parser.defaults:
+                reason = checks.fault(default, type_)
+                if reason is not None:
+                    raise scope.fault(f"its default does not fit its type: {reason}")
+    except TooMuchWorkError as error:
+        raise InvalidSchemaError("", str(error)) from error
+    canonical_text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
+    return AvroSchema(text=text, root=root, names=parser.names, canonical=canonical_text)
+
+
+def _refuse_constant(constant: str) -> float:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scope:
+    """Place of the parser in the text. Its path is put together only for a message: it may be as long as the text."""
+
+    outer: "_Scope | None" = None
+    part: str = ""
+    namespace: str = ""
+    depth: int = 0
+
+    def inner(self, part: str, namespace: str | None = None) -> "_Scope":
+        return _Scope(
+            outer=self,
+            part=part,
+            namespace=self.namespace if namespace is None else namespace,
+            depth=self.depth + 1,
+        )
+
+    def fault(self, reason: str) -> InvalidSchemaError:
+        parts: list[str] = []
+        scope: _Scope | None = self
+        while scope is not None:
+            parts.append(scope.part)
+            scope = scope.outer
+        path = "".join(f"{'' if part.startswith('[') else '.'}{shown(part)}" for part in reversed(parts) if part)
+        return InvalidSchemaError(path.removeprefix("."), reason)
+
+
+class _Parser:
+    """Collects the named types and the defaults of one text while it walks through it."""
+
+    def __init__(self, references: Sequence[AvroSchema], work: Work) -> None:
+        self.names: dict[str, Named] = {name: type_ for schema in references for name, type_ in schema.names.items()}
+        self.defaults: list[tuple[_Scope, Json, AvroType]] = []
+        self._declared = {name: name for name in self.names}
+        self._work = work
+
+    def parse(self, schema: Json, scope: _Scope) -> tuple[AvroType, Json]:
+        """Return the type and its canonical JSON."""
+        self._work.take("the schema")
+        if scope.depth > MAX_DEPTH:
+            raise scope.fault(f"nested deeper than {MAX_DEPTH} types")
+        if isinstance(schema, str):
+            return self._parse_name(schema, scope)
+        if isinstance(schema, list):
+            return self._parse_union(schema, scope)
+        if isinstance(schema, dict):
+            return self._parse_object(schema, scope)
+        raise scope.fault(f"a schema is a name, an object or an array, not {json.dumps(schema)}")
+
+    def _parse_name(self, name: str, scope: _Scope) -> tuple[AvroType, Json]:
+        if name in PRIMITIVES:
+            return _shared(Primitive(name)), name
+        full_name = self._qualified(name, scope.namespace)
+        declared = self._declared.get(full_name)
+        if declared is None:
+            raise scope.fault(f"unknown type '{shown(full_name)}'; a named type must be defined before it is used")
+        return Reference(declared), declared
+
+    def _parse_union(self, schema: list[Json], scope: _Scope) -> tuple[AvroType, Json]:
+        branches: list[AvroType] = []
+        canonical: list[Json] = []
+        seen: set[str] = set()
+        for index, branch_json in enumerate(schema):
+            branch, branch_canonical = self.parse(branch_json, scope.inner(f"[{index}]"))
+            if isinstance(branch, Union):
+                raise scope.fault("a union may not hold another union directly")
+            label = label_of(branch)
+            if label in seen:
+                raise scope.fault(f"the union holds '{shown(label)}' twice")
+            seen.add(label)
+            branches.append(branch)
+            canonical.append(branch_canonical)
+        return _shared(Union(tuple(branches))), canonical
+
+    def _parse_object(self, schema: dict[str, Json], scope: _Scope) -> tuple[AvroType, Json]:
+        kind = schema.get("type")
+        if isinstance(kind, (dict, list)):
+            raise scope.fault("'type' of a schema object must be a name; put the inner schema in its place")
+        if not isinstance(kind, str):
+            raise scope.fault("a schema object needs a 'type'")
+        match kind:
+            case "array":
+                items, canonical = self._parse_part(schema, "items", scope)
+                return _shared(Array(items)), {**schema, "items": canonical}
+            case "map":
+                values, canonical = self._parse_part(schema, "values", scope)
+                return _shared(Map(values)), {**schema, "values": canonical}
+            case "record" | "error" | "enum" | "fixed":
+                return self._parse_named(kind, schema, scope)
+        type_, canonical = self._parse_name(kind, scope)
+        if isinstance(type_, Primitive):
+            type_ = _shared(Primitive(kind, _logical_type(schema, kind)))
+        return type_, canonical if len(schema) == 1 else {**schema, "type": canonical}
+
+    def _parse_part(self, schema: dict[str, Json], part: str, scope: _Scope) -> tuple[AvroType, Json]:
+        if part not in schema:
+            raise scope.fault(f"'{schema['type']}' needs '{part}'")
+        return self.parse(schema[part], scope.inner(f"[{part}]"))
+
+    def _parse_named(self, kind: str, schema: dict[str, Json], scope: _Scope) -> tuple[AvroType, Json]:
+        name = self._full_name(schema, scope)
+        if name in self._declared:
+            raise scope.fault(f"'{shown(name)}' is defined twice")
+        self._declared[name] = name
+        namespace = name.rpartition(".")[0]
+        aliases = self._aliases(schema, scope, namespace)
+        canonical: dict[str, Json] = {**schema, "name": name}
+        canonical.pop("namespace", None)
+        if aliases:
+            canonical["aliases"] = list(aliases)
+        inner = scope.inner(short_name(name), namespace)
+        named: Named
+        if kind == "fixed":
+            size = schema.get("size")
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise inner.fault("'fixed' needs a 'size' that is a whole number of bytes")
+            named = Fixed(name=name, aliases=aliases, size=size, logical=_logical_type(schema, kind, size))
+        elif kind == "enum":
+            named = self._parse_enum(name, aliases, schema, inner)
+        else:
+            fields, canonical["fields"] = self._parse_fields(schema, inner)
+            named = RecordSchema(name=name, aliases=aliases, fields=fields)
+        self.names[name] = named
+        return named, canonical
+
+    def _full_name(self, schema: dict[str, Json], scope: _Scope) -> str:
+        name = schema.get("name")
+        if not isinstance(name, str):
+            raise scope.fault(f"'{schema['type']}' needs a 'name'")
+        if "." not in name:
+            namespace = schema.get("namespace", scope.namespace)
+            if not isinstance(namespace, str):
+                raise scope.fault(f"the namespace of '{shown(name)}' must be a string")
+            name = self._qualified(name, namespace)
+        if not all(_NAME.match(part) for part in name.split(".")):
+            raise scope.fault(
+                f"'{shown(name)}' is not a name: letters, digits and _, no digit first, separated by dots"
+            )
+        if name in PRIMITIVES:
+            raise scope.fault(f"'{name}' is the name of a primitive type")
+        return name
+
+    def _qualified(self, name: str, namespace: str) -> str:
+        """Return the full name. It may be far longer than what stands in the text."""
+        self._work.take("the schema", (len(name) + len(namespace)) // _CHARACTERS_OF_A_STEP)
+        return name if "." in name or not namespace else f"{namespace}.{name}"
+
+    def _parse_fields(self, schema: dict[str, Json], scope: _Scope) -> tuple[tuple[Field, ...], list[Json]]:
+        field_schemas = schema.get("fields")
+        if not isinstance(field_schemas, list):
+            raise scope.fault("'record' needs 'fields', an array")
+        fields: list[Field] = []
+        canonical: list[Json] = []
+        seen: set[str] = set()
+        for field_json in field_schemas:
+            if not isinstance(field_json, dict) or not isinstance(field_json.get("name"), str):
+                raise scope.fault("a field must be an object with a 'name'")
+            name = str(field_json["name"])
+            inner = scope.inner(name)
+            if not _NAME.match(name):
+                raise inner.fault("not a field name: letters, digits and _, no digit first")
+            if name in seen:
+                raise inner.fault("the record has this field twice")
+            seen.add(name)
+            if "type" not in field_json:
+                raise inner.fault("the field needs a 'type'")
+            type_, type_canonical = self.parse(field_json["type"], inner)
+            if "default" in field_json:
+                self.defaults.append((inner, field_json["default"], type_))
+            aliases = self._aliases(field_json, inner, "")
+            fields.append(Field(name=name, aliases=aliases, type=type_, has_default="default" in field_json))
+            canonical.append({**field_json, "type": type_canonical})
+        return tuple(fields), canonical
+
+    def _aliases(self, schema: Mapping[str, Json], scope: _Scope, namespace: str) -> tuple[str, ...]:
+        aliases = schema.get("aliases", [])
+        if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+            raise scope.fault("'aliases' must be an array of names")
+        return tuple(self._qualified(str(alias), namespace) for alias in aliases)
+
+    def _parse_enum(self, name: str, aliases: tuple[str, ...], schema: Mapping[str, Json], scope: _Scope) -> Enum:
+        symbols = schema.get("symbols")
+        if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+            raise scope.fault("'enum' needs 'symbols', an array of names")
+        texts = tuple(str(symbol) for symbol in symbols)
+        for symbol in texts:
+            if not _NAME.match(symbol):
+                raise scope.fault(f"'{shown(symbol)}' is not a symbol: letters, digits and _, no digit first")
+        default = schema.get("default")
+        enum = Enum(name=name, aliases=aliases, symbols=texts, default=None if default is None else str(default))
+        if len(enum.known) < len(texts):
+            raise scope.fault("the enum has a symbol twice")
+        if default is not None and (not isinstance(default, str) or default not in enum.known):
+            raise scope.fault(f"the enum's default {shown(json.dumps(default))} is not one of its symbols")
+        return enum
+
+
+def _shared(type_: AvroType) -> AvroType:
+    """Return the same object for equal types, of all schemas, so that resolution need not look into them."""
+    return _first_equal(type_) if _is_unnamed(type_) else type_
+
+
+@lru_cache(maxsize=MAX_SHARED)
+def _first_equal(type_: AvroType) -> AvroType:
+    return type_
+
+
+def _is_unnamed(type_: AvroType) -> bool:
+    """Return True if no named type is within: its meaning is that of its schema."""
+    match type_:
+        case Primitive():
+            return True
+        case Array(items=inner) | Map(values=inner):
+            return _is_unnamed(inner)
+        case Union(branches=branches):
+            return all(_is_unnamed(branch) for branch in branches)
+    return False
+
+
+def _logical_type(schema: Mapping[str, Json], kind: str, size: int | None = None) -> LogicalType | None:
+    """Return the logical type, or None if there is none that is valid: Avro ignores the others."""
+    name = schema.get("logicalType")
+    if not isinstance(name, str) or kind not in _LOGICAL_KINDS.get(name, frozenset()):
+        return None
+    if name != "decimal":
+        return LogicalType(name) if size is None or size == _LOGICAL_SIZES[name] else None
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in (precision, scale)):
+        return None
+    assert isinstance(precision, int)
+    assert isinstance(scale, int)
+    return LogicalType(name, scale) if 0 <= scale <= precision and precision > 0 else None
+
+
+def shown(text: str) -> str:
+    """Return a text for a message: its beginning, if it is long."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

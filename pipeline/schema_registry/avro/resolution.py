@@ -1,0 +1,340 @@
+"""Judges whether a schema can read data of another one, and names the reasons if not. Pure.
+
+Source: Avro specification 1.12, "Schema Resolution". Where implementations differ, a pair passes only if all agree:
+
+* Names of records, enums and fixeds must match in their last part, or the writer's full name must be among the
+  reader's aliases. Of a reader's union the branch of the same full name decides alone, as Java reads it; else
+  the first branch that reads everything the writer's type holds.
+* A field alias takes a writer's field only if the reader has no field of that name itself. A reader's field that
+  matches two writer's fields, or a writer's field that matches two, is refused: implementations disagree about it.
+* Two logical types that give one stored value two meanings are refused (milliseconds read as microseconds, decimals of
+  another scale), though readers take the bytes. A logical type that one side lacks changes nothing.
+
+Recursive types: a pair of named types under examination counts as compatible until shown otherwise (the greatest fixed
+point). Conclusions from such an assumption are dropped if the assumption falls; failures always hold.
+
+Work: a branch of a union is looked up by its name. Reasons are counted, and kept up to MAX_REASONS.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from pipeline.schema_registry.avro.parsing import shown
+from pipeline.schema_registry.avro.types import (
+    PRIMITIVES,
+    Array,
+    AvroSchema,
+    AvroType,
+    Enum,
+    Field,
+    Fixed,
+    LogicalType,
+    Map,
+    Named,
+    Primitive,
+    RecordSchema,
+    Reference,
+    Union,
+    label_of,
+    short_name,
+)
+from pipeline.schema_registry.avro.work import TooMuchWorkError, Work
+
+MAX_REASONS: Final = 100
+MAX_DEPTH: Final = 120
+"""Types within types, also by their names: as deep as any reader's own recursion goes."""
+_SHOWN_PARTS: Final = 10
+_SHOWN_DEPTH: Final = 3
+
+PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "int": frozenset({"long", "float", "double"}),
+    "long": frozenset({"float", "double"}),
+    "float": frozenset({"double"}),
+    "string": frozenset({"bytes"}),
+    "bytes": frozenset({"string"}),
+}
+"""Primitives of a reader by the writer's primitive that they can read."""
+
+
+class Mismatch(StrEnum):
+    """Kinds of incompatibility, under the names of Avro's own checker, but for those that it does not look for."""
+
+    NAME_MISMATCH = "NAME_MISMATCH"
+    FIXED_SIZE_MISMATCH = "FIXED_SIZE_MISMATCH"
+    MISSING_ENUM_SYMBOLS = "MISSING_ENUM_SYMBOLS"
+    READER_FIELD_MISSING_DEFAULT_VALUE = "READER_FIELD_MISSING_DEFAULT_VALUE"
+    AMBIGUOUS_ALIAS = "AMBIGUOUS_ALIAS"
+    TYPE_MISMATCH = "TYPE_MISMATCH"
+    MISSING_UNION_BRANCH = "MISSING_UNION_BRANCH"
+    LOGICAL_TYPE_MISMATCH = "LOGICAL_TYPE_MISMATCH"
+
+
+@dataclass(frozen=True, slots=True)
+class Incompatibility:
+    """Reason why a reader cannot read a writer's data. `path` leads to the place, in the reader's names."""
+
+    kind: Mismatch
+    path: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        """`KIND at path: message`."""
+        path = "".join(part if part.startswith("[") else f".{shown(part)}" for part in self.path).removeprefix(".")
+        return f"{self.kind} at {path}: {self.message}" if path else f"{self.kind}: {self.message}"
+
+
+Reasons = tuple[Incompatibility, ...]
+
+
+def why_unreadable(*, reader: AvroSchema, writer: AvroSchema, work: Work | None = None) -> Reasons:
+    """Return the first MAX_REASONS reasons why `reader` cannot read data written with `writer`; none if it can.
+
+    Raises TooMuchWorkError for schemas that cannot be compared within `work`, or nest deeper than MAX_DEPTH types.
+    """
+    if reader.canonical == writer.canonical and reader.names == writer.names:
+        return ()
+    reasons = _Resolver(reader.names, writer.names, work or Work()).resolve(reader.root, writer.root)
+    if isinstance(reader.root, Fixed | Enum | RecordSchema):
+        return _below(short_name(reader.root.name), reasons)
+    return reasons
+
+
+class _Resolver:
+    """Comparison of two schemas, which remembers the pairs of named types that it has seen."""
+
+    def __init__(self, reader_names: Mapping[str, Named], writer_names: Mapping[str, Named], work: Work) -> None:
+        self._reader_names = reader_names
+        self._writer_names = writer_names
+        self._work = work
+        self._depth = 0
+        self._failed: dict[tuple[str, str], Reasons] = {}
+        self._assumed: dict[tuple[str, str], None] = {}
+        self._branches: dict[int, _Branches] = {}
+
+    def resolve(self, reader: AvroType, writer: AvroType) -> Reasons:
+        if reader is writer and not isinstance(reader, Reference):
+            return ()  # the parser shares equal types without names
+        self._work.take("comparing the schemas")
+        if self._depth >= MAX_DEPTH:
+            raise TooMuchWorkError(f"comparing types that nest deeper than {MAX_DEPTH}")
+        self._depth += 1
+        try:
+            return self._resolve(reader, writer)
+        finally:
+            self._depth -= 1
+
+    def _resolve(self, reader: AvroType, writer: AvroType) -> Reasons:
+        if isinstance(reader, Reference):
+            reader = self._reader_names[reader.name]
+        if isinstance(writer, Reference):
+            writer = self._writer_names[writer.name]
+        if isinstance(writer, Union):
+            return _first(reason for branch in writer.branches for reason in self.resolve(reader, branch))
+        match reader, writer:
+            case Union(), _:
+                return self._resolve_branch(reader, writer)
+            case Primitive(), Primitive():
+                return _compare_primitives(reader, writer)
+            case Array(), Array():
+                return _below("[items]", self.resolve(reader.items, writer.items))
+            case Map(), Map():
+                return _below("[values]", self.resolve(reader.values, writer.values))
+        if isinstance(reader, Fixed | Enum | RecordSchema) and isinstance(writer, Fixed | Enum | RecordSchema):
+            return self._resolve_named(reader, writer)
+        return _mismatch(reader, writer)
+
+    def _resolve_branch(self, reader: Union, writer: AvroType) -> Reasons:
+        """Resolve the writer's type against the branches of the reader's union that may read it."""
+        candidates = self._branches_of(reader).candidates(writer)
+        if isinstance(writer, Fixed | Enum | RecordSchema) and candidates and label_of(candidates[0]) == writer.name:
+            return self.resolve(candidates[0], writer)
+        nearest: Reasons = ()
+        for branch in candidates:
+            reasons = self.resolve(branch, writer)
+            if not reasons:
+                return ()
+            if not isinstance(branch, Primitive) or reasons[0].kind is Mismatch.LOGICAL_TYPE_MISMATCH:
+                nearest = nearest or reasons
+        message = f"no branch of the reader's union {describe(reader)} reads the writer's {describe(writer)}"
+        return _first((Incompatibility(Mismatch.MISSING_UNION_BRANCH, (), message), *nearest))
+
+    def _branches_of(self, union: Union) -> "_Branches":
+        if id(union) not in self._branches:
+            self._work.take("comparing the schemas", len(union.branches))
+            self._branches[id(union)] = _Branches(union, self._reader_names)
+        return self._branches[id(union)]
+
+    def _resolve_named(self, reader: Named, writer: Named) -> Reasons:
+        if type(reader) is not type(writer):
+            return _mismatch(reader, writer)
+        pair = (reader.name, writer.name)
+        if pair in self._failed:
+            return self._failed[pair]
+        if pair in self._assumed:
+            return ()
+        assumed_before = len(self._assumed)
+        self._assumed[pair] = None
+        self._work.take("comparing the schemas", len(reader.aliases))
+        reasons = _compare_names(reader, writer)
+        match reader, writer:
+            case Fixed(), Fixed():
+                reasons += _compare_fixed(reader, writer)
+            case Enum(), Enum():
+                self._work.take("comparing the schemas", len(writer.symbols))
+                reasons += _compare_symbols(reader, writer)
+            case RecordSchema(), RecordSchema() if not reasons:
+                reasons += self._compare_fields(reader, writer)
+        if reasons:
+            while len(self._assumed) > assumed_before:
+                self._assumed.popitem()
+            self._failed[pair] = reasons
+        return reasons
+
+    def _compare_fields(self, reader: RecordSchema, writer: RecordSchema) -> Reasons:
+        self._work.take("comparing the schemas", len(reader.fields) + len(writer.fields))
+        written = {field.name: field for field in writer.fields}
+        return _first(self._reasons_of_fields(reader, written))
+
+    def _reasons_of_fields(self, reader: RecordSchema, written: Mapping[str, Field]) -> Iterable[Incompatibility]:
+        own_names = {field.name for field in reader.fields}
+        claimed: dict[str, str] = {}
+        for field in reader.fields:
+            sources = [field.name] if field.name in written else []
+            if field.aliases:
+                self._work.take("comparing the schemas", len(field.aliases))
+                others = dict.fromkeys(alias for alias in field.aliases if alias not in own_names)
+                sources += [alias for alias in others if alias in written]
+            if not sources:
+                if not field.has_default:
+                    message = "the reader's field has no default and the writer has no such field"
+                    kind = Mismatch.READER_FIELD_MISSING_DEFAULT_VALUE
+                    yield Incompatibility(kind, (field.name,), message)
+                continue
+            if len(sources) > 1:
+                message = f"by name and aliases it is several of the writer's fields: {_listed(sources)}"
+                yield Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (field.name,), message)
+                continue
+            rival = claimed.setdefault(sources[0], field.name)
+            if rival != field.name:
+                message = f"field '{shown(rival)}' has the same alias '{shown(sources[0])}', which the writer has once"
+                yield Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (field.name,), message)
+                continue
+            yield from _below(field.name, self.resolve(field.type, written[sources[0]].type))
+
+
+class _Branches:
+    """The branches of a reader's union by what they may read. Others read nothing of a writer's type."""
+
+    def __init__(self, union: Union, names: Mapping[str, Named]) -> None:
+        self._by_label: dict[str, AvroType] = {}
+        self._by_name: dict[tuple[type, str], list[Named]] = {}
+        """By the last part of their names, and by their aliases behind a dot."""
+        for branch in union.branches:
+            type_ = names[branch.name] if isinstance(branch, Reference) else branch
+            self._by_label[label_of(type_)] = type_
+            if isinstance(type_, Fixed | Enum | RecordSchema):
+                for name in {short_name(type_.name), *(f".{alias}" for alias in type_.aliases)}:
+                    self._by_name.setdefault((type(type_), name), []).append(type_)
+        self._primitives = [kind for kind in self._by_label if kind in PRIMITIVES]
+
+    def candidates(self, writer: AvroType) -> Sequence[AvroType]:
+        """Return the branches to try, in order: the one that is equal by kind and full name alone, if there is one."""
+        same = self._by_label.get(label_of(writer))
+        if isinstance(same, type(writer)):
+            return [same]
+        if isinstance(writer, Primitive):
+            promotions = PROMOTIONS.get(writer.kind, frozenset())
+            return [self._by_label[kind] for kind in self._primitives if kind in promotions][:1]
+        if isinstance(writer, Fixed | Enum | RecordSchema):
+            names = (short_name(writer.name), f".{writer.name}")
+            return [branch for name in names for branch in self._by_name.get((type(writer), name), [])]
+        return []
+
+
+def _compare_primitives(reader: Primitive, writer: Primitive) -> Reasons:
+    if reader.kind != writer.kind and reader.kind not in PROMOTIONS.get(writer.kind, frozenset()):
+        return _mismatch(reader, writer)
+    return _compare_logical(reader.logical, writer.logical)
+
+
+def _compare_logical(reader: LogicalType | None, writer: LogicalType | None) -> Reasons:
+    if reader is None or writer is None or reader == writer:
+        return ()
+    message = f"the reader takes the stored values for {reader}, the writer means {writer}"
+    return (Incompatibility(Mismatch.LOGICAL_TYPE_MISMATCH, (), message),)
+
+
+def _compare_names(reader: Named, writer: Named) -> Reasons:
+    if short_name(reader.name) == short_name(writer.name) or writer.name in reader.aliases:
+        return ()
+    message = f"the writer's type is named {shown(writer.name)}; give the reader's {shown(reader.name)} that alias"
+    return (Incompatibility(Mismatch.NAME_MISMATCH, (), message),)
+
+
+def _compare_fixed(reader: Fixed, writer: Fixed) -> Reasons:
+    if reader.size == writer.size:
+        return _compare_logical(reader.logical, writer.logical)
+    message = f"the reader has {reader.size} bytes, the writer {writer.size}"
+    return (Incompatibility(Mismatch.FIXED_SIZE_MISMATCH, (), message),)
+
+
+def _compare_symbols(reader: Enum, writer: Enum) -> Reasons:
+    if reader.default is not None:
+        return ()
+    missing = [symbol for symbol in writer.symbols if symbol not in reader.known]
+    if not missing:
+        return ()
+    message = f"the reader lacks the symbols {_listed(missing)}, and its enum has no default"
+    return (Incompatibility(Mismatch.MISSING_ENUM_SYMBOLS, (), message),)
+
+
+def _mismatch(reader: AvroType, writer: AvroType) -> Reasons:
+    message = f"the reader has {describe(reader)}, the writer {describe(writer)}"
+    return (Incompatibility(Mismatch.TYPE_MISMATCH, (), message),)
+
+
+def _first(reasons: Iterable[Incompatibility]) -> Reasons:
+    """Return MAX_REASONS different ones, and look for no more."""
+    found: dict[Incompatibility, None] = {}
+    for reason in reasons:
+        found[reason] = None
+        if len(found) == MAX_REASONS:
+            break
+    return tuple(found)
+
+
+def _below(part: str, reasons: Reasons) -> Reasons:
+    """Return the same reasons with paths that begin one level further out."""
+    return tuple(replace(reason, path=(part, *reason.path)) for reason in reasons)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_PARTS} more" if len(names) > _SHOWN_PARTS else ""
+    return ", ".join(shown(name) for name in names[:_SHOWN_PARTS]) + more
+
+
+def describe(type_: AvroType, depth: int = 0) -> str:
+    """Describe a type in few words: `long`, `record Event`, `[null, string]`."""
+    if depth > _SHOWN_DEPTH:
+        return "..."
+    match type_:
+        case Primitive(kind=kind):
+            return kind
+        case Union(branches=branches):
+            parts = [describe(branch, depth + 1) for branch in branches[:_SHOWN_PARTS]]
+            more = f", and {len(branches) - _SHOWN_PARTS} more" if len(branches) > _SHOWN_PARTS else ""
+            return f"[{', '.join(parts)}{more}]"
+        case Array(items=items):
+            return f"array of {describe(items, depth + 1)}"
+        case Map(values=values):
+            return f"map of {describe(values, depth + 1)}"
+        case Reference(name=name):
+            return shown(name)
+        case Fixed(name=name):
+            return f"fixed {shown(name)}"
+        case Enum(name=name):
+            return f"enum {shown(name)}"
+        case RecordSchema(name=name):
+            return f"record {shown(name)}"

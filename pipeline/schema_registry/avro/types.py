@@ -1,0 +1,144 @@
+"""Avro schemas as checked trees. Pure.
+
+Invariants:
+
+A. A tree is finite. It holds a named type at its definition; every other use is a `Reference`, resolved through
+   `AvroSchema.names`. So recursive schemas need no cycles.
+B. All names, references and aliases in a tree are full names.
+C. Two schemas have one canonical form exactly if they differ only in white space, order of attributes and the way
+   names are spelt. Unlike the specification's Parsing Canonical Form it keeps defaults, aliases, documentation and
+   unknown attributes, which matter to readers. It serves comparison alone; the registry stores and serves the text.
+
+Source: Avro specification 1.12, "Schema Declaration", "Names", "Aliases", "Logical Types".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalType:
+    """A valid logical type: its name, and the scale of a decimal."""
+
+    name: str
+    scale: int = 0
+
+    def __str__(self) -> str:
+        """As in a schema."""
+        return f"{self.name} of scale {self.scale}" if self.name == "decimal" else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A primitive type. One whose logical type is unknown, or does not fit, has none, as in Avro."""
+
+    kind: str
+    logical: LogicalType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A sequence of items of one type."""
+
+    items: "AvroType"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values of one type under string keys."""
+
+    values: "AvroType"
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """Union of several types."""
+
+    branches: tuple["AvroType", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A use of a named type, by its full name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """A fixed number of bytes."""
+
+    name: str
+    aliases: tuple[str, ...]
+    size: int
+    logical: LogicalType | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enum:
+    """Enum of symbols. A reader takes `default` for an unknown symbol (Avro 1.9)."""
+
+    name: str
+    aliases: tuple[str, ...]
+    symbols: tuple[str, ...]
+    default: str | None
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The symbols, to look one up."""
+        return frozenset(self.symbols)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of a record. `has_default` tells a default of null from none."""
+
+    name: str
+    aliases: tuple[str, ...]
+    type: "AvroType"
+    has_default: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSchema:
+    """Named fields in order."""
+
+    name: str
+    aliases: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+Named = Fixed | Enum | RecordSchema
+AvroType = Primitive | Array | Map | Union | Reference | Named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroSchema:
+    """A schema: its text as received, its tree, its canonical form, and its named types with those it refers to."""
+
+    text: str
+    root: AvroType
+    names: Mapping[str, Named]
+    canonical: str
+
+
+def short_name(name: str) -> str:
+    """Return the part of a full name behind the namespace."""
+    return name.rpartition(".")[2]
+
+
+def label_of(branch: AvroType) -> str:
+    """Return what a union may hold once: a full name, or the kind of an unnamed type."""
+    match branch:
+        case Primitive(kind=kind):
+            return kind
+        case Array() | Map() | Union():
+            return type(branch).__name__.lower()
+        case _:
+            return branch.name

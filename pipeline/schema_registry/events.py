@@ -12,14 +12,16 @@ C. `IdsReserved` is the value that this registry gives to the NOOP record, which
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from pipeline.schema_registry.avro.canonical import digest_of
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 
 AVRO = "AVRO"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SchemaWritten:
     """A version of a subject was written. `deleted` marks a soft delete."""
 
@@ -29,6 +31,11 @@ class SchemaWritten:
     text: str
     schema_type: str = AVRO
     deleted: bool = False
+
+    @cached_property
+    def identity(self) -> bytes:
+        """Bytes that are equal for equal schemas. They cost some time: ask for them off the event loop."""
+        return identity_of(self.text, self.schema_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +77,11 @@ class Ignored:
 
 
 Event = SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved | Ignored
+
+
+def identity_of(text: str, schema_type: str) -> bytes:
+    """Return bytes that are equal for equal schemas; schemas of other kinds than Avro are equal if their texts are."""
+    return digest_of(text) if schema_type == AVRO else f"{schema_type} {text}".encode(errors="surrogatepass")
 
 
 def encode_event(

@@ -6,8 +6,10 @@ While brokers are away, reads return empty pages, and writes fail within their t
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Final
 
 from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
@@ -26,7 +28,9 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
 
 READ_WAIT_S = 1.0
-TOPIC_SETTINGS = {"cleanup.policy": "compact"}
+POLICY: Final = "cleanup.policy"
+TOPIC_SETTINGS: Final = {POLICY: "compact", "min.compaction.lag.ms": "86400000"}
+"""The lag leaves the time to write again what a record of another registry would replace."""
 _TOPIC_GONE = frozenset(
     {ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
@@ -35,7 +39,8 @@ _TOPIC_GONE = frozenset(
 async def ensure_topic(cluster: Cluster, topic: str, *, replication_factor: int, timeout_s: float) -> None:
     """Create the topic unless it exists, with `replication_factor` replicas or as many as there are brokers.
 
-    Raises ConfigurationError for a topic of several partitions, whose records have no order.
+    Raises ConfigurationError for a topic of several partitions, whose records have no order, and for one that forgets
+    records by their age.
     """
     replicas = await replicas_for(cluster, replication_factor, timeout_s=timeout_s)
     wanted = NewTopic(name=topic, partitions=1, replication_factor=replicas, configs=TOPIC_SETTINGS)
@@ -43,6 +48,12 @@ async def ensure_topic(cluster: Cluster, topic: str, *, replication_factor: int,
     partitions = len(cluster.view.topics[topic].partitions)
     if partitions != 1:
         raise ConfigurationError("kafkastore.topic", f"topic {topic} has {partitions} partitions, it must have one")
+    found = await describe_topic_settings(cluster, [topic], [POLICY], timeout_s=timeout_s)
+    policy = found[topic][POLICY]
+    if policy != TOPIC_SETTINGS[POLICY]:
+        reason = f"topic {topic} has {POLICY}={policy}, and schemas would be deleted by their age"
+        remedy = f"pipeline topic configure {topic} --set {POLICY}=compact"
+        raise ConfigurationError("kafkastore.topic", f"{reason}; run: {remedy}")
 
 
 class KafkaJournal:

@@ -7,16 +7,24 @@ be repeated.
 Source: Confluent's Schema Registry API reference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
+from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema, shown
 from pipeline.schema_registry.avro.types import AvroSchema
 from pipeline.schema_registry.compatibility import CompatibilityLevel, why_incompatible
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found, version_not_found
-from pipeline.schema_registry.events import AVRO, IdsReserved, LevelSet, SchemaRemoved, SchemaWritten, SubjectDeleted
-from pipeline.schema_registry.state import RegistryState, Version, written
+from pipeline.schema_registry.events import (
+    AVRO,
+    IdsReserved,
+    LevelSet,
+    SchemaRemoved,
+    SchemaWritten,
+    SubjectDeleted,
+    identity_of,
+)
+from pipeline.schema_registry.state import RegistryState, StoredSchema, Version, written
 
 MAX_SUBJECT_LENGTH = 249 + len("-value")
 LATEST = "latest"
@@ -33,63 +41,100 @@ class WritePlan(Generic[AnswerT]):
     events: tuple[PlannedEvent, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Versions that a new schema has to be compared with before the command can be decided, oldest first."""
+
+    level: CompatibilityLevel
+    versions: tuple[Version, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaRequest:
-    """A schema as a client sends it."""
+class Candidate:
+    """A valid schema that a client sent."""
 
-    text: str
-    schema_type: str = AVRO
-    has_references: bool = False
-
-    def parse(self) -> AvroSchema:
-        """Parse the schema. Raises RegistryError if it is invalid or of a kind that is not served."""
-        if self.schema_type != AVRO:
-            raise RegistryError(Code.INVALID_SCHEMA, f"Schemas of type {self.schema_type} are not served, only {AVRO}")
-        if self.has_references:
-            reason = "Schema references are not served: put the referenced types into the schema"
-            raise RegistryError(Code.INVALID_SCHEMA, reason)
-        try:
-            return parse_schema(self.text)
-        except InvalidSchemaError as error:
-            raise RegistryError(Code.INVALID_SCHEMA, f"Invalid schema: {error}") from error
+    schema: AvroSchema
+    identity: bytes
 
 
-def register(state: RegistryState, subject: str, request: SchemaRequest) -> WritePlan[int]:
+Judged = Mapping[Comparison, Sequence[str]]
+"""Comparisons that were made, with the reasons against the schema in sentences; none if it may follow."""
+
+
+def parse_candidate(content: Mapping[str, Any]) -> Candidate:
+    """Parse the schema of a request. Raises RegistryError 42201 if it is invalid or of a kind that is not served."""
+    text, schema_type = content.get("schema"), content.get("schemaType") or AVRO
+    if not isinstance(text, str):
+        raise RegistryError(Code.INVALID_SCHEMA, "The body needs 'schema': the schema's text as a JSON string")
+    if schema_type != AVRO:
+        raise RegistryError(Code.INVALID_SCHEMA, f"Schemas of type {shown(str(schema_type))} are not served")
+    if content.get("references"):
+        reason = "Schema references are not served: put the referenced types into the schema"
+        raise RegistryError(Code.INVALID_SCHEMA, reason)
+    try:
+        return Candidate(schema=parse_schema(text), identity=identity_of(text, AVRO))
+    except InvalidSchemaError as error:
+        raise RegistryError(Code.INVALID_SCHEMA, f"Invalid schema: {error}") from error
+
+
+def parse_stored(schema: StoredSchema) -> AvroSchema | None:
+    """Parse the text of an id; None if it is unreadable, or not Avro."""
+    if schema.schema_type != AVRO:
+        return None
+    try:
+        return parse_schema(schema.text, check_defaults=False)
+    except InvalidSchemaError:
+        return None
+
+
+def judge(
+    candidate: Candidate, comparison: Comparison, tree_of: Callable[[StoredSchema], AvroSchema | None] = parse_stored
+) -> list[str]:
+    """Return the reasons why a schema may not follow the versions, one sentence each; none if it may."""
+    trees = [(version.number, tree_of(version.schema)) for version in comparison.versions]
+    unknown = [f"version {number} is not an Avro schema that can be compared" for number, tree in trees if tree is None]
+    earlier = [(number, tree) for number, tree in trees if tree is not None]
+    return [*unknown, *why_incompatible(comparison.level, candidate.schema, earlier)]
+
+
+def register(state: RegistryState, subject: str, candidate: Candidate, judged: Judged) -> WritePlan[int | Comparison]:
     """Register a schema as a version of a subject; the answer is its id. A registered schema gets no new version.
 
-    A schema of another subject, also a soft-deleted one, keeps its id. Raises RegistryError: 409 with the reasons if
-    the level does not allow it after the versions before it.
+    A schema of another subject, also a soft-deleted one, keeps its id. The answer is a comparison that is to be made
+    first, if it is not among `judged`. Raises RegistryError: 409 with the reasons if the level does not allow the
+    schema after the versions before it.
     """
     check_subject(subject)
-    schema = request.parse()
     versions = state.versions(subject)
-    present = _find(versions, schema)
+    present = _find(versions, candidate)
     if present is not None:
         return WritePlan(present.schema.id)
-    reasons = _reasons_against(state.level(subject), schema, versions)
+    comparison = _comparison(state.level(subject), versions)
+    reasons = judged.get(comparison) if comparison.versions else []
+    if reasons is None:
+        return WritePlan(comparison)
     if reasons:
         message = f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
         raise RegistryError(Code.INCOMPATIBLE_SCHEMA, message + "; ".join(reasons))
     numbers = [version.number for version in state.versions(subject, deleted=True)]
-    known_id = state.id_of(schema)
+    known_id = state.id_of(candidate.identity)
     schema_id = state.next_id if known_id is None else known_id
     stored = None if known_id is None else state.schema(known_id)
     event = SchemaWritten(
         subject=subject,
         version=max(numbers, default=0) + 1,
         id=schema_id,
-        text=schema.text if stored is None else stored.text,
+        text=candidate.schema.text if stored is None else stored.text,
     )
     return WritePlan(schema_id, (event,))
 
 
-def look_up(state: RegistryState, subject: str, request: SchemaRequest, *, deleted: bool = False) -> Version:
+def look_up(state: RegistryState, subject: str, candidate: Candidate, *, deleted: bool = False) -> Version:
     """Return the version of the subject that has this schema. Raises RegistryError: 40401, 40403."""
-    schema = request.parse()
     versions = state.versions(subject, deleted=deleted)
     if not versions:
         raise subject_not_found(subject)
-    present = _find(versions, schema)
+    present = _find(versions, candidate)
     if present is None:
         raise RegistryError(Code.SCHEMA_NOT_FOUND, "Schema not found")
     return present
@@ -118,20 +163,17 @@ def get_version(state: RegistryState, subject: str, number: int | None, *, delet
     return found
 
 
-def check_compatibility(
-    state: RegistryState, subject: str, request: SchemaRequest, *, against: str | None
-) -> list[str]:
-    """Return the reasons why the subject's level forbids the schema, one sentence each; none if it allows it.
+def comparison_of(state: RegistryState, subject: str, *, against: str | None) -> Comparison:
+    """Return what a schema is to be compared with, to tell whether the subject's level allows it.
 
     `against` is a version (or `latest`); None stands for the versions that the level names. A subject without versions
-    allows any schema. Raises RegistryError: 40401, 40402, 42201.
+    allows any schema. Raises RegistryError: 40401, 40402.
     """
-    schema = request.parse()
     versions = state.versions(subject)
     if against is not None:
         number = parse_version(against)
         versions = [get_version(state, subject, number)] if versions or number is not None else []
-    return _reasons_against(state.level(subject), schema, versions)
+    return _comparison(state.level(subject), versions)
 
 
 def delete_version(state: RegistryState, subject: str, number: int | None, *, permanent: bool) -> WritePlan[int]:
@@ -220,19 +262,12 @@ def check_subject(subject: str) -> None:
         raise RegistryError(Code.INVALID_SUBJECT, f"Contexts are not served: '{subject}' starts with ':'")
 
 
-def _find(versions: Sequence[Version], schema: AvroSchema) -> Version | None:
+def _find(versions: Sequence[Version], candidate: Candidate) -> Version | None:
     newest_first = reversed(versions)
-    return next((version for version in newest_first if version.schema.identity == schema.canonical), None)
+    return next((version for version in newest_first if version.schema.identity == candidate.identity), None)
 
 
-def _reasons_against(level: CompatibilityLevel, schema: AvroSchema, versions: Sequence[Version]) -> list[str]:
+def _comparison(level: CompatibilityLevel, versions: Sequence[Version]) -> Comparison:
     if level is CompatibilityLevel.NONE:
-        return []
-    relevant = versions if level.transitive else versions[-1:]
-    unknown = [
-        f"version {version.number} is not an Avro schema that can be compared"
-        for version in relevant
-        if version.schema.parsed is None
-    ]
-    earlier = [(version.number, version.schema.parsed) for version in relevant if version.schema.parsed is not None]
-    return [*unknown, *why_incompatible(level, schema, earlier)]
+        return Comparison(level, ())
+    return Comparison(level, tuple(versions if level.transitive else versions[-1:]))

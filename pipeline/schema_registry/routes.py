@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.schema_registry import registry
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
 from pipeline.schema_registry.events import AVRO
-from pipeline.schema_registry.registry import SchemaRequest
+from pipeline.schema_registry.registry import Candidate
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import StoredSchema, Version
 
@@ -114,10 +114,22 @@ def _endpoint(handlers: Mapping[str, Handler]) -> Callable[[Request], Awaitable[
     return endpoint
 
 
+class _JsonResponse(JSONResponse):
+    """JSON in which half of a surrogate pair, which older registries took, is the escape that it came as."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
+
+
+def _text_response(text: str) -> Response:
+    return Response(text.encode("utf-8", "backslashreplace"), media_type=CONTENT_TYPE)
+
+
 def _json_response(content: Any, status: int, accept: str = "") -> Response:
     offered = [part.partition(";")[0].strip() for part in accept.split(",")]
     content_type = next((name for name in offered if name in CONTENT_TYPES), CONTENT_TYPE)
-    return JSONResponse(content, status_code=status, media_type=content_type)
+    return _JsonResponse(content, status_code=status, media_type=content_type)
 
 
 def _error_response(status: int, code: int, message: str) -> Response:
@@ -142,7 +154,7 @@ class _Api:
         return {**_type_of(schema), "schema": schema.text}
 
     async def text_by_id(self, request: Request) -> Any:
-        return Response(self._schema(request).text, media_type=CONTENT_TYPE)
+        return _text_response(self._schema(request).text)
 
     async def subjects_of_id(self, request: Request) -> Any:
         return list(dict.fromkeys(version.subject for version in self._versions_of_id(request)))
@@ -165,16 +177,15 @@ class _Api:
         return _version_json(self._version(request))
 
     async def text_of_version(self, request: Request) -> Any:
-        return Response(self._version(request).schema.text, media_type=CONTENT_TYPE)
+        return _text_response(self._version(request).schema.text)
 
     async def look_up(self, request: Request) -> Any:
-        schema = await _read_schema(request)
-        found = registry.look_up(self._state, _subject(request), schema, deleted=_flag(request, "deleted"))
+        candidate = await self._candidate(request)
+        found = registry.look_up(self._state, _subject(request), candidate, deleted=_flag(request, "deleted"))
         return _version_json(found)
 
     async def register(self, request: Request) -> Any:
-        subject, schema = _subject(request), await _read_schema(request)
-        return {"id": await self._service.write(lambda state: registry.register(state, subject, schema))}
+        return {"id": await self._service.register(_subject(request), await self._candidate(request))}
 
     async def delete_subject(self, request: Request) -> Any:
         subject, permanent = _subject(request), _flag(request, "permanent")
@@ -188,9 +199,10 @@ class _Api:
         )
 
     async def check_compatibility(self, request: Request) -> Any:
-        schema = await _read_schema(request)
+        candidate = await self._candidate(request)
         against = request.path_params.get("version")
-        reasons = registry.check_compatibility(self._state, _subject(request), schema, against=against)
+        comparison = registry.comparison_of(self._state, _subject(request), against=against)
+        reasons = await self._service.work.judge(candidate, comparison)
         answer: dict[str, Any] = {"is_compatible": not reasons}
         return {**answer, "messages": reasons} if _flag(request, "verbose") else answer
 
@@ -205,13 +217,22 @@ class _Api:
 
     async def set_level(self, request: Request) -> Any:
         subject = _subject(request) if "subject" in request.path_params else None
-        level = registry.parse_level((await _read_json(request)).get("compatibility"))
+        content = await self._service.work.read_body(await _read_body(request))
+        level = registry.parse_level(content.get("compatibility"))
         return {"compatibility": await self._service.write(lambda state: registry.set_level(state, subject, level))}
 
     async def reset_level(self, request: Request) -> Any:
         subject = _subject(request) if "subject" in request.path_params else None
         level = await self._service.write(lambda state: registry.reset_level(state, subject))
         return {"compatibilityLevel": level} if subject is None else level.value
+
+    async def _candidate(self, request: Request) -> Candidate:
+        content = await self._service.work.read_body(await _read_body(request))
+        for name in ("id", "version"):
+            wanted = content.get(name)
+            if isinstance(wanted, int) and wanted > 0 and request.url.path.startswith("/subjects"):
+                raise RegistryError(Code.NOT_PERMITTED, f"The registry gives the {name} itself: leave '{name}' out")
+        return await self._service.work.candidate(content)
 
     def _schema(self, request: Request) -> StoredSchema:
         text = request.path_params["id"]
@@ -251,31 +272,11 @@ def _version_json(version: Version) -> dict[str, Any]:
     }
 
 
-async def _read_json(request: Request) -> dict[str, Any]:
+async def _read_body(request: Request) -> bytes:
     body = bytearray()
     async with aclosing(request.stream()) as parts:
         async for part in parts:
             body += part
             if len(body) > MAX_BODY_BYTES:
                 raise RegistryError(Code.PAYLOAD_TOO_LARGE, f"The body is larger than {MAX_BODY_BYTES} bytes")
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RegistryError(Code.UNPROCESSABLE, f"The body is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise RegistryError(Code.UNPROCESSABLE, "The body is not a JSON object")
-    return content
-
-
-async def _read_schema(request: Request) -> SchemaRequest:
-    content = await _read_json(request)
-    text = content.get("schema")
-    if not isinstance(text, str):
-        raise RegistryError(Code.INVALID_SCHEMA, "The body needs 'schema': the schema's text as a JSON string")
-    for name in ("id", "version"):
-        wanted = content.get(name)
-        if isinstance(wanted, int) and wanted > 0 and request.url.path.startswith("/subjects"):
-            raise RegistryError(Code.NOT_PERMITTED, f"The registry gives the {name} itself: leave '{name}' out")
-    return SchemaRequest(
-        text=text, schema_type=str(content.get("schemaType") or AVRO), has_references=bool(content.get("references"))
-    )
+    return bytes(body)

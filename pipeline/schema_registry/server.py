@@ -60,6 +60,7 @@ async def serve_registry(
         if replay.cancelled_caught:
             reason = f"the log of the registry was not read to its end within {config.init_timeout_ms} ms"
             raise DeadlineExceededError(f"{reason}; see kafkastore.init.timeout.ms")
+        nursery.start_soon(service.repair)
         application = http_application([*operations_routes(metrics, lambda: None), *registry_routes(service)])
         prepare_application(application)
         address: HostPort = await nursery.start(serve_http, application, config.http_listen)

@@ -7,7 +7,8 @@ A. The state changes only in `run`, in the order of the log. A write is answered
 B. One write at a time. If events of a plan are refused when they are read back (another registry wrote first), a new
    plan is made against the new state.
 C. After a write of unknown outcome the next write first reads to the end of the log.
-D. Without the journal, reads are answered from memory, writes fail within their time, and both recover by themselves.
+D. A version whose record another registry's later one would replace at a compaction is written again (`repair`).
+E. Without the journal, reads are answered from memory, writes fail within their time, and both recover by themselves.
 """
 
 import math
@@ -20,9 +21,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from pipeline.errors import PipelineError
 from pipeline.net.signals import Signal
 from pipeline.schema_registry.errors import Code, RegistryError
-from pipeline.schema_registry.events import Ignored, decode_event, encode_event
+from pipeline.schema_registry.events import Event, Ignored, encode_event
 from pipeline.schema_registry.journal import JournalLostError, JournalRecord, SchemaJournal
-from pipeline.schema_registry.registry import AnswerT, WritePlan
+from pipeline.schema_registry.registry import AnswerT, Candidate, Comparison, WritePlan, register
+from pipeline.schema_registry.schema_work import SchemaWork
 from pipeline.schema_registry.state import RegistryState
 
 MAX_ATTEMPTS = 5
@@ -39,12 +41,14 @@ class RegistryService:
         self, journal: SchemaJournal, state: RegistryState, *, write_timeout_s: float, metrics: CollectorRegistry
     ) -> None:
         self.state = state
+        self.work = SchemaWork()
         self._journal = journal
         self._write_timeout_s = write_timeout_s
         self._next_offset = 0
         self._progress = Signal()
         self._writing = trio.Lock()
         self._refused_offsets: set[int] = set()
+        self._refusals = Signal()
         self._uncertain = False
         self._records = Counter("registry_records_replayed_total", "Journal records read.", registry=metrics)
         self._refused = Counter("registry_records_refused_total", "Journal records ignored.", registry=metrics)
@@ -81,14 +85,14 @@ class RegistryService:
                 delay_s = min(delay_s * 2, MAX_RETRY_DELAY_S)
                 continue
             delay_s = RETRY_DELAY_S
-            for record in page.records:
-                self._apply(record)
+            if page.records:
+                for record, event in zip(page.records, await self.work.events(page.records), strict=True):
+                    self._apply(record, event)
             if page.next_offset > self._next_offset:
                 self._next_offset = page.next_offset
                 self._progress.notify()
 
-    def _apply(self, record: JournalRecord) -> None:
-        event = decode_event(record.key, record.value)
+    def _apply(self, record: JournalRecord, event: Event) -> None:
         refusal = self.state.apply(event)
         self._records.inc()
         if refusal is None:
@@ -100,6 +104,36 @@ class RegistryService:
             logger.warning("registry_record_refused", offset=record.offset, reason=refusal)
             if self._writing.locked():
                 self._refused_offsets.add(record.offset)
+            self._refusals.notify()
+
+    async def repair(self) -> None:
+        """Write again what refused records would replace when the log is compacted, until cancelled (invariant D).
+
+        Of several registries all do so: to write it twice changes nothing.
+        """
+        while True:
+            if not self.state.repairs():
+                await self._refusals.wait()
+            try:
+                await self.write(lambda state: WritePlan(None, state.repairs()))
+            except RegistryError as error:
+                logger.warning("registry_repair_failed", error=error.message)
+                await trio.sleep(MAX_RETRY_DELAY_S)
+
+    async def register(self, subject: str, candidate: Candidate) -> int:
+        """Register a schema and return its id. Raises RegistryError: as `registry.register` and `write`.
+
+        While others register in the subject, it is compared with their versions again.
+        """
+        judged: dict[Comparison, list[str]] = {}
+        deadline = trio.current_time() + self._write_timeout_s
+        while trio.current_time() < deadline:
+            answer = await self.write(lambda state: register(state, subject, candidate, judged))
+            if not isinstance(answer, Comparison):
+                return answer
+            judged[answer] = await self.work.judge(candidate, answer)
+        reason = f"Others registered schemas for subject '{subject}' meanwhile, several times. Try again."
+        raise RegistryError(Code.STORE_TIMED_OUT, reason)
 
     async def write(self, decide: Callable[[RegistryState], WritePlan[AnswerT]]) -> AnswerT:
         """Carry out the plan of `decide`, and return its answer. A plan without events is answered from memory.
@@ -127,10 +161,9 @@ class RegistryService:
                 plan = decide(self.state)
                 if not plan.events:
                     return plan.answer
-                events = (*self.state.repairs(), *plan.events)
                 self._refused_offsets.clear()
                 self._uncertain = True
-                offsets = await self._journal.append([encode_event(event) for event in events])
+                offsets = await self._journal.append([encode_event(event) for event in plan.events])
                 await self._applied(offsets[-1] + 1)
                 self._uncertain = False
             except RegistryError:

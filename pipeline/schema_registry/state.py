@@ -8,14 +8,10 @@ B. An id is never given out again: `next_id` lies beyond all ids seen, and beyon
 C. The text of an id is the text that it was first written with, for all versions that bear the id.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
-from pipeline.schema_registry.avro.types import AvroSchema
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.events import (
-    AVRO,
     Event,
     IdsReserved,
     Ignored,
@@ -28,17 +24,13 @@ from pipeline.schema_registry.events import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSchema:
-    """The schema of an id. `parsed` is None for a text that is unreadable, or not Avro."""
+    """The schema of an id."""
 
     id: int
     text: str
     schema_type: str
-    parsed: AvroSchema | None
-
-    @property
-    def identity(self) -> str:
-        """Text that is equal for equal schemas."""
-        return self.text if self.parsed is None else self.parsed.canonical
+    identity: bytes
+    """Equal for equal schemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +50,7 @@ class RegistryState:
         self._default_level = default_level
         self._subjects: dict[str, dict[int, Version]] = {}
         self._schemas: dict[int, StoredSchema] = {}
-        self._ids: dict[tuple[str, str], int] = {}
+        self._ids: dict[bytes, int] = {}
         self._levels: dict[str | None, CompatibilityLevel] = {}
         self.highest_id = 0
         """Highest id ever given out."""
@@ -100,7 +92,7 @@ class RegistryState:
                 self._overwritten[key] = None
             return f"id {event.id} stands for another schema already"
         schema = self._schemas.setdefault(event.id, schema)
-        self._ids.setdefault((schema.schema_type, schema.identity), event.id)
+        self._ids.setdefault(schema.identity, event.id)
         version = Version(subject=event.subject, number=event.version, schema=schema, deleted=event.deleted)
         self._subjects.setdefault(event.subject, {})[event.version] = version
         self._overwritten.pop(key, None)
@@ -114,9 +106,8 @@ class RegistryState:
         self._overwritten.pop((subject, number), None)
         if version is not None and not self.versions_of_id(version.schema.id, deleted=True):
             del self._schemas[version.schema.id]
-            identity = (version.schema.schema_type, version.schema.identity)
-            if self._ids.get(identity) == version.schema.id:
-                del self._ids[identity]
+            if self._ids.get(version.schema.identity) == version.schema.id:
+                del self._ids[version.schema.identity]
 
     @property
     def next_id(self) -> int:
@@ -141,9 +132,9 @@ class RegistryState:
         """Return the schema of an id, also a soft-deleted one: data written with it must stay readable."""
         return self._schemas.get(schema_id)
 
-    def id_of(self, schema: AvroSchema) -> int | None:
+    def id_of(self, identity: bytes) -> int | None:
         """Return the id of a schema in any subject, or None."""
-        return self._ids.get((AVRO, schema.canonical))
+        return self._ids.get(identity)
 
     def versions_of_id(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
         """Return all versions that bear an id, sorted by subject and number."""
@@ -184,8 +175,4 @@ def written(version: Version, *, deleted: bool) -> SchemaWritten:
 
 
 def _store(event: SchemaWritten) -> StoredSchema:
-    parsed: AvroSchema | None = None
-    if event.schema_type == AVRO:
-        with suppress(InvalidSchemaError):
-            parsed = parse_schema(event.text, check_defaults=False)
-    return StoredSchema(id=event.id, text=event.text, schema_type=event.schema_type, parsed=parsed)
+    return StoredSchema(id=event.id, text=event.text, schema_type=event.schema_type, identity=event.identity)

@@ -1,4 +1,4 @@
-"""Parses Avro schemas into checked trees and canonical forms. Pure.
+"""Parses Avro schemas into checked trees. Pure.
 
 Source: Avro specification 1.12, "Schema Declaration", "Names", "Aliases", "Logical Types".
 """
@@ -90,7 +90,7 @@ def parse_schema(
     work = work or Work()
     parser = _Parser(references, work)
     try:
-        root, canonical = parser.parse(json_schema, _Scope())
+        root = parser.parse(json_schema, _Scope())
         if check_defaults:
             checks = DefaultChecks(parser.names, work)
             for scope, default, type_ in parser.defaults:
@@ -99,8 +99,7 @@ def parse_schema(
                     raise scope.fault(f"its default does not fit its type: {reason}")
     except TooMuchWorkError as error:
         raise InvalidSchemaError("", str(error)) from error
-    canonical_text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
-    return AvroSchema(text=text, root=root, names=parser.names, canonical=canonical_text)
+    return AvroSchema(text=text, root=root, names=parser.names)
 
 
 def _refuse_constant(constant: str) -> float:
@@ -143,8 +142,7 @@ class _Parser:
         self._declared = {name: name for name in self.names}
         self._work = work
 
-    def parse(self, schema: Json, scope: _Scope) -> tuple[AvroType, Json]:
-        """Return the type and its canonical JSON."""
+    def parse(self, schema: Json, scope: _Scope) -> AvroType:
         self._work.take("the schema")
         if scope.depth > MAX_DEPTH:
             raise scope.fault(f"nested deeper than {MAX_DEPTH} types")
@@ -156,21 +154,20 @@ class _Parser:
             return self._parse_object(schema, scope)
         raise scope.fault(f"a schema is a name, an object or an array, not {json.dumps(schema)}")
 
-    def _parse_name(self, name: str, scope: _Scope) -> tuple[AvroType, Json]:
+    def _parse_name(self, name: str, scope: _Scope) -> AvroType:
         if name in PRIMITIVES:
-            return _shared(Primitive(name)), name
+            return _shared(Primitive(name))
         full_name = self._qualified(name, scope.namespace)
         declared = self._declared.get(full_name)
         if declared is None:
             raise scope.fault(f"unknown type '{shown(full_name)}'; a named type must be defined before it is used")
-        return Reference(declared), declared
+        return Reference(declared)
 
-    def _parse_union(self, schema: list[Json], scope: _Scope) -> tuple[AvroType, Json]:
+    def _parse_union(self, schema: list[Json], scope: _Scope) -> AvroType:
         branches: list[AvroType] = []
-        canonical: list[Json] = []
         seen: set[str] = set()
         for index, branch_json in enumerate(schema):
-            branch, branch_canonical = self.parse(branch_json, scope.inner(f"[{index}]"))
+            branch = self.parse(branch_json, scope.inner(f"[{index}]"))
             if isinstance(branch, Union):
                 raise scope.fault("a union may not hold another union directly")
             label = label_of(branch)
@@ -178,10 +175,9 @@ class _Parser:
                 raise scope.fault(f"the union holds '{shown(label)}' twice")
             seen.add(label)
             branches.append(branch)
-            canonical.append(branch_canonical)
-        return _shared(Union(tuple(branches))), canonical
+        return _shared(Union(tuple(branches)))
 
-    def _parse_object(self, schema: dict[str, Json], scope: _Scope) -> tuple[AvroType, Json]:
+    def _parse_object(self, schema: dict[str, Json], scope: _Scope) -> AvroType:
         kind = schema.get("type")
         if isinstance(kind, (dict, list)):
             raise scope.fault("'type' of a schema object must be a name; put the inner schema in its place")
@@ -189,34 +185,27 @@ class _Parser:
             raise scope.fault("a schema object needs a 'type'")
         match kind:
             case "array":
-                items, canonical = self._parse_part(schema, "items", scope)
-                return _shared(Array(items)), {**schema, "items": canonical}
+                return _shared(Array(self._parse_part(schema, "items", scope)))
             case "map":
-                values, canonical = self._parse_part(schema, "values", scope)
-                return _shared(Map(values)), {**schema, "values": canonical}
+                return _shared(Map(self._parse_part(schema, "values", scope)))
             case "record" | "error" | "enum" | "fixed":
                 return self._parse_named(kind, schema, scope)
-        type_, canonical = self._parse_name(kind, scope)
-        if isinstance(type_, Primitive):
-            type_ = _shared(Primitive(kind, _logical_type(schema, kind)))
-        return type_, canonical if len(schema) == 1 else {**schema, "type": canonical}
+        if kind in PRIMITIVES:
+            return _shared(Primitive(kind, _logical_type(schema, kind)))
+        return self._parse_name(kind, scope)
 
-    def _parse_part(self, schema: dict[str, Json], part: str, scope: _Scope) -> tuple[AvroType, Json]:
+    def _parse_part(self, schema: dict[str, Json], part: str, scope: _Scope) -> AvroType:
         if part not in schema:
             raise scope.fault(f"'{schema['type']}' needs '{part}'")
         return self.parse(schema[part], scope.inner(f"[{part}]"))
 
-    def _parse_named(self, kind: str, schema: dict[str, Json], scope: _Scope) -> tuple[AvroType, Json]:
+    def _parse_named(self, kind: str, schema: dict[str, Json], scope: _Scope) -> Named:
         name = self._full_name(schema, scope)
         if name in self._declared:
             raise scope.fault(f"'{shown(name)}' is defined twice")
         self._declared[name] = name
         namespace = name.rpartition(".")[0]
         aliases = self._aliases(schema, scope, namespace)
-        canonical: dict[str, Json] = {**schema, "name": name}
-        canonical.pop("namespace", None)
-        if aliases:
-            canonical["aliases"] = list(aliases)
         inner = scope.inner(short_name(name), namespace)
         named: Named
         if kind == "fixed":
@@ -227,10 +216,9 @@ class _Parser:
         elif kind == "enum":
             named = self._parse_enum(name, aliases, schema, inner)
         else:
-            fields, canonical["fields"] = self._parse_fields(schema, inner)
-            named = RecordSchema(name=name, aliases=aliases, fields=fields)
+            named = RecordSchema(name=name, aliases=aliases, fields=self._parse_fields(schema, inner))
         self.names[name] = named
-        return named, canonical
+        return named
 
     def _full_name(self, schema: dict[str, Json], scope: _Scope) -> str:
         name = schema.get("name")
@@ -254,12 +242,11 @@ class _Parser:
         self._work.take("the schema", (len(name) + len(namespace)) // _CHARACTERS_OF_A_STEP)
         return name if "." in name or not namespace else f"{namespace}.{name}"
 
-    def _parse_fields(self, schema: dict[str, Json], scope: _Scope) -> tuple[tuple[Field, ...], list[Json]]:
+    def _parse_fields(self, schema: dict[str, Json], scope: _Scope) -> tuple[Field, ...]:
         field_schemas = schema.get("fields")
         if not isinstance(field_schemas, list):
             raise scope.fault("'record' needs 'fields', an array")
         fields: list[Field] = []
-        canonical: list[Json] = []
         seen: set[str] = set()
         for field_json in field_schemas:
             if not isinstance(field_json, dict) or not isinstance(field_json.get("name"), str):
@@ -273,13 +260,12 @@ class _Parser:
             seen.add(name)
             if "type" not in field_json:
                 raise inner.fault("the field needs a 'type'")
-            type_, type_canonical = self.parse(field_json["type"], inner)
+            type_ = self.parse(field_json["type"], inner)
             if "default" in field_json:
                 self.defaults.append((inner, field_json["default"], type_))
             aliases = self._aliases(field_json, inner, "")
             fields.append(Field(name=name, aliases=aliases, type=type_, has_default="default" in field_json))
-            canonical.append({**field_json, "type": type_canonical})
-        return tuple(fields), canonical
+        return tuple(fields)
 
     def _aliases(self, schema: Mapping[str, Json], scope: _Scope, namespace: str) -> tuple[str, ...]:
         aliases = schema.get("aliases", [])

@@ -93,8 +93,6 @@ def why_unreadable(*, reader: AvroSchema, writer: AvroSchema, work: Work | None 
 
     Raises TooMuchWorkError for schemas that cannot be compared within `work`, or nest deeper than MAX_DEPTH types.
     """
-    if reader.canonical == writer.canonical and reader.names == writer.names:
-        return ()
     reasons = _Resolver(reader.names, writer.names, work or Work()).resolve(reader.root, writer.root)
     if isinstance(reader.root, Fixed | Enum | RecordSchema):
         return _below(short_name(reader.root.name), reasons)

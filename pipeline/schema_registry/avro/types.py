@@ -5,9 +5,6 @@ Invariants:
 A. A tree is finite. It holds a named type at its definition; every other use is a `Reference`, resolved through
    `AvroSchema.names`. So recursive schemas need no cycles.
 B. All names, references and aliases in a tree are full names.
-C. Two schemas have one canonical form exactly if they differ only in white space, order of attributes and the way
-   names are spelt. Unlike the specification's Parsing Canonical Form it keeps defaults, aliases, documentation and
-   unknown attributes, which matter to readers. It serves comparison alone; the registry stores and serves the text.
 
 Source: Avro specification 1.12, "Schema Declaration", "Names", "Aliases", "Logical Types".
 """
@@ -120,12 +117,11 @@ AvroType = Primitive | Array | Map | Union | Reference | Named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroSchema:
-    """A schema: its text as received, its tree, its canonical form, and its named types with those it refers to."""
+    """A schema: its text as received, its tree, and its named types with those it refers to."""
 
     text: str
     root: AvroType
     names: Mapping[str, Named]
-    canonical: str
 
 
 def short_name(name: str) -> str:

@@ -11,12 +11,15 @@ from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import RegistryError
 from pipeline.schema_registry.events import IdsReserved, SchemaWritten, decode_event, encode_event
 from pipeline.schema_registry.registry import (
-    SchemaRequest,
+    Candidate,
+    Comparison,
     WritePlan,
     delete_subject,
     delete_version,
     get_version,
+    judge,
     look_up,
+    parse_candidate,
     parse_version,
     register,
     reset_level,
@@ -24,7 +27,12 @@ from pipeline.schema_registry.registry import (
 )
 from pipeline.schema_registry.state import RegistryState
 
-INT, LONG, STRING = (SchemaRequest(text=f'"{name}"') for name in ("int", "long", "string"))
+
+def candidate(text: str, **more: Any) -> Candidate:
+    return parse_candidate({"schema": text, **more})
+
+
+INT, LONG, STRING = (candidate(f'"{name}"') for name in ("int", "long", "string"))
 
 
 def new_state() -> RegistryState:
@@ -42,8 +50,17 @@ def carry_out(state: RegistryState, plan: WritePlan[Any]) -> Any:
     return plan.answer
 
 
-def put(state: RegistryState, subject: str, request: SchemaRequest) -> int:
-    return int(carry_out(state, register(state, subject, request)))
+def planned(state: RegistryState, subject: str, schema: Candidate) -> WritePlan[Any]:
+    """As the service does it: what has to be compared is compared."""
+    plan = register(state, subject, schema, {})
+    if isinstance(plan.answer, Comparison):
+        plan = register(state, subject, schema, {plan.answer: judge(schema, plan.answer)})
+    assert not isinstance(plan.answer, Comparison)
+    return plan
+
+
+def put(state: RegistryState, subject: str, schema: Candidate) -> int:
+    return int(carry_out(state, planned(state, subject, schema)))
 
 
 def refused(code: int, decide: Callable[..., Any], *args: Any, **kwargs: bool) -> str:
@@ -54,8 +71,8 @@ def refused(code: int, decide: Callable[..., Any], *args: Any, **kwargs: bool) -
 
 
 def test_the_same_schema_gets_the_same_id_and_no_event(state: RegistryState) -> None:
-    assert put(state, "s", SchemaRequest(text='{"type": "int"}')) == 1
-    plan = register(state, "s", SchemaRequest(text=' "int" '))
+    assert put(state, "s", candidate('{"type": "int"}')) == 1
+    plan = planned(state, "s", candidate(' "int" '))
     assert (plan.answer, plan.events) == (1, ())
     assert getattr(state.schema(1), "text", None) == '{"type": "int"}'
 
@@ -73,32 +90,33 @@ def test_a_version_again_after_others_is_the_old_version(state: RegistryState) -
 
 def test_an_incompatible_schema_is_refused_with_the_reasons(state: RegistryState) -> None:
     put(state, "s", LONG)
-    message = refused(409, register, state, "s", INT)
+    message = refused(409, planned, state, "s", INT)
     assert "version 1 (writer): TYPE_MISMATCH: the reader has int, the writer long" in message
     carry_out(state, set_level(state, "s", CompatibilityLevel.FORWARD))
     assert put(state, "s", INT) == 2
 
 
 @pytest.mark.parametrize(
-    ("request_", "code"),
+    "content",
     [
-        (SchemaRequest(text="{"), 42201),
-        (SchemaRequest(text='"int"', schema_type="JSON"), 42201),
-        (SchemaRequest(text='"int"', has_references=True), 42201),
+        {"schema": "{"},
+        {"schema": '"int"', "schemaType": "JSON"},
+        {"schema": '"int"', "references": [{}]},
+        {"schema": 7},
     ],
 )
-def test_invalid_schemas_are_refused(state: RegistryState, request_: SchemaRequest, code: int) -> None:
-    refused(code, register, state, "s", request_)
+def test_invalid_schemas_are_refused(content: Any) -> None:
+    refused(42201, parse_candidate, content)
 
 
 @pytest.mark.parametrize("subject", ["", " ", "a\n", ":.context:s", "x" * 300])
 def test_names_that_no_subject_may_have(state: RegistryState, subject: str) -> None:
-    refused(42208, register, state, subject, INT)
+    refused(42208, planned, state, subject, INT)
 
 
 def test_a_schema_is_looked_up_by_its_text(state: RegistryState) -> None:
     put(state, "s", INT)
-    assert look_up(state, "s", SchemaRequest(text='{"type":"int"}')).number == 1
+    assert look_up(state, "s", candidate('{"type":"int"}')).number == 1
     refused(40403, look_up, state, "s", LONG)
     refused(40401, look_up, state, "t", INT)
 
@@ -164,7 +182,7 @@ def test_compatibility_levels_are_set_and_reset(state: RegistryState) -> None:
 
 def test_the_first_of_two_writers_in_the_log_wins(state: RegistryState) -> None:
     other = new_state()
-    mine, theirs = register(state, "s", INT), register(other, "s", STRING)
+    mine, theirs = planned(state, "s", INT), planned(other, "s", STRING)
     assert mine.answer == theirs.answer == 1
     log = [*theirs.events, *mine.events]
     outcomes = [state.apply(event) for event in log]
@@ -186,7 +204,7 @@ def test_schemas_that_we_cannot_parse_are_kept_and_served_but_not_compared(state
     state.apply(SchemaWritten(subject="s", version=1, id=4, text="not Avro"))
     state.apply(SchemaWritten(subject="p", version=1, id=5, text="syntax", schema_type="PROTOBUF"))
     assert getattr(state.schema(4), "text", None) == "not Avro"
-    assert "not an Avro schema that can be compared" in refused(409, register, state, "s", INT)
+    assert "not an Avro schema that can be compared" in refused(409, planned, state, "s", INT)
     assert state.next_id == 6
 
 
@@ -212,7 +230,7 @@ class Log(RuleBasedStateMachine):
 
     @rule(subject=subjects, name=schemas)
     def register(self, subject: str, name: str) -> None:
-        self.command(register, subject, SchemaRequest(text=json.dumps(name)))
+        self.command(planned, subject, candidate(json.dumps(name)))
 
     @rule(subject=subjects, number=st.integers(1, 4), permanent=st.booleans())
     def delete_version(self, subject: str, number: int, permanent: bool) -> None:

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 import trio
 import trio.testing
@@ -8,14 +6,15 @@ from prometheus_client import CollectorRegistry
 from pipeline.errors import DeadlineExceededError
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import Code, RegistryError
+from pipeline.schema_registry.events import SchemaWritten, encode_event
 from pipeline.schema_registry.journal import JournalLostError, JournalPage
-from pipeline.schema_registry.registry import SchemaRequest, register
+from pipeline.schema_registry.registry import Candidate, parse_candidate
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 
-INT, STRING = SchemaRequest(text='"int"'), SchemaRequest(text='"string"')
+INT, STRING = (parse_candidate({"schema": f'"{name}"'}) for name in ("int", "string"))
 
 
 def new_service(journal: MemoryJournal, *, write_timeout_s: float = 60.0) -> RegistryService:
@@ -23,8 +22,8 @@ def new_service(journal: MemoryJournal, *, write_timeout_s: float = 60.0) -> Reg
     return RegistryService(journal, state, write_timeout_s=write_timeout_s, metrics=CollectorRegistry())
 
 
-async def put(service: RegistryService, subject: str, request: SchemaRequest) -> Any:
-    return await service.write(lambda state: register(state, subject, request))
+async def put(service: RegistryService, subject: str, schema: Candidate) -> int:
+    return await service.register(subject, schema)
 
 
 async def test_written_schemas_survive_a_restart(journal: MemoryJournal, nursery: trio.Nursery) -> None:
@@ -57,7 +56,7 @@ async def test_two_registries_that_write_at_once_give_no_id_twice(
     async def write(service: RegistryService, number: int) -> None:
         for i in range(10):
             subject, text = f"s{i}", f'{{"type":"fixed","name":"F{number}x{i}","size":1}}'
-            ids[text] = await put(service, f"{number}-{subject}", SchemaRequest(text=text))
+            ids[text] = await put(service, f"{number}-{subject}", parse_candidate({"schema": text}))
 
     async with trio.open_nursery() as writers:
         for number, service in enumerate(services):
@@ -78,23 +77,63 @@ async def test_two_registries_that_write_one_subject_at_once_survive_compaction(
     services = [new_service(journal) for _ in range(2)]
     for service in services:
         await nursery.start(service.run)
+        nursery.start_soon(service.repair)
     outcomes = {}
 
     async def write(service: RegistryService, number: int) -> None:
         for i in range(5):
             text = f'{{"type":"fixed","name":"F","aliases":["A{number}x{i}"],"size":1}}'
-            outcomes[text] = await put(service, "s", SchemaRequest(text=text))
+            outcomes[text] = await put(service, "s", parse_candidate({"schema": text}))
 
     async with trio.open_nursery() as writers:
         for number, service in enumerate(services):
             writers.start_soon(write, service, number)
     assert len(set(outcomes.values())) == 10
+    with trio.fail_after(60):
+        while any(service.state.repairs() for service in services):
+            await trio.lowlevel.checkpoint()
     journal.compact()
     later = new_service(journal)
     await nursery.start(later.run)
     assert {text: getattr(later.state.schema(id_), "text", None) for text, id_ in outcomes.items()} == {
         text: text for text in outcomes
     }
+
+
+async def test_what_a_refused_record_would_replace_is_written_again_without_another_write(
+    journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
+    service = new_service(journal)
+    await nursery.start(service.run)
+    nursery.start_soon(service.repair)
+    assert await put(service, "s", INT) == 1
+    # Another registry that wrote at once, and was killed or gave up before it read that it had lost.
+    journal.put(*encode_event(SchemaWritten(subject="s", version=1, id=1, text='"string"')))
+    with trio.fail_after(60):
+        while len(journal.records) < 3 or service.state.repairs():
+            await trio.lowlevel.checkpoint()
+    journal.compact()
+    later = new_service(journal)
+    await nursery.start(later.run)
+    assert getattr(later.state.schema(1), "text", None) == '"int"'
+
+
+async def test_a_repair_is_tried_again_until_the_log_can_be_written(
+    journal: MemoryJournal, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    for text in ('"int"', '"string"'):
+        journal.put(*encode_event(SchemaWritten(subject="s", version=1, id=1, text=text)))
+    service = new_service(journal)
+    await nursery.start(service.run)
+    journal.reachable = False
+    nursery.start_soon(service.repair)
+    await trio.sleep(60)
+    assert service.state.repairs()
+    journal.reachable = True
+    with trio.fail_after(60):
+        while service.state.repairs():
+            await trio.sleep(0.1)
+    assert len(journal.records) == 3
 
 
 async def test_reads_go_on_and_writes_fail_without_the_log(

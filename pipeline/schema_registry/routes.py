@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import structlog
+import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -29,6 +30,9 @@ from pipeline.schema_registry.state import StoredSchema, Version
 
 MAX_BODY_BYTES = 1_000_000
 """Bound by which a schema in its record stays below Kafka's default bound of a batch."""
+
+MAX_BODY_S = 10.0
+"""Time in which a body must arrive."""
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 CONTENT_TYPES = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
@@ -274,9 +278,12 @@ def _version_json(version: Version) -> dict[str, Any]:
 
 async def _read_body(request: Request) -> bytes:
     body = bytearray()
-    async with aclosing(request.stream()) as parts:
-        async for part in parts:
-            body += part
-            if len(body) > MAX_BODY_BYTES:
-                raise RegistryError(Code.PAYLOAD_TOO_LARGE, f"The body is larger than {MAX_BODY_BYTES} bytes")
+    with trio.move_on_after(MAX_BODY_S) as reading:
+        async with aclosing(request.stream()) as parts:
+            async for part in parts:
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    raise RegistryError(Code.PAYLOAD_TOO_LARGE, f"The body is larger than {MAX_BODY_BYTES} bytes")
+    if reading.cancelled_caught:
+        raise RegistryError(Code.REQUEST_TIMEOUT, f"The body did not arrive within {MAX_BODY_S:g} s")
     return bytes(body)

@@ -1,5 +1,6 @@
 """The registry over a real broker: replay, loss of the broker, two registries at once."""
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -129,3 +130,20 @@ async def test_a_topic_of_several_partitions_is_refused(local: Any) -> None:
         async with registry_over(local.bootstrap, "_wide"):
             pass
     assert caught.value.key == "kafkastore.topic"
+
+
+async def test_a_topic_that_deletes_schemas_by_their_age_is_refused_with_the_remedy(local: Any) -> None:
+    config = ClientConfig(
+        bootstrap=RegistryConfig.from_settings({"bootstrap.servers": local.bootstrap}).bootstrap_servers
+    )
+    topic = NewTopic(name="_aging", partitions=1, replication_factor=1, configs={"cleanup.policy": "delete"})
+    async with open_cluster(config) as cluster:
+        await create_topics(cluster, [topic])
+    with pytest.raises(ConfigurationError, match=r"_aging has cleanup\.policy=delete") as caught:
+        async with registry_over(local.bootstrap, "_aging"):
+            pass
+    command = str(caught.value).partition("run: pipeline ")[2].split()
+    remedy = [sys.executable, "-m", "pipeline", *command, "-b", local.bootstrap]
+    await trio.run_process(remedy, capture_stdout=True)
+    async with registry_over(local.bootstrap, "_aging") as url, open_schema_registry([url]) as registry:
+        assert await registry.register("s", '"int"') == 1

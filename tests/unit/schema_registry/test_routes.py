@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.schema_registry import routes
 from pipeline.testing.memory_journal import MemoryJournal
 
 RECORD = '{"type":"record","name":"E",  "fields":[{"name":"a","type":"int"}]}'
@@ -195,3 +196,63 @@ async def test_metrics_are_served(http: Any) -> None:
     text = (await http.get("/metrics")).text
     assert "registry_schemas 1.0" in text
     assert "registry_records_replayed_total 1.0" in text
+
+
+async def test_half_of_a_surrogate_pair_is_refused_and_answered(http: Any) -> None:
+    text = '{"type":"record","name":"E","fields":[],"doc":"\ud800"}'
+    body = json.dumps({"schema": text}).encode()
+    assert "surrogate" in is_error(await http.post("/subjects/s/versions", content=body), 422, 42201)
+
+
+async def test_half_of_a_surrogate_pair_that_was_stored_is_served_as_its_escape(
+    journal: MemoryJournal, open_registry: Callable[..., Any]
+) -> None:
+    value = {"subject": "s", "version": 1, "id": 1, "schema": '{"type":"string","doc":"\ud800"}', "deleted": False}
+    journal.put(b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', json.dumps(value).encode())
+    async with open_registry(journal) as http:
+        answer = await http.get("/schemas/ids/1")
+        assert answer.status_code == 200
+        assert json.loads(answer.content) == {"schema": value["schema"]}
+        assert (await http.get("/schemas/ids/1/schema")).status_code == 200
+
+
+async def test_other_requests_are_answered_while_a_hostile_schema_is_judged(http: Any) -> None:
+    types = [{"type": "record", "name": f"R{n}", "fields": [{"name": "a", "type": "int"}]} for n in range(3_000)]
+    types.append({"type": "record", "name": "R3000", "fields": [{"name": "a", "type": "string"}]})
+    names = [f"R{number}" for number in range(3_001)]
+    fields = [
+        {"name": "types", "type": types},
+        {"name": "f", "type": {"type": "array", "items": names}, "default": [{"a": "of the last"}] * 3_000},
+    ]
+    hostile = json.dumps({"type": "record", "name": "R", "fields": fields})
+    answers: list[Any] = []
+    ended = trio.Event()
+
+    async def attack() -> None:
+        answers.extend([await register(http, "s", hostile) for _ in range(2)])
+        ended.set()
+
+    healthy = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(attack)
+        while not ended.is_set():
+            assert (await http.get("/healthz")).status_code == 200
+            healthy += 1
+    assert healthy > 2
+    for answer in answers:
+        assert "takes too many steps" in is_error(answer, 422, 42201)
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_BODY_S", 0.2)
+    request = b'POST /subjects/s/versions HTTP/1.1\r\nHost: registry\r\nContent-Length: 100\r\n\r\n{"schema":'
+    with trio.fail_after(60):
+        async with await trio.open_tcp_stream(http.base_url.host, http.base_url.port) as stream:
+            await stream.send_all(request)
+            answer = b""
+            while b"did not arrive" not in answer:
+                part = await stream.receive_some()
+                assert part, answer
+                answer += part
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert (await http.get("/subjects")).json() == []

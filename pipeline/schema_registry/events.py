@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pipeline.schema_registry.avro.canonical import digest_of
+from pipeline.schema_registry.avro.canonical import schema_digest
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 
 AVRO = "AVRO"
@@ -81,7 +81,7 @@ Event = SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved 
 
 def identity_of(text: str, schema_type: str) -> bytes:
     """Return bytes that are equal for equal schemas; schemas of other kinds than Avro are equal if their texts are."""
-    return digest_of(text) if schema_type == AVRO else f"{schema_type} {text}".encode(errors="surrogatepass")
+    return schema_digest(text) if schema_type == AVRO else f"{schema_type} {text}".encode(errors="surrogatepass")
 
 
 def encode_event(

@@ -42,7 +42,7 @@ class WritePlan(Generic[AnswerT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SchemaComparison:
     """Versions that a new schema has to be compared with before the command can be decided, oldest first."""
 
     level: CompatibilityLevel
@@ -57,7 +57,7 @@ class Candidate:
     identity: bytes
 
 
-Judged = Mapping[Comparison, Sequence[str]]
+Judged = Mapping[SchemaComparison, Sequence[str]]
 """Comparisons that were made, with the reasons against the schema in sentences; none if it may follow."""
 
 
@@ -87,8 +87,10 @@ def parse_stored(schema: StoredSchema) -> AvroSchema | None:
         return None
 
 
-def judge(
-    candidate: Candidate, comparison: Comparison, tree_of: Callable[[StoredSchema], AvroSchema | None] = parse_stored
+def reasons_against(
+    candidate: Candidate,
+    comparison: SchemaComparison,
+    tree_of: Callable[[StoredSchema], AvroSchema | None] = parse_stored,
 ) -> list[str]:
     """Return the reasons why a schema may not follow the versions, one sentence each; none if it may."""
     trees = [(version.number, tree_of(version.schema)) for version in comparison.versions]
@@ -97,7 +99,9 @@ def judge(
     return [*unknown, *why_incompatible(comparison.level, candidate.schema, earlier)]
 
 
-def register(state: RegistryState, subject: str, candidate: Candidate, judged: Judged) -> WritePlan[int | Comparison]:
+def register(
+    state: RegistryState, subject: str, candidate: Candidate, judged: Judged
+) -> WritePlan[int | SchemaComparison]:
     """Register a schema as a version of a subject; the answer is its id. A registered schema gets no new version.
 
     A schema of another subject, also a soft-deleted one, keeps its id. The answer is a comparison that is to be made
@@ -163,7 +167,7 @@ def get_version(state: RegistryState, subject: str, number: int | None, *, delet
     return found
 
 
-def comparison_of(state: RegistryState, subject: str, *, against: str | None) -> Comparison:
+def comparison_of(state: RegistryState, subject: str, *, against: str | None) -> SchemaComparison:
     """Return what a schema is to be compared with, to tell whether the subject's level allows it.
 
     `against` is a version (or `latest`); None stands for the versions that the level names. A subject without versions
@@ -267,7 +271,7 @@ def _find(versions: Sequence[Version], candidate: Candidate) -> Version | None:
     return next((version for version in newest_first if version.schema.identity == candidate.identity), None)
 
 
-def _comparison(level: CompatibilityLevel, versions: Sequence[Version]) -> Comparison:
+def _comparison(level: CompatibilityLevel, versions: Sequence[Version]) -> SchemaComparison:
     if level is CompatibilityLevel.NONE:
-        return Comparison(level, ())
-    return Comparison(level, tuple(versions if level.transitive else versions[-1:]))
+        return SchemaComparison(level, ())
+    return SchemaComparison(level, tuple(versions if level.transitive else versions[-1:]))

@@ -15,7 +15,13 @@ from pipeline.schema_registry.avro.types import AvroSchema
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import Event, SchemaWritten, decode_event
 from pipeline.schema_registry.journal import JournalRecord
-from pipeline.schema_registry.registry import Candidate, Comparison, judge, parse_candidate, parse_stored
+from pipeline.schema_registry.registry import (
+    Candidate,
+    SchemaComparison,
+    parse_candidate,
+    parse_stored,
+    reasons_against,
+)
 from pipeline.schema_registry.state import StoredSchema
 
 KEPT_CHARACTERS: Final = 4_000_000
@@ -41,9 +47,9 @@ class SchemaWork:
         """Parse the schema of a body. Raises RegistryError 42201 if it is invalid or of a kind that is not served."""
         return await self._run(lambda: parse_candidate(content))
 
-    async def judge(self, candidate: Candidate, comparison: Comparison) -> list[str]:
+    async def judge(self, candidate: Candidate, comparison: SchemaComparison) -> list[str]:
         """Return the reasons against a schema, one sentence each."""
-        return await self._run(lambda: judge(candidate, comparison, self._trees.tree_of))
+        return await self._run(lambda: reasons_against(candidate, comparison, self._trees.tree_of))
 
     async def events(self, records: Sequence[JournalRecord]) -> list[Event]:
         """Return the events of records, with the identities of their schemas. Few small ones take no thread."""

@@ -23,7 +23,7 @@ from pipeline.net.signals import Signal
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import Event, Ignored, encode_event
 from pipeline.schema_registry.journal import JournalLostError, JournalRecord, SchemaJournal
-from pipeline.schema_registry.registry import AnswerT, Candidate, Comparison, WritePlan, register
+from pipeline.schema_registry.registry import AnswerT, Candidate, SchemaComparison, WritePlan, register
 from pipeline.schema_registry.schema_work import SchemaWork
 from pipeline.schema_registry.state import RegistryState
 
@@ -125,11 +125,11 @@ class RegistryService:
 
         While others register in the subject, it is compared with their versions again.
         """
-        judged: dict[Comparison, list[str]] = {}
+        judged: dict[SchemaComparison, list[str]] = {}
         deadline = trio.current_time() + self._write_timeout_s
         while trio.current_time() < deadline:
             answer = await self.write(lambda state: register(state, subject, candidate, judged))
-            if not isinstance(answer, Comparison):
+            if not isinstance(answer, SchemaComparison):
                 return answer
             judged[answer] = await self.work.judge(candidate, answer)
         reason = f"Others registered schemas for subject '{subject}' meanwhile, several times. Try again."

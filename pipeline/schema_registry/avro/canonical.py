@@ -33,7 +33,7 @@ def canonical_form(text: str) -> str:
     return json.dumps(_Names().canonical(schema, "", 0), sort_keys=True, separators=(",", ":"))
 
 
-def digest_of(text: str) -> bytes:
+def schema_digest(text: str) -> bytes:
     """Return 16 bytes that are equal for equal schemas, also of a text that is no schema."""
     try:
         text = canonical_form(text)

@@ -100,7 +100,7 @@ def why_unreadable(*, reader: AvroSchema, writer: AvroSchema, work: Work | None 
 
 
 class _Resolver:
-    """Comparison of two schemas, which remembers the pairs of named types that it has seen."""
+    """SchemaComparison of two schemas, which remembers the pairs of named types that it has seen."""
 
     def __init__(self, reader_names: Mapping[str, Named], writer_names: Mapping[str, Named], work: Work) -> None:
         self._reader_names = reader_names
@@ -155,7 +155,7 @@ class _Resolver:
                 return ()
             if not isinstance(branch, Primitive) or reasons[0].kind is Mismatch.LOGICAL_TYPE_MISMATCH:
                 nearest = nearest or reasons
-        message = f"no branch of the reader's union {describe(reader)} reads the writer's {describe(writer)}"
+        message = f"no branch of the reader's union {in_words(reader)} reads the writer's {in_words(writer)}"
         return _first((Incompatibility(Mismatch.MISSING_UNION_BRANCH, (), message), *nearest))
 
     def _branches_of(self, union: Union) -> "_Branches":
@@ -289,7 +289,7 @@ def _compare_symbols(reader: Enum, writer: Enum) -> Reasons:
 
 
 def _mismatch(reader: AvroType, writer: AvroType) -> Reasons:
-    message = f"the reader has {describe(reader)}, the writer {describe(writer)}"
+    message = f"the reader has {in_words(reader)}, the writer {in_words(writer)}"
     return (Incompatibility(Mismatch.TYPE_MISMATCH, (), message),)
 
 
@@ -313,7 +313,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(shown(name) for name in names[:_SHOWN_PARTS]) + more
 
 
-def describe(type_: AvroType, depth: int = 0) -> str:
+def in_words(type_: AvroType, depth: int = 0) -> str:
     """Describe a type in few words: `long`, `record Event`, `[null, string]`."""
     if depth > _SHOWN_DEPTH:
         return "..."
@@ -321,13 +321,13 @@ def describe(type_: AvroType, depth: int = 0) -> str:
         case Primitive(kind=kind):
             return kind
         case Union(branches=branches):
-            parts = [describe(branch, depth + 1) for branch in branches[:_SHOWN_PARTS]]
+            parts = [in_words(branch, depth + 1) for branch in branches[:_SHOWN_PARTS]]
             more = f", and {len(branches) - _SHOWN_PARTS} more" if len(branches) > _SHOWN_PARTS else ""
             return f"[{', '.join(parts)}{more}]"
         case Array(items=items):
-            return f"array of {describe(items, depth + 1)}"
+            return f"array of {in_words(items, depth + 1)}"
         case Map(values=values):
-            return f"map of {describe(values, depth + 1)}"
+            return f"map of {in_words(values, depth + 1)}"
         case Reference(name=name):
             return shown(name)
         case Fixed(name=name):

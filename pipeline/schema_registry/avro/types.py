@@ -27,7 +27,7 @@ class LogicalType:
     scale: int = 0
 
     def __str__(self) -> str:
-        """As in a schema."""
+        """The name, and the scale of a decimal."""
         return f"{self.name} of scale {self.scale}" if self.name == "decimal" else self.name
 
 

@@ -12,15 +12,15 @@ from pipeline.schema_registry.errors import RegistryError
 from pipeline.schema_registry.events import IdsReserved, SchemaWritten, decode_event, encode_event
 from pipeline.schema_registry.registry import (
     Candidate,
-    Comparison,
+    SchemaComparison,
     WritePlan,
     delete_subject,
     delete_version,
     get_version,
-    judge,
     look_up,
     parse_candidate,
     parse_version,
+    reasons_against,
     register,
     reset_level,
     set_level,
@@ -53,9 +53,9 @@ def carry_out(state: RegistryState, plan: WritePlan[Any]) -> Any:
 def planned(state: RegistryState, subject: str, schema: Candidate) -> WritePlan[Any]:
     """As the service does it: what has to be compared is compared."""
     plan = register(state, subject, schema, {})
-    if isinstance(plan.answer, Comparison):
-        plan = register(state, subject, schema, {plan.answer: judge(schema, plan.answer)})
-    assert not isinstance(plan.answer, Comparison)
+    if isinstance(plan.answer, SchemaComparison):
+        plan = register(state, subject, schema, {plan.answer: reasons_against(schema, plan.answer)})
+    assert not isinstance(plan.answer, SchemaComparison)
     return plan
 
 

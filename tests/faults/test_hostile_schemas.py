@@ -1,0 +1,89 @@
+"""Thousands of schemas that nobody should send, from a fixed seed, to a registry in a process of its own."""
+
+import http.client
+import socket
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from pipeline.testing.local_cluster import LocalCluster
+from tests.support.hostile_schemas import hostile_schema
+
+CASES = 600
+MANY_CASES = 100_000
+SEED = 20110612
+CLIENTS = 4
+SUBJECTS = 40
+SLOW_CLIENTS = 20
+SLOW_REQUEST = b"POST /subjects/s/versions HTTP/1.1\r\nHost: registry\r\nContent-Length: 900000\r\n\r\n"
+MAX_WAIT_S = 0.5
+PATIENCE = 10
+"""By what a machine that tests share may be slower than an idle one."""
+MAX_GROWTH_MB = 100
+DEADLINE_S = 120
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+@pytest.mark.parametrize(
+    "cases", [CASES, pytest.param(MANY_CASES, marks=[pytest.mark.long, pytest.mark.timeout(7200)])]
+)
+def test_hostile_schemas_hold_up_nobody(tmp_path: Path, cases: int) -> None:
+    with LocalCluster(tmp_path, registry=True) as local:
+        address = urlsplit(local.registry)
+        assert address.hostname is not None
+        ended, waits_s, statuses = threading.Event(), [0.0], set()
+
+        def watch() -> None:
+            while not ended.is_set():
+                connection = http.client.HTTPConnection(address.netloc, timeout=DEADLINE_S)
+                began = time.monotonic()
+                connection.request("GET", "/healthz")
+                assert connection.getresponse().read() == b'{"status":"ok"}'
+                waits_s.append(time.monotonic() - began)
+                connection.close()
+                ended.wait(0.05)
+
+        def send(numbers: range) -> None:
+            connection = http.client.HTTPConnection(address.netloc, timeout=DEADLINE_S)
+            for number in numbers:
+                path = f"/subjects/s{number % SUBJECTS}/versions"
+                if number % 2:
+                    path = f"/compatibility{path}?verbose=true"
+                connection.request("POST", path, hostile_schema(SEED + number))
+                answer = connection.getresponse()
+                answer.read()
+                statuses.add(answer.status)
+                if answer.getheader("connection") == "close":
+                    connection.close()
+            connection.close()
+
+        send(range(cases // 20))
+        before_mb = resident_mb(local.pids["registry"])
+        slow = [socket.create_connection((address.hostname, address.port)) for _ in range(SLOW_CLIENTS)]
+        for number, one in enumerate(slow):
+            one.sendall(
+                b"POST /subjects/s/versions HTTP/1.1\r\nHost: r\r\nContent-Length: 900000\r\n\r\n"[: 40 + number * 3]
+            )
+        threads = [threading.Thread(target=send, args=[range(first, cases, CLIENTS)]) for first in range(CLIENTS)]
+        watcher = threading.Thread(target=watch)
+        for thread in (watcher, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        ended.set()
+        watcher.join()
+        for one in slow:
+            one.close()
+        growth_mb = resident_mb(local.pids["registry"]) - before_mb
+    print(f"longest wait {max(waits_s):.2f} s of {len(waits_s)}; {growth_mb:.0f} MB more; statuses {sorted(statuses)}")
+    assert len(waits_s) > 10
+    assert statuses <= {200, 404, 409, 413, 422}
+    assert max(waits_s) < MAX_WAIT_S * PATIENCE
+    assert growth_mb < MAX_GROWTH_MB

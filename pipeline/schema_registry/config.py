@@ -25,7 +25,8 @@ class RegistryConfig(SettingsModel):
     bootstrap_servers: Addresses = Field(alias="bootstrap.servers")
     """Addresses of brokers of the cluster that stores the schemas, `host:port,...`."""
     topic: TopicName = Field(default="_schemas", alias="kafkastore.topic")
-    """Topic that stores the schemas. A missing topic is created with one partition and `cleanup.policy=compact`."""
+    """Topic that stores the schemas. A missing topic is created with one partition, `cleanup.policy=compact` and a
+    `min.compaction.lag.ms` of a day. A topic that deletes records by their age is refused."""
     replication_factor: int = Field(default=3, ge=1, le=100, alias="kafkastore.topic.replication.factor")
     """Replicas of the topic when it is created. A cluster of fewer brokers gets one replica on each broker."""
     timeout_ms: Timeout = Field(default=5_000, alias="kafkastore.timeout.ms")

@@ -145,7 +145,7 @@ def run_seed(site: Site, topic: LoadedTopic, seed: int) -> str:
 @pytest.mark.parametrize(
     ("site", "seeds"),
     [
-        ("hdfs", FEW_SEEDS),
+        pytest.param("hdfs", FEW_SEEDS, marks=pytest.mark.long),
         pytest.param("hdfs", range(200), marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
         pytest.param("file", range(200), marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
     ],

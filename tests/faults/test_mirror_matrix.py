@@ -99,7 +99,7 @@ async def run_cell(site: MirrorSite, fault: Fault, part: Part, moments: int, ran
 @pytest.mark.parametrize(
     ("cells", "moments"),
     [
-        pytest.param(FEW, 1, id="few"),
+        pytest.param(FEW, 1, id="few", marks=pytest.mark.long),
         pytest.param(MATRIX, MOMENTS, id="matrix", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )

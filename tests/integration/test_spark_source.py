@@ -89,6 +89,7 @@ def test_x18_batches_that_cannot_be_opened_go_to_the_quarantine_and_the_load_goe
     assert not load(spark, topic, **{"on.bad.record": "quarantine"}).committed
 
 
+@pytest.mark.long
 def test_the_source_fails_at_a_batch_that_cannot_be_opened_or_skips_it(spark: Any, topic: Any) -> None:
     append(topic, sound(b"before"), BAD_BATCHES["garbage"](), sound(b"after"))
     source = spark.read.format("pipeline").option("kafka.bootstrap.servers", topic.bootstrap)
@@ -113,6 +114,7 @@ def numbers(rows: Any) -> list[int]:
     return sorted(int(row.value) for row in rows.select("value").collect())
 
 
+@pytest.mark.long
 def test_spark_reads_brokers_directly(spark: Any, topic: Any) -> None:
     topic.produce(2500)
     rows = read(spark, topic, maxRecordsPerTask="100").load()

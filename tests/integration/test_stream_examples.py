@@ -190,6 +190,7 @@ def test_top_pages(site: Site) -> None:
         assert site.derived(top) == [first, ("10:05:00", [{"page": "/z", "views": 2}, {"page": "/a", "views": 1}])]
 
 
+@pytest.mark.long
 def test_abuse_detection(site: Site) -> None:
     requests, abuse = site.create("requests", "abuse")
     site.produce(requests, *[("10:00:02", "at the limit", None)] * 10, *[("10:00:12", "above it", None)] * 11)
@@ -209,6 +210,7 @@ def country(user: str, name: str | None) -> tuple[str, str, str | None]:
     return "09:00:00", user, json.dumps({"country": name}) if name else None
 
 
+@pytest.mark.long
 def test_views_with_profiles(site: Site, tmp_path: Path) -> None:
     """The store is the topic of profiles first, then what was loaded of it: a query may change its store."""
     views, enriched, profiles = site.create("page_views", "enriched_views", "profiles")

@@ -39,6 +39,7 @@ def test_every_seed_is_run_without_a_file_of_done_seeds() -> None:
     assert done.seeds == frozenset()
 
 
+@pytest.mark.long
 def test_a_resumed_run_counts_what_had_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--seeds", "1", "--first-seed", "10", "--jobs", "1", "--resume", str(tmp_path / "seeds")]
     assert main(arguments) == 0

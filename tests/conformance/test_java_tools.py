@@ -125,7 +125,6 @@ def test_reassignment_of_one_replica(our_broker: str, tmp_path: Path) -> None:
     assert "No partition reassignments found." in run(tool, our_broker, "--list")
 
 
-@pytest.mark.long
 def test_performance_tools(our_broker: str) -> None:
     create(our_broker, "java-performance")
     arguments = ["--topic", "java-performance", "--num-records", "20000", "--record-size", "100", "--throughput", "-1"]

@@ -4,32 +4,34 @@ Nothing here changes the state. The service writes the events to the log, applie
 then answers. Events of one plan are written in order; after each prefix of them the state is valid, and the command can
 be repeated.
 
-Source: Confluent's Schema Registry API reference.
+Deletions and settings have modules of their own. Source: Confluent's Schema Registry API reference.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema, shown
-from pipeline.schema_registry.avro.types import AvroSchema
-from pipeline.schema_registry.compatibility import CompatibilityLevel, why_incompatible
-from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found, version_not_found
-from pipeline.schema_registry.events import (
-    AVRO,
-    IdsReserved,
-    LevelSet,
-    SchemaRemoved,
-    SchemaWritten,
-    SubjectDeleted,
-    identity_of,
+from pipeline.schema_registry.candidates import LATEST_VERSION, Candidate, SchemaComparison
+from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.contexts import (
+    DEFAULT_CONTEXT,
+    GLOBAL_CONTEXT,
+    context_of,
+    join_subject,
+    split_subject,
 )
-from pipeline.schema_registry.state import RegistryState, StoredSchema, Version, written
+from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found, version_not_found
+from pipeline.schema_registry.events import ContextSet, SchemaRemoved, SchemaWritten, WrittenEvent
+from pipeline.schema_registry.references import dependencies_of, dependencies_of_version
+from pipeline.schema_registry.state import RegistryState
+from pipeline.schema_registry.stored import StoredSchema, Version, stored_schema
+from pipeline.schema_registry.subject_settings import RegistryMode
 
 MAX_SUBJECT_LENGTH = 249 + len("-value")
+MAX_ID = (1 << 31) - 1
 LATEST = "latest"
+_RESERVED_NAMES = frozenset({"__GLOBAL", "__EMPTY"})
 
-PlannedEvent = SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved
 AnswerT = TypeVar("AnswerT")
 
 
@@ -38,115 +40,155 @@ class WritePlan(Generic[AnswerT]):
     """The answer to give once the events are in the log. Without events it holds already."""
 
     answer: AnswerT
-    events: tuple[PlannedEvent, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaComparison:
-    """Versions that a new schema has to be compared with before the command can be decided, oldest first."""
-
-    level: CompatibilityLevel
-    versions: tuple[Version, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A valid schema that a client sent."""
-
-    schema: AvroSchema
-    identity: bytes
+    events: tuple[WrittenEvent, ...] = ()
 
 
 Judged = Mapping[SchemaComparison, Sequence[str]]
 """Comparisons that were made, with the reasons against the schema in sentences; none if it may follow."""
 
 
-def parse_candidate(content: Mapping[str, Any]) -> Candidate:
-    """Parse the schema of a request. Raises RegistryError 42201 if it is invalid or of a kind that is not served."""
-    text, schema_type = content.get("schema"), content.get("schemaType") or AVRO
-    if not isinstance(text, str):
-        raise RegistryError(Code.INVALID_SCHEMA, "The body needs 'schema': the schema's text as a JSON string")
-    if schema_type != AVRO:
-        raise RegistryError(Code.INVALID_SCHEMA, f"Schemas of type {shown(str(schema_type))} are not served")
-    if content.get("references"):
-        reason = "Schema references are not served: put the referenced types into the schema"
-        raise RegistryError(Code.INVALID_SCHEMA, reason)
-    try:
-        return Candidate(schema=parse_schema(text), identity=identity_of(text, AVRO))
-    except InvalidSchemaError as error:
-        raise RegistryError(Code.INVALID_SCHEMA, f"Invalid schema: {error}") from error
-
-
-def parse_stored(schema: StoredSchema) -> AvroSchema | None:
-    """Parse the text of an id; None if it is unreadable, or not Avro."""
-    if schema.schema_type != AVRO:
-        return None
-    try:
-        return parse_schema(schema.text, check_defaults=False)
-    except InvalidSchemaError:
-        return None
-
-
-def reasons_against(
-    candidate: Candidate,
-    comparison: SchemaComparison,
-    tree_of: Callable[[StoredSchema], AvroSchema | None] = parse_stored,
-) -> list[str]:
-    """Return the reasons why a schema may not follow the versions, one sentence each; none if it may."""
-    trees = [(version.number, tree_of(version.schema)) for version in comparison.versions]
-    unknown = [f"version {number} is not an Avro schema that can be compared" for number, tree in trees if tree is None]
-    earlier = [(number, tree) for number, tree in trees if tree is not None]
-    return [*unknown, *why_incompatible(comparison.level, candidate.schema, earlier)]
-
-
 def register(
     state: RegistryState, subject: str, candidate: Candidate, judged: Judged
-) -> WritePlan[int | SchemaComparison]:
-    """Register a schema as a version of a subject; the answer is its id. A registered schema gets no new version.
+) -> WritePlan[Version | SchemaComparison]:
+    """Register a schema as a version of a subject; the answer is the version. A registered schema gets no new version.
 
-    A schema of another subject, also a soft-deleted one, keeps its id. The answer is a comparison that is to be made
-    first, if it is not among `judged`. Raises RegistryError: 409 with the reasons if the level does not allow the
-    schema after the versions before it.
+    A schema of another subject of the context, also a soft-deleted one, keeps its id. The answer is a comparison that
+    is to be made first, if it is not among `judged`. Raises RegistryError: 409 with the reasons if the level does not
+    allow the schema after the versions before it, 42205 if the mode does not allow it.
     """
     check_subject(subject)
     versions = state.versions(subject)
-    present = _find(versions, candidate)
+    present = _registered(versions, candidate)
     if present is not None:
-        return WritePlan(present.schema.id)
-    comparison = _comparison(state.level(subject), versions)
+        return WritePlan(present)
+    _check_mode(state, subject, candidate)
+    if dependencies_of(state, subject, candidate.references) != candidate.dependencies:
+        raise RegistryError(Code.INVALID_SCHEMA, "Invalid schema: its references have changed meanwhile; try again")
+    if candidate.id is not None:
+        return _plan_version(state, subject, _imported(state, subject, candidate, candidate.id))
+    number = _next_number(state, subject)
+    if candidate.version not in {None, LATEST_VERSION, number}:
+        reason = f"Version is not one more than previous version: the next version of '{subject}' is {number}"
+        raise RegistryError(Code.INVALID_SCHEMA, reason)
+    comparison = _comparison(state, subject, versions)
     reasons = judged.get(comparison) if comparison.versions else []
     if reasons is None:
         return WritePlan(comparison)
     if reasons:
         message = f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
         raise RegistryError(Code.INCOMPATIBLE_SCHEMA, message + "; ".join(reasons))
+    context = context_of(subject)
+    known_id = state.id_of(candidate.identity, context)
+    schema_id = state.next_id(context) if known_id is None else known_id
+    if schema_id > MAX_ID:
+        raise RegistryError(Code.STORE_FAILED, f"All ids of the context '{context}' up to {MAX_ID} are used")
+    return _plan_version(state, subject, _new_version(state, subject, number, schema_id, candidate))
+
+
+def _registered(versions: Sequence[Version], candidate: Candidate) -> Version | None:
+    """Return the version that the client means, if it exists."""
+    if candidate.version == LATEST_VERSION:
+        versions = versions[-1:]
+    elif candidate.version is not None:
+        versions = [version for version in versions if version.number == candidate.version]
+        if candidate.id is None:
+            return None
+    if candidate.id is not None:
+        versions = [version for version in versions if version.schema.id == candidate.id]
+    return _find(versions, candidate)
+
+
+def _check_mode(state: RegistryState, subject: str, candidate: Candidate) -> None:
+    check_writable(state, subject)
+    mode = state.settings.mode(subject)
+    if candidate.id is not None and mode is not RegistryMode.IMPORT:
+        raise _not_permitted(subject, "is not in import mode: the registry gives the ids itself, leave 'id' out")
+    if candidate.id is None and mode is not RegistryMode.READWRITE:
+        raise _not_permitted(subject, "is not in read-write mode: an import needs 'id'")
+
+
+def check_writable(state: RegistryState, subject: str | None) -> None:
+    """Raise RegistryError 42205 if nothing may be written to the subject."""
+    if state.settings.mode(subject).read_only:
+        raise _not_permitted(subject or "", "is in read-only mode")
+
+
+def _not_permitted(subject: str, reason: str) -> RegistryError:
+    return RegistryError(Code.NOT_PERMITTED, f"Subject {subject} in context {context_of(subject)} {reason}")
+
+
+def _imported(state: RegistryState, subject: str, candidate: Candidate, schema_id: int) -> SchemaWritten:
+    context = context_of(subject)
+    holder = state.schema(schema_id, context)
+    if holder is not None and holder.identity != candidate.identity:
+        reason = f"Overwrite new schema with id {schema_id} in context {context} is not permitted."
+        raise RegistryError(Code.NOT_PERMITTED, reason)
+    number = _next_number(state, subject)
+    if candidate.version is not None and candidate.version > 0:
+        number = candidate.version
+    held = state.version(subject, number)
+    if held is not None and held.schema.id != schema_id:
+        reason = f"Overwrite version {number} of subject {subject}, which has id {held.schema.id}, is not permitted."
+        raise RegistryError(Code.NOT_PERMITTED, reason)
+    return _new_version(state, subject, number, schema_id, candidate)
+
+
+def _next_number(state: RegistryState, subject: str) -> int:
     numbers = [version.number for version in state.versions(subject, deleted=True)]
-    known_id = state.id_of(candidate.identity)
-    schema_id = state.next_id if known_id is None else known_id
-    stored = None if known_id is None else state.schema(known_id)
-    event = SchemaWritten(
+    return max(numbers, default=0) + 1
+
+
+def _new_version(
+    state: RegistryState, subject: str, number: int, schema_id: int, candidate: Candidate
+) -> SchemaWritten:
+    """Return the record of a version. The text of a known id stays as it is."""
+    stored = state.schema(schema_id, context_of(subject))
+    return SchemaWritten(
         subject=subject,
-        version=max(numbers, default=0) + 1,
+        version=number,
         id=schema_id,
-        text=candidate.schema.text if stored is None else stored.text,
+        text=candidate.text if stored is None else stored.text,
+        references=candidate.references if stored is None else stored.references,
+        more="" if stored is None else stored.more,
     )
-    return WritePlan(schema_id, (event,))
+
+
+def _plan_version(state: RegistryState, subject: str, event: SchemaWritten) -> WritePlan[Version | SchemaComparison]:
+    """Write the version; then remove earlier soft-deleted versions of the same id that no schema refers to."""
+    context = context_of(subject)
+    new_context = () if state.is_recorded(context) else (ContextSet(context=context),)
+    outdated = tuple(
+        SchemaRemoved(subject=subject, version=version.number)
+        for version in state.versions(subject, deleted=True)
+        if version.deleted
+        and version.schema.id == event.id
+        and version.number < event.version
+        and not state.referrers(subject, version.number, deleted=True)
+    )
+    schema: StoredSchema = state.schema(event.id, context) or stored_schema(event)
+    answer = Version(subject=subject, number=event.version, schema=schema, deleted=False)
+    return WritePlan(answer, (*new_context, event, *outdated))
 
 
 def look_up(state: RegistryState, subject: str, candidate: Candidate, *, deleted: bool = False) -> Version:
-    """Return the version of the subject that has this schema. Raises RegistryError: 40401, 40403."""
-    versions = state.versions(subject, deleted=deleted)
-    if not versions:
+    """Return the version of the subject that has this schema, the latest of several.
+
+    A subject without a context is looked for in all contexts, the default one first. Raises RegistryError: 40401,
+    40403.
+    """
+    for name in _meant(state, subject):
+        present = _find(state.versions(name, deleted=deleted), candidate)
+        if present is not None:
+            return present
+    if not state.versions(subject, deleted=deleted):
         raise subject_not_found(subject)
-    present = _find(versions, candidate)
-    if present is None:
-        raise RegistryError(Code.SCHEMA_NOT_FOUND, "Schema not found")
-    return present
+    raise RegistryError(Code.SCHEMA_NOT_FOUND, "Schema not found")
 
 
 def parse_version(text: str) -> int | None:
     """Parse a version in a path; None is the latest (`latest`, `-1`). Raises RegistryError 42202."""
-    if text in {LATEST, "-1"}:
+    text = text.strip()
+    if text.lower() in {LATEST, "-1"}:
         return None
     if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
         return int(text)
@@ -155,16 +197,27 @@ def parse_version(text: str) -> int | None:
 
 
 def get_version(state: RegistryState, subject: str, number: int | None, *, deleted: bool = False) -> Version:
-    """Return a version of a subject, None the latest. Raises RegistryError: 40401, 40402."""
-    versions = state.versions(subject, deleted=deleted)
-    if not versions:
+    """Return a version of a subject. None is the latest one that is not deleted.
+
+    A subject without a context is looked for in all contexts, the default one first. Raises RegistryError: 40401,
+    40402.
+    """
+    for name in _meant(state, subject):
+        versions = state.versions(name, deleted=deleted and number is not None)
+        found = versions[-1:] if number is None else [version for version in versions if version.number == number]
+        if found:
+            return found[0]
+    if not state.versions(subject, deleted=deleted):
         raise subject_not_found(subject)
-    if number is None:
-        return versions[-1]
-    found = next((version for version in versions if version.number == number), None)
-    if found is None:
-        raise version_not_found(number)
-    return found
+    raise version_not_found(LATEST if number is None else number)
+
+
+def _meant(state: RegistryState, subject: str) -> Iterator[str]:
+    """Yield the subjects that a name may stand for."""
+    yield subject
+    context, name = split_subject(subject)
+    if context == DEFAULT_CONTEXT:
+        yield from (join_subject(other, name) for other in state.contexts() if other != DEFAULT_CONTEXT)
 
 
 def comparison_of(state: RegistryState, subject: str, *, against: str | None) -> SchemaComparison:
@@ -176,94 +229,25 @@ def comparison_of(state: RegistryState, subject: str, *, against: str | None) ->
     versions = state.versions(subject)
     if against is not None:
         number = parse_version(against)
-        versions = [get_version(state, subject, number)] if versions or number is not None else []
-    return _comparison(state.level(subject), versions)
+        if number is not None:
+            if not versions:
+                raise subject_not_found(subject)
+            versions = [version for version in versions if version.number == number]
+            if not versions:
+                raise version_not_found(number)
+        versions = versions[-1:]
+    return _comparison(state, subject, versions)
 
 
-def delete_version(state: RegistryState, subject: str, number: int | None, *, permanent: bool) -> WritePlan[int]:
-    """Delete a version softly or, once that is done, permanently; the answer is its number. Raises RegistryError."""
-    versions = {version.number: version for version in state.versions(subject, deleted=True)}
-    if not versions:
-        raise subject_not_found(subject)
-    if number is None:
-        number = get_version(state, subject, None, deleted=permanent).number
-    version = versions.get(number)
-    if version is None:
-        raise version_not_found(number)
-    if not permanent:
-        if version.deleted:
-            reason = f"Subject '{subject}' Version {number} was soft deleted. Set permanent=true to delete permanently"
-            raise RegistryError(Code.VERSION_SOFT_DELETED, reason)
-        return WritePlan(number, (written(version, deleted=True),))
-    if not version.deleted:
-        reason = f"Subject '{subject}' Version {number} was not deleted first before being permanently deleted"
-        raise RegistryError(Code.VERSION_NOT_SOFT_DELETED, reason)
-    return WritePlan(number, (IdsReserved(highest_id=state.highest_id), SchemaRemoved(subject=subject, version=number)))
-
-
-def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> WritePlan[list[int]]:
-    """Delete all versions softly or, once that is done, permanently; the answer is their numbers."""
-    versions = state.versions(subject, deleted=True)
-    if not versions:
-        raise subject_not_found(subject)
-    live = [version.number for version in versions if not version.deleted]
-    if permanent:
-        if live:
-            reason = f"Subject '{subject}' was not deleted first before being permanently deleted"
-            raise RegistryError(Code.SUBJECT_NOT_SOFT_DELETED, reason)
-        numbers = [version.number for version in versions]
-        removed = [SchemaRemoved(subject=subject, version=number) for number in numbers]
-        return WritePlan(numbers, (IdsReserved(highest_id=state.highest_id), *removed))
-    if not live:
-        reason = f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently"
-        raise RegistryError(Code.SUBJECT_SOFT_DELETED, reason)
-    deleted = SubjectDeleted(subject=subject, version=live[-1])
-    if state.configured_level(subject) is None:
-        return WritePlan(live, (deleted,))
-    return WritePlan(live, (deleted, LevelSet(subject=subject, level=None)))
-
-
-def parse_level(text: object) -> CompatibilityLevel:
-    """Parse a level's name, in any case. Raises RegistryError 42203."""
-    try:
-        return CompatibilityLevel(text.upper() if isinstance(text, str) else "")
-    except ValueError:
-        names = ", ".join(level.value.lower() for level in CompatibilityLevel)
-        raise RegistryError(Code.INVALID_LEVEL, f"Invalid compatibility level. Valid values are {names}") from None
-
-
-def set_level(state: RegistryState, subject: str | None, level: CompatibilityLevel) -> WritePlan[CompatibilityLevel]:
-    """Set the level of a subject (which need not exist yet), or the global level (None)."""
-    if subject is not None:
-        check_subject(subject)
-    if state.configured_level(subject) is level:
-        return WritePlan(level)
-    return WritePlan(level, (LevelSet(subject=subject, level=level),))
-
-
-def reset_level(state: RegistryState, subject: str | None) -> WritePlan[CompatibilityLevel]:
-    """Reset a level; the answer is the level before. Raises RegistryError 40408 if none was set for the subject."""
-    level = state.configured_level(subject)
-    if level is not None:
-        return WritePlan(level, (LevelSet(subject=subject, level=None),))
-    if subject is not None:
-        raise no_subject_level(subject)
-    return WritePlan(state.level())
-
-
-def no_subject_level(subject: str) -> RegistryError:
-    """Return a 404 for the level of a subject that has none of its own."""
-    reason = f"Subject '{subject}' does not have subject-level compatibility configured"
-    return RegistryError(Code.NO_SUBJECT_CONFIG, reason)
-
-
-def check_subject(subject: str) -> None:
-    """Raise RegistryError 42208 for a name that no subject may have."""
-    if not subject.strip() or len(subject) > MAX_SUBJECT_LENGTH or any(ord(letter) < 32 for letter in subject):
+def check_subject(subject: str, *, settings: bool = False) -> None:
+    """Raise RegistryError 42208 for a name that no subject may have. With `settings` it may also be a context."""
+    context, name = split_subject(subject)
+    too_long = max(len(name), len(context)) > MAX_SUBJECT_LENGTH
+    if too_long or not (name.strip() or settings) or any(ord(letter) < 32 for letter in subject):
         reason = f"The subject must have 1 to {MAX_SUBJECT_LENGTH} characters, none of them a control character"
         raise RegistryError(Code.INVALID_SUBJECT, reason)
-    if subject.startswith(":"):
-        raise RegistryError(Code.INVALID_SUBJECT, f"Contexts are not served: '{subject}' starts with ':'")
+    if name in _RESERVED_NAMES or (context == GLOBAL_CONTEXT and not settings):
+        raise RegistryError(Code.INVALID_SUBJECT, f"The subject '{subject}' is reserved for settings")
 
 
 def _find(versions: Sequence[Version], candidate: Candidate) -> Version | None:
@@ -271,7 +255,9 @@ def _find(versions: Sequence[Version], candidate: Candidate) -> Version | None:
     return next((version for version in newest_first if version.schema.identity == candidate.identity), None)
 
 
-def _comparison(level: CompatibilityLevel, versions: Sequence[Version]) -> SchemaComparison:
+def _comparison(state: RegistryState, subject: str, versions: Sequence[Version]) -> SchemaComparison:
+    level = state.settings.level(subject)
     if level is CompatibilityLevel.NONE:
         return SchemaComparison(level, ())
-    return SchemaComparison(level, tuple(versions if level.transitive else versions[-1:]))
+    compared = versions if level.transitive else versions[-1:]
+    return SchemaComparison(level, tuple((version, dependencies_of_version(state, version)) for version in compared))

@@ -21,12 +21,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.schema_registry import registry
+from pipeline.schema_registry import deletions, registry, setting_commands
+from pipeline.schema_registry.candidates import Candidate, read_request
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
 from pipeline.schema_registry.events import AVRO
-from pipeline.schema_registry.registry import Candidate
+from pipeline.schema_registry.references import dependencies_of, numbered
 from pipeline.schema_registry.service import RegistryService
-from pipeline.schema_registry.state import StoredSchema, Version
+from pipeline.schema_registry.stored import StoredSchema, Version
 
 MAX_BODY_BYTES = 1_000_000
 """Bound by which a schema in its record stays below Kafka's default bound of a batch."""
@@ -189,17 +190,18 @@ class _Api:
         return _version_json(found)
 
     async def register(self, request: Request) -> Any:
-        return {"id": await self._service.register(_subject(request), await self._candidate(request))}
+        version = await self._service.register(_subject(request), await self._candidate(request))
+        return {"id": version.schema.id}
 
     async def delete_subject(self, request: Request) -> Any:
         subject, permanent = _subject(request), _flag(request, "permanent")
-        return await self._service.write(lambda state: registry.delete_subject(state, subject, permanent=permanent))
+        return await self._service.write(lambda state: deletions.delete_subject(state, subject, permanent=permanent))
 
     async def delete_version(self, request: Request) -> Any:
         subject, permanent = _subject(request), _flag(request, "permanent")
         number = registry.parse_version(request.path_params["version"])
         return await self._service.write(
-            lambda state: registry.delete_version(state, subject, number, permanent=permanent)
+            lambda state: deletions.delete_version(state, subject, number, permanent=permanent)
         )
 
     async def check_compatibility(self, request: Request) -> Any:
@@ -211,32 +213,27 @@ class _Api:
         return {**answer, "messages": reasons} if _flag(request, "verbose") else answer
 
     async def level(self, request: Request) -> Any:
-        if "subject" not in request.path_params:
-            return {"compatibilityLevel": self._state.level()}
-        subject = _subject(request)
-        level = self._state.configured_level(subject)
-        if level is None and not _flag(request, "defaultToGlobal"):
-            raise registry.no_subject_level(subject)
-        return {"compatibilityLevel": self._state.level(subject)}
+        subject = _subject(request) if "subject" in request.path_params else None
+        config = setting_commands.get_config(self._state, subject, or_default=_flag(request, "defaultToGlobal"))
+        return setting_commands.config_json(config)
 
     async def set_level(self, request: Request) -> Any:
         subject = _subject(request) if "subject" in request.path_params else None
-        content = await self._service.work.read_body(await _read_body(request))
-        level = registry.parse_level(content.get("compatibility"))
-        return {"compatibility": await self._service.write(lambda state: registry.set_level(state, subject, level))}
+        update = setting_commands.parse_config(await self._service.work.read_body(await _read_body(request)))
+        config = await self._service.write(lambda state: setting_commands.set_config(state, subject, update))
+        return setting_commands.config_json(config, level="compatibility")
 
     async def reset_level(self, request: Request) -> Any:
         subject = _subject(request) if "subject" in request.path_params else None
-        level = await self._service.write(lambda state: registry.reset_level(state, subject))
-        return {"compatibilityLevel": level} if subject is None else level.value
+        config = await self._service.write(lambda state: setting_commands.reset_config(state, subject))
+        return setting_commands.config_json(config)
 
     async def _candidate(self, request: Request) -> Candidate:
         content = await self._service.work.read_body(await _read_body(request))
-        for name in ("id", "version"):
-            wanted = content.get(name)
-            if isinstance(wanted, int) and wanted > 0 and request.url.path.startswith("/subjects"):
-                raise RegistryError(Code.NOT_PERMITTED, f"The registry gives the {name} itself: leave '{name}' out")
-        return await self._service.work.candidate(content)
+        subject = _subject(request)
+        wanted = numbered(self._state, subject, read_request(content))
+        dependencies = dependencies_of(self._state, subject, wanted.references)
+        return await self._service.work.candidate(wanted, dependencies, check_defaults=True, normalize=False)
 
     def _schema(self, request: Request) -> StoredSchema:
         text = request.path_params["id"]

@@ -6,23 +6,25 @@ meanwhile. Parsed versions are kept, as the next schema of their subject is comp
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import trio
 
 from pipeline.schema_registry.avro.types import AvroSchema
-from pipeline.schema_registry.errors import Code, RegistryError
-from pipeline.schema_registry.events import Event, SchemaWritten, decode_event
-from pipeline.schema_registry.journal import JournalRecord
-from pipeline.schema_registry.registry import (
+from pipeline.schema_registry.candidates import (
     Candidate,
+    Dependencies,
     SchemaComparison,
+    SchemaRequest,
     parse_candidate,
     parse_stored,
     reasons_against,
 )
-from pipeline.schema_registry.state import StoredSchema
+from pipeline.schema_registry.errors import Code, RegistryError
+from pipeline.schema_registry.events import Event, SchemaWritten, decode_event
+from pipeline.schema_registry.journal import JournalRecord
+from pipeline.schema_registry.stored import StoredSchema
 
 KEPT_CHARACTERS: Final = 4_000_000
 """Of texts whose trees are kept; a tree takes some ten times the memory of its text."""
@@ -43,9 +45,13 @@ class SchemaWork:
         """Read a body as a JSON object. Raises RegistryError 422."""
         return await self._run(lambda: _read_object(body))
 
-    async def candidate(self, content: Mapping[str, Any]) -> Candidate:
-        """Parse the schema of a body. Raises RegistryError 42201 if it is invalid or of a kind that is not served."""
-        return await self._run(lambda: parse_candidate(content))
+    async def candidate(
+        self, request: SchemaRequest, dependencies: Dependencies, *, check_defaults: bool, normalize: bool
+    ) -> Candidate:
+        """Parse the schema of a request. Raises RegistryError 42201 if it is invalid."""
+        return await self._run(
+            lambda: parse_candidate(request, dependencies, check_defaults=check_defaults, normalize=normalize)
+        )
 
     async def judge(self, candidate: Candidate, comparison: SchemaComparison) -> list[str]:
         """Return the reasons against a schema, one sentence each."""
@@ -62,19 +68,22 @@ class SchemaWork:
 
 
 class _Trees:
-    """Parsed texts by identity, the latest used ones. For one thread at a time."""
+    """Parsed texts by identity and what they refer to, the latest used ones. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._trees: OrderedDict[bytes, tuple[int, AvroSchema | None]] = OrderedDict()
+        self._trees: OrderedDict[tuple[bytes, Dependencies], tuple[int, AvroSchema | None]] = OrderedDict()
         self._characters = 0
 
-    def tree_of(self, schema: StoredSchema) -> AvroSchema | None:
-        """Return None for a text that is unreadable, or not Avro."""
-        if schema.identity not in self._trees:
-            self._trees[schema.identity] = len(schema.text), parse_stored(schema)
+    def tree_of(self, schema: StoredSchema, dependencies: Dependencies | None) -> AvroSchema | None:
+        """Return None for a text that is unreadable, or not Avro, or whose dependencies are lost."""
+        if dependencies is None:
+            return None
+        key = schema.identity, dependencies
+        if key not in self._trees:
+            self._trees[key] = len(schema.text), parse_stored(schema, dependencies)
             self._characters += len(schema.text)
-        self._trees.move_to_end(schema.identity)
-        _, tree = self._trees[schema.identity]
+        self._trees.move_to_end(key)
+        _, tree = self._trees[key]
         while self._characters > KEPT_CHARACTERS:
             _, (characters, _) = self._trees.popitem(last=False)
             self._characters -= characters

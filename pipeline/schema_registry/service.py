@@ -20,12 +20,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.errors import PipelineError
 from pipeline.net.signals import Signal
+from pipeline.schema_registry.candidates import Candidate, SchemaComparison
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import Event, Ignored, encode_event
 from pipeline.schema_registry.journal import JournalLostError, JournalRecord, SchemaJournal
-from pipeline.schema_registry.registry import AnswerT, Candidate, SchemaComparison, WritePlan, register
+from pipeline.schema_registry.registry import AnswerT, WritePlan, register
 from pipeline.schema_registry.schema_work import SchemaWork
 from pipeline.schema_registry.state import RegistryState
+from pipeline.schema_registry.stored import Version
 
 MAX_ATTEMPTS = 5
 RETRY_DELAY_S = 0.2
@@ -120,8 +122,8 @@ class RegistryService:
                 logger.warning("registry_repair_failed", error=error.message)
                 await trio.sleep(MAX_RETRY_DELAY_S)
 
-    async def register(self, subject: str, candidate: Candidate) -> int:
-        """Register a schema and return its id. Raises RegistryError: as `registry.register` and `write`.
+    async def register(self, subject: str, candidate: Candidate) -> Version:
+        """Register a schema and return its version. Raises RegistryError: as `registry.register` and `write`.
 
         While others register in the subject, it is compared with their versions again.
         """

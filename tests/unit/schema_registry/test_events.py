@@ -7,24 +7,55 @@ from hypothesis import strategies as st
 
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.events import (
+    ConfigSet,
+    ContextSet,
     IdsReserved,
     Ignored,
-    LevelSet,
+    ModeSet,
+    SchemaReference,
     SchemaRemoved,
     SchemaWritten,
+    SubjectCleared,
     SubjectDeleted,
     decode_event,
     encode_event,
 )
+from pipeline.schema_registry.subject_settings import RegistryMode, SubjectConfig
+
+
+def as_items(numbers: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(numbers.items())
+
 
 ids = st.integers(1, (1 << 31) - 1)
 names = st.text(min_size=1)
+CONFIGS = st.builds(
+    SubjectConfig,
+    level=st.none() | st.sampled_from(CompatibilityLevel),
+    normalize=st.none() | st.booleans(),
+    alias=st.none() | names,
+    more=st.sampled_from(["", '{"compatibilityGroup": "g"}']),
+)
 EVENTS = st.one_of(
-    st.builds(SchemaWritten, subject=names, version=ids, id=ids, text=st.text(), deleted=st.booleans()),
+    st.builds(
+        SchemaWritten,
+        subject=names,
+        version=ids,
+        id=st.just(0) | ids,
+        text=st.text(),
+        schema_type=st.sampled_from(["AVRO", "JSON", "PROTOBUF"]),
+        references=st.lists(st.builds(SchemaReference, names, names, ids)).map(tuple),
+        more=st.sampled_from(["", '{"md5": "x", "metadata": {"a": [1]}}']),
+        deleted=st.booleans(),
+    ),
     st.builds(SchemaRemoved, subject=names, version=ids),
     st.builds(SubjectDeleted, subject=names, version=ids),
-    st.builds(LevelSet, subject=st.none() | names, level=st.none() | st.sampled_from(CompatibilityLevel)),
-    st.builds(IdsReserved, highest_id=ids),
+    st.builds(SubjectCleared, subject=st.none() | names),
+    st.builds(ConfigSet, subject=st.none() | names, config=st.none() | CONFIGS),
+    st.builds(ConfigSet, subject=st.none(), config=CONFIGS, bare_key=st.just(True)),
+    st.builds(ModeSet, subject=st.none() | names, mode=st.none() | st.sampled_from(RegistryMode)),
+    st.builds(ContextSet, context=names, exists=st.booleans()),
+    st.builds(IdsReserved, highest_id=st.just(0) | ids, of_contexts=st.dictionaries(names, ids).map(as_items)),
 )
 
 
@@ -47,7 +78,7 @@ def test_encoded_events_are_decoded(event: Any) -> None:
             {"subject": "s", "version": 2},
         ),
         (
-            LevelSet(subject=None, level=CompatibilityLevel.FULL),
+            ConfigSet(subject=None, config=SubjectConfig(level=CompatibilityLevel.FULL)),
             b'{"keytype":"CONFIG","subject":null,"magic":0}',
             {"compatibilityLevel": "FULL"},
         ),
@@ -73,7 +104,9 @@ def test_a_record_of_another_registry_with_attributes_we_do_not_know() -> None:
         (b"\xff", b"{}"),
         (b"[]", b"{}"),
         (b'{"keytype":"NOOP","magic":0}', None),
-        (b'{"keytype":"MODE","subject":null,"magic":0}', b'{"mode":"READWRITE"}'),
+        (b'{"keytype":"MODE","subject":null,"magic":0}', b'{"mode":"FORWARD"}'),
+        (b'{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}', None),
+        (b'{"keytype":"ASSOC","magic":0}', b"{}"),
         (b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', b"{}"),
         (b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', b"null-"),
         (b'{"keytype":"SCHEMA","subject":"s","version":0,"magic":1}', b'{"id":1,"schema":"x"}'),

@@ -7,29 +7,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.errors import RegistryError
-from pipeline.schema_registry.events import IdsReserved, SchemaWritten, decode_event, encode_event
-from pipeline.schema_registry.registry import (
+from pipeline.schema_registry.candidates import (
     Candidate,
     SchemaComparison,
-    WritePlan,
-    delete_subject,
-    delete_version,
-    get_version,
-    look_up,
     parse_candidate,
-    parse_version,
+    read_request,
     reasons_against,
-    register,
-    reset_level,
-    set_level,
 )
+from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.deletions import delete_subject, delete_version
+from pipeline.schema_registry.errors import RegistryError
+from pipeline.schema_registry.events import IdsReserved, SchemaWritten, decode_event, encode_event
+from pipeline.schema_registry.registry import WritePlan, get_version, look_up, parse_version, register
+from pipeline.schema_registry.setting_commands import reset_config, set_config
 from pipeline.schema_registry.state import RegistryState
 
 
 def candidate(text: str, **more: Any) -> Candidate:
-    return parse_candidate({"schema": text, **more})
+    return parse_candidate(read_request({"schema": text, **more}))
 
 
 INT, LONG, STRING = (candidate(f'"{name}"') for name in ("int", "long", "string"))
@@ -60,7 +55,7 @@ def planned(state: RegistryState, subject: str, schema: Candidate) -> WritePlan[
 
 
 def put(state: RegistryState, subject: str, schema: Candidate) -> int:
-    return int(carry_out(state, planned(state, subject, schema)))
+    return int(carry_out(state, planned(state, subject, schema)).schema.id)
 
 
 def refused(code: int, decide: Callable[..., Any], *args: Any, **kwargs: bool) -> str:
@@ -73,7 +68,7 @@ def refused(code: int, decide: Callable[..., Any], *args: Any, **kwargs: bool) -
 def test_the_same_schema_gets_the_same_id_and_no_event(state: RegistryState) -> None:
     assert put(state, "s", candidate('{"type": "int"}')) == 1
     plan = planned(state, "s", candidate(' "int" '))
-    assert (plan.answer, plan.events) == (1, ())
+    assert (plan.answer.schema.id, plan.events) == (1, ())
     assert getattr(state.schema(1), "text", None) == '{"type": "int"}'
 
 
@@ -83,7 +78,7 @@ def test_two_subjects_share_the_id_of_one_schema(state: RegistryState) -> None:
 
 
 def test_a_version_again_after_others_is_the_old_version(state: RegistryState) -> None:
-    carry_out(state, set_level(state, "s", CompatibilityLevel.NONE))
+    carry_out(state, set_config(state, "s", {"level": CompatibilityLevel.NONE}))
     assert [put(state, "s", INT), put(state, "s", STRING), put(state, "s", INT)] == [1, 2, 1]
     assert [version.number for version in state.versions("s")] == [1, 2]
 
@@ -92,8 +87,12 @@ def test_an_incompatible_schema_is_refused_with_the_reasons(state: RegistryState
     put(state, "s", LONG)
     message = refused(409, planned, state, "s", INT)
     assert "version 1 (writer): TYPE_MISMATCH: the reader has int, the writer long" in message
-    carry_out(state, set_level(state, "s", CompatibilityLevel.FORWARD))
+    carry_out(state, set_config(state, "s", {"level": CompatibilityLevel.FORWARD}))
     assert put(state, "s", INT) == 2
+
+
+def read_and_parse(content: Any) -> Candidate:
+    return parse_candidate(read_request(content))
 
 
 @pytest.mark.parametrize(
@@ -106,10 +105,10 @@ def test_an_incompatible_schema_is_refused_with_the_reasons(state: RegistryState
     ],
 )
 def test_invalid_schemas_are_refused(content: Any) -> None:
-    refused(42201, parse_candidate, content)
+    refused(42201, read_and_parse, content)
 
 
-@pytest.mark.parametrize("subject", ["", " ", "a\n", ":.context:s", "x" * 300])
+@pytest.mark.parametrize("subject", ["", " ", "a\n", ":.context:", ":.__GLOBAL:s", "__GLOBAL", "x" * 300])
 def test_names_that_no_subject_may_have(state: RegistryState, subject: str) -> None:
     refused(42208, planned, state, subject, INT)
 
@@ -148,17 +147,17 @@ def test_soft_and_permanent_delete_of_a_version(state: RegistryState) -> None:
 def test_soft_and_permanent_delete_of_a_subject(state: RegistryState) -> None:
     put(state, "s", INT)
     put(state, "s", LONG)
-    carry_out(state, set_level(state, "s", CompatibilityLevel.FULL))
+    carry_out(state, set_config(state, "s", {"level": CompatibilityLevel.FULL}))
     refused(40405, delete_subject, state, "s", permanent=True)
     assert carry_out(state, delete_subject(state, "s", permanent=False)) == [1, 2]
     assert (state.subjects(), state.subjects(deleted=True)) == ([], ["s"])
-    assert state.configured_level("s") is None
+    assert state.settings.own_config("s") is None
     refused(40404, delete_subject, state, "s", permanent=False)
     refused(40401, get_version, state, "s", None)
     assert put(state, "s", INT) == 1
-    assert [version.number for version in state.versions("s")] == [3]
+    assert [version.number for version in state.versions("s", deleted=True)] == [2, 3]
     carry_out(state, delete_subject(state, "s", permanent=False))
-    assert carry_out(state, delete_subject(state, "s", permanent=True)) == [1, 2, 3]
+    assert carry_out(state, delete_subject(state, "s", permanent=True)) == [2, 3]
     assert state.subjects(deleted=True) == []
     refused(40401, delete_subject, state, "s", permanent=True)
 
@@ -170,20 +169,20 @@ def test_deleted_versions_do_not_count_for_compatibility(state: RegistryState) -
 
 
 def test_compatibility_levels_are_set_and_reset(state: RegistryState) -> None:
-    assert state.level("s") is CompatibilityLevel.BACKWARD
-    carry_out(state, set_level(state, None, CompatibilityLevel.FULL))
-    carry_out(state, set_level(state, "s", CompatibilityLevel.NONE))
-    assert (state.level("s"), state.level("t")) == (CompatibilityLevel.NONE, CompatibilityLevel.FULL)
-    assert carry_out(state, reset_level(state, "s")) is CompatibilityLevel.NONE
-    refused(40408, reset_level, state, "s")
-    carry_out(state, reset_level(state, None))
-    assert state.level("s") is CompatibilityLevel.BACKWARD
+    assert state.settings.level("s") is CompatibilityLevel.BACKWARD
+    carry_out(state, set_config(state, None, {"level": CompatibilityLevel.FULL}))
+    carry_out(state, set_config(state, "s", {"level": CompatibilityLevel.NONE}))
+    assert (state.settings.level("s"), state.settings.level("t")) == (CompatibilityLevel.NONE, CompatibilityLevel.FULL)
+    assert carry_out(state, reset_config(state, "s")).level is CompatibilityLevel.NONE
+    refused(40401, reset_config, state, "s")
+    carry_out(state, reset_config(state, None))
+    assert state.settings.level("s") is CompatibilityLevel.BACKWARD
 
 
 def test_the_first_of_two_writers_in_the_log_wins(state: RegistryState) -> None:
     other = new_state()
     mine, theirs = planned(state, "s", INT), planned(other, "s", STRING)
-    assert mine.answer == theirs.answer == 1
+    assert mine.answer.schema.id == theirs.answer.schema.id == 1
     log = [*theirs.events, *mine.events]
     outcomes = [state.apply(event) for event in log]
     assert outcomes == [None, "id 1 stands for another schema already"]
@@ -205,7 +204,7 @@ def test_schemas_that_we_cannot_parse_are_kept_and_served_but_not_compared(state
     state.apply(SchemaWritten(subject="p", version=1, id=5, text="syntax", schema_type="PROTOBUF"))
     assert getattr(state.schema(4), "text", None) == "not Avro"
     assert "not an Avro schema that can be compared" in refused(409, planned, state, "s", INT)
-    assert state.next_id == 6
+    assert state.next_id() == 6
 
 
 class Log(RuleBasedStateMachine):
@@ -242,11 +241,11 @@ class Log(RuleBasedStateMachine):
 
     @rule(subject=subjects | st.none(), level=st.sampled_from(CompatibilityLevel))
     def set_level(self, subject: str | None, level: CompatibilityLevel) -> None:
-        self.command(set_level, subject, level)
+        self.command(set_config, subject, {"level": level})
 
     @rule(subject=subjects | st.none())
     def reset_level(self, subject: str | None) -> None:
-        self.command(reset_level, subject)
+        self.command(reset_config, subject)
 
     @rule()
     def compact(self) -> None:
@@ -260,7 +259,7 @@ class Log(RuleBasedStateMachine):
 
     @invariant()
     def ids_stand_for_one_schema(self) -> None:
-        for schema_id in range(1, self.state.next_id):
+        for schema_id in range(1, self.state.next_id()):
             schema = self.state.schema(schema_id)
             if schema is not None:
                 assert self.text_of_id.setdefault(schema_id, schema.text) == schema.text
@@ -275,7 +274,7 @@ class Log(RuleBasedStateMachine):
     def view(self, state: RegistryState) -> Any:
         versions = {subject: state.versions(subject, deleted=True) for subject in ("a", "b")}
         shown = {s: [(v.number, v.schema.id, v.schema.text, v.deleted) for v in vs] for s, vs in versions.items()}
-        return shown, [state.configured_level(subject) for subject in ("a", "b", None)], state.next_id
+        return shown, [state.settings.own_config(subject) for subject in ("a", "b", None)], state.next_id()
 
 
 TestLog = Log.TestCase

@@ -145,7 +145,7 @@ async def test_routes_set_and_reset_compatibility_levels(http: Any) -> None:
     assert (await http.get("/config/s?defaultToGlobal=true")).json() == {"compatibilityLevel": "FULL"}
     assert (await http.put("/config/s", json={"compatibility": "NONE"})).json() == {"compatibility": "NONE"}
     assert (await http.get("/config/s")).json() == {"compatibilityLevel": "NONE"}
-    assert (await http.delete("/config/s")).json() == "NONE"
+    assert (await http.delete("/config/s")).json() == {"compatibilityLevel": "NONE"}
     is_error(await http.put("/config", json={"compatibility": "MAYBE"}), 422, 42203)
     is_error(await http.put("/config", json={}), 422, 42203)
 

@@ -4,17 +4,17 @@ import trio.testing
 from prometheus_client import CollectorRegistry
 
 from pipeline.errors import DeadlineExceededError
+from pipeline.schema_registry.candidates import Candidate, SchemaRequest, parse_candidate
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import SchemaWritten, encode_event
 from pipeline.schema_registry.journal import JournalLostError, JournalPage
-from pipeline.schema_registry.registry import Candidate, parse_candidate
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 
-INT, STRING = (parse_candidate({"schema": f'"{name}"'}) for name in ("int", "string"))
+INT, STRING = (parse_candidate(SchemaRequest(text=f'"{name}"')) for name in ("int", "string"))
 
 
 def new_service(journal: MemoryJournal, *, write_timeout_s: float = 60.0) -> RegistryService:
@@ -23,7 +23,7 @@ def new_service(journal: MemoryJournal, *, write_timeout_s: float = 60.0) -> Reg
 
 
 async def put(service: RegistryService, subject: str, schema: Candidate) -> int:
-    return await service.register(subject, schema)
+    return (await service.register(subject, schema)).schema.id
 
 
 async def test_written_schemas_survive_a_restart(journal: MemoryJournal, nursery: trio.Nursery) -> None:
@@ -56,7 +56,7 @@ async def test_two_registries_that_write_at_once_give_no_id_twice(
     async def write(service: RegistryService, number: int) -> None:
         for i in range(10):
             subject, text = f"s{i}", f'{{"type":"fixed","name":"F{number}x{i}","size":1}}'
-            ids[text] = await put(service, f"{number}-{subject}", parse_candidate({"schema": text}))
+            ids[text] = await put(service, f"{number}-{subject}", parse_candidate(SchemaRequest(text=text)))
 
     async with trio.open_nursery() as writers:
         for number, service in enumerate(services):
@@ -83,7 +83,7 @@ async def test_two_registries_that_write_one_subject_at_once_survive_compaction(
     async def write(service: RegistryService, number: int) -> None:
         for i in range(5):
             text = f'{{"type":"fixed","name":"F","aliases":["A{number}x{i}"],"size":1}}'
-            outcomes[text] = await put(service, "s", parse_candidate({"schema": text}))
+            outcomes[text] = await put(service, "s", parse_candidate(SchemaRequest(text=text)))
 
     async with trio.open_nursery() as writers:
         for number, service in enumerate(services):

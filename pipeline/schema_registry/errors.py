@@ -11,11 +11,14 @@ from pipeline.errors import PipelineError
 class Code(IntEnum):
     """Error codes of Confluent's API that this registry uses."""
 
+    BAD_REQUEST = 400
     NOT_FOUND = 404
     METHOD_NOT_ALLOWED = 405
+    NOT_ACCEPTABLE = 406
     REQUEST_TIMEOUT = 408
     INCOMPATIBLE_SCHEMA = 409
     PAYLOAD_TOO_LARGE = 413
+    UNSUPPORTED_MEDIA_TYPE = 415
     UNPROCESSABLE = 422
     INTERNAL = 500
     SUBJECT_NOT_FOUND = 40401

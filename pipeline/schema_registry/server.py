@@ -1,5 +1,6 @@
 """Runs a schema registry: its topic, the replay of its log, and its HTTP server, until cancelled."""
 
+from collections.abc import Callable
 from random import Random
 
 import structlog
@@ -39,7 +40,14 @@ async def run_registry(
     deadline = trio.current_time() + init_timeout_s
     await ensure_topic(cluster, config.topic, replication_factor=config.replication_factor, timeout_s=init_timeout_s)
     async with open_kafka_journal(cluster, config.topic, timeout_ms=config.timeout_ms, clock=clock, rng=rng) as journal:
-        await serve_registry(config, journal, replay_deadline=deadline, metrics=metrics, task_status=task_status)
+        await serve_registry(
+            config,
+            journal,
+            replay_deadline=deadline,
+            metrics=metrics,
+            cluster_id=lambda: cluster.view.cluster_id,
+            task_status=task_status,
+        )
 
 
 async def serve_registry(
@@ -48,6 +56,7 @@ async def serve_registry(
     *,
     replay_deadline: float,
     metrics: CollectorRegistry,
+    cluster_id: Callable[[], str | None] = lambda: None,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a registry over any journal, which must be replayed by `replay_deadline` (trio's clock)."""
@@ -61,7 +70,8 @@ async def serve_registry(
             reason = f"the log of the registry was not read to its end within {config.init_timeout_ms} ms"
             raise DeadlineExceededError(f"{reason}; see kafkastore.init.timeout.ms")
         nursery.start_soon(service.repair)
-        application = http_application([*operations_routes(metrics, lambda: None), *registry_routes(service)])
+        api = registry_routes(service, cluster_id=cluster_id)
+        application = http_application([*operations_routes(metrics, lambda: None), *api])
         prepare_application(application)
         address: HostPort = await nursery.start(serve_http, application, config.http_listen)
         logger.info("registry_serving", address=str(address), topic=config.topic)

@@ -1,0 +1,50 @@
+"""Answers of the API as JSON values. Pure."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+from pipeline.schema_registry.contexts import DEFAULT_CONTEXT, context_of, subject_beside
+from pipeline.schema_registry.events import AVRO
+from pipeline.schema_registry.stored import StoredSchema, Version
+
+
+def schema_json(schema: StoredSchema, *, parent: str | None = None) -> dict[str, Any]:
+    """Return a schema. The subjects of references bear the context of the subject `parent`, if it is given."""
+    return {"guid": guid_text(schema), **_kind_json(schema, parent), "schema": schema.text}
+
+
+def version_json(version: Version, *, qualified: bool = False) -> dict[str, Any]:
+    """Return a version; with `qualified` the subjects of its references bear their context."""
+    schema = version.schema
+    answer: dict[str, Any] = {"subject": version.subject, "version": version.number, "id": schema.id}
+    answer |= schema_json(schema, parent=version.subject if qualified else None)
+    return {**answer, "deleted": True} if version.deleted else answer
+
+
+def registered_json(version: Version) -> dict[str, Any]:
+    """Return the answer to a registration."""
+    return {"id": version.schema.id, "version": version.number, "guid": guid_text(version.schema)}
+
+
+def guid_text(schema: StoredSchema) -> str:
+    """Return the GUID of a schema as text."""
+    return str(UUID(bytes=schema.guid))
+
+
+def _kind_json(schema: StoredSchema, parent: str | None) -> dict[str, Any]:
+    """Return what most schemas lack: the type, but for Avro (the oldest clients know no such attribute), and more."""
+    answer: dict[str, Any] = {} if schema.schema_type == AVRO else {"schemaType": schema.schema_type}
+    if schema.references:
+        qualified = parent is not None and context_of(parent) != DEFAULT_CONTEXT
+        answer["references"] = [
+            {
+                "name": one.name,
+                "subject": subject_beside(parent or "", one.subject) if qualified else one.subject,
+                "version": one.version,
+            }
+            for one in schema.references
+        ]
+    if schema.more:
+        answer |= {name: value for name, value in json.loads(schema.more).items() if name != "md5"}
+    return answer

@@ -1,0 +1,77 @@
+"""Routes of the API as values, and how they answer: content types and errors.
+
+Every error has the form `{"error_code", "message"}`.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from pipeline.schema_registry.access import Action, Authorize, RegistryCaller
+from pipeline.schema_registry.api_requests import CONTENT_TYPE, CONTENT_TYPES, answer_type, subject_of
+from pipeline.schema_registry.errors import Code, RegistryError
+
+logger = structlog.get_logger()
+
+Handler = Callable[[Request], Awaitable[Any]]
+"""An answer that is no Response is sent as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoute:
+    """Answer to one method of one path."""
+
+    method: str
+    path: str
+    action: Action
+    handler: Handler
+
+
+def api_endpoint(routes: Mapping[str, ApiRoute], authorize: Authorize) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers the requests of one path, by their methods."""
+
+    async def endpoint(request: Request) -> Response:
+        route = routes["GET" if request.method == "HEAD" else request.method]
+        content_type = answer_type(request.headers.get("accept", ""))
+        if content_type is None:
+            accepted = ", ".join(CONTENT_TYPES)
+            return error_answer(406, Code.NOT_ACCEPTABLE, f"HTTP 406 Not Acceptable: answers are {accepted}")
+        try:
+            caller = RegistryCaller(address="" if request.client is None else request.client.host)
+            authorize(caller, route.action, subject_of(request) if "subject" in request.path_params else None)
+            answer = await route.handler(request)
+        except RegistryError as error:
+            return error_answer(error.status, error.code, error.message)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception:
+            logger.exception("registry_request_failed", method=request.method, path=request.url.path)
+            return error_answer(500, Code.INTERNAL, "Internal error of the registry; see its log.")
+        return answer if isinstance(answer, Response) else _JsonResponse(answer, media_type=content_type)
+
+    return endpoint
+
+
+class _JsonResponse(JSONResponse):
+    """JSON in which half of a surrogate pair, which older registries took, is the escape that it came as."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
+
+
+def text_answer(request: Request, text: str) -> Response:
+    """Return a response of a schema's text as it is."""
+    content_type = answer_type(request.headers.get("accept", "")) or CONTENT_TYPE
+    return Response(text.encode("utf-8", "backslashreplace"), media_type=content_type)
+
+
+def error_answer(status: int, code: int, message: str) -> Response:
+    """Return the response of an error."""
+    content = {"error_code": int(code), "message": message}
+    return _JsonResponse(content, status_code=status, media_type=CONTENT_TYPE)

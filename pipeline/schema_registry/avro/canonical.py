@@ -5,6 +5,7 @@ its log at the start.
 """
 
 import json
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -14,6 +15,17 @@ DIGEST_BYTES: Final = 16
 MAX_DEPTH: Final = 200
 MAX_GROWTH: Final = 16_000_000
 """Characters by which full names may make the text longer."""
+SCHEMA_ATTRIBUTES: Final = frozenset(
+    {"type", "name", "namespace", "doc", "aliases", "fields", "symbols", "items", "values", "size"}
+)
+"""What Avro itself gives a meaning; a type that needs one of them not ignores it. Others are properties, and kept."""
+FIELD_ATTRIBUTES: Final = frozenset({"name", "type", "doc", "default", "order", "aliases"})
+_NAMED_ATTRIBUTES: Final[Mapping[str, frozenset[str]]] = {
+    "record": frozenset({"doc"}),
+    "error": frozenset({"doc"}),
+    "enum": frozenset({"doc", "symbols"}),
+    "fixed": frozenset({"doc", "size"}),
+}
 
 
 class NoCanonicalFormError(ValueError):
@@ -21,10 +33,11 @@ class NoCanonicalFormError(ValueError):
 
 
 def canonical_form(text: str) -> str:
-    """Return a text that is equal for schemas that differ only in white space, order of attributes and spelt names.
+    """Return a text that is equal for schemas that Java's Avro, and so Confluent's registry, take for one schema.
 
-    Unlike the specification's Parsing Canonical Form it keeps defaults, aliases, documentation and unknown attributes,
-    which matter to readers. Raises NoCanonicalFormError.
+    These differ in white space, order of attributes and aliases, spelt names, or in what Avro ignores. Unlike the
+    specification's Parsing Canonical Form it keeps defaults, aliases, documentation and properties, which matter to
+    readers. Raises NoCanonicalFormError.
     """
     try:
         schema: Json = json.loads(text)
@@ -64,34 +77,47 @@ class _Names:
                 return self._with(schema, "values", namespace, depth)
             case "record" | "error" | "enum" | "fixed":
                 return self._named(schema, namespace, depth)
+            case str(kind) if kind in PRIMITIVES:
+                properties = properties_of(schema, SCHEMA_ATTRIBUTES)
+                return {"type": kind, **properties} if properties else kind
             case str(kind):
-                canonical = self.canonical(kind, namespace, depth)
-                return canonical if len(schema) == 1 else {**schema, "type": canonical}
+                return self.canonical(kind, namespace, depth)
         return schema
 
     def _with(self, schema: dict[str, Json], part: str, namespace: str, depth: int) -> Json:
-        return {**schema, part: self.canonical(schema.get(part), namespace, depth + 1)}
+        inner = self.canonical(schema.get(part), namespace, depth + 1)
+        return {"type": schema["type"], part: inner, **properties_of(schema, SCHEMA_ATTRIBUTES)}
 
     def _named(self, schema: dict[str, Json], namespace: str, depth: int) -> Json:
-        name, own = schema.get("name"), schema.get("namespace", namespace)
+        kind, name, own = schema["type"], schema.get("name"), schema.get("namespace", namespace)
         if not isinstance(name, str) or not isinstance(own, str):
             return schema
         name = self._full(name, own)
         namespace = name.rpartition(".")[0]
-        canonical: dict[str, Json] = {**schema, "name": name}
-        canonical.pop("namespace", None)
+        canonical: dict[str, Json] = {
+            key: value
+            for key, value in schema.items()
+            if key not in SCHEMA_ATTRIBUTES or key in _NAMED_ATTRIBUTES[str(kind)]
+        }
+        canonical.update({"type": kind, "name": name})
         aliases, fields = schema.get("aliases"), schema.get("fields")
+        if isinstance(aliases, list) and aliases:
+            canonical["aliases"] = sorted({self._full(str(alias), namespace) for alias in aliases})  # type: ignore[assignment]
+        if isinstance(fields, list) and kind in ("record", "error"):
+            canonical["fields"] = [
+                self._field(field, namespace, depth) if isinstance(field, dict) else field for field in fields
+            ]
+        return canonical
+
+    def _field(self, field: dict[str, Json], namespace: str, depth: int) -> Json:
+        canonical = {**field, "type": self.canonical(field.get("type"), namespace, depth + 1)}
+        order, aliases = field.get("order"), field.get("aliases")
+        if isinstance(order, str) and order.lower() == "ascending":
+            del canonical["order"]
         if isinstance(aliases, list):
             del canonical["aliases"]
             if aliases:
-                canonical["aliases"] = [self._full(str(alias), namespace) for alias in aliases]
-        if isinstance(fields, list):
-            canonical["fields"] = [
-                {**field, "type": self.canonical(field.get("type"), namespace, depth + 1)}
-                if isinstance(field, dict)
-                else field
-                for field in fields
-            ]
+                canonical["aliases"] = sorted({str(alias) for alias in aliases})  # type: ignore[assignment]
         return canonical
 
     def _full(self, name: str, namespace: str) -> str:
@@ -101,3 +127,8 @@ class _Names:
         if self._growth > MAX_GROWTH:
             raise NoCanonicalFormError("becomes too long")
         return f"{namespace}.{name}"
+
+
+def properties_of(schema: Mapping[str, Json], attributes: frozenset[str]) -> dict[str, Json]:
+    """Return what a schema, or a field, holds besides Avro's own attributes."""
+    return {name: value for name, value in schema.items() if name not in attributes}

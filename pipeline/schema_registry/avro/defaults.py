@@ -27,6 +27,8 @@ MAX_DEPTH: Final = 100
 MAX_SHOWN: Final = 60
 _SHOWN_SYMBOLS: Final = 10
 _INT_BOUNDS: Final = {"int": 1 << 31, "long": 1 << 63}
+_DOUBLE_BOUND: Final = 1 << 1024
+"""A whole number may be written in as many digits."""
 
 
 class DefaultChecks:
@@ -106,7 +108,9 @@ def _fits_primitive(value: Json, kind: str) -> bool:
             bound = _INT_BOUNDS[kind]
             return isinstance(value, int) and not isinstance(value, bool) and -bound <= value < bound
         case "float" | "double":
-            return isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not isinstance(value, (int, float)) or isinstance(value, bool):
+                return False
+            return -_DOUBLE_BOUND < value < _DOUBLE_BOUND
         case "bytes":
             return isinstance(value, str) and _is_bytes(value)
         case _:

@@ -4,6 +4,7 @@ Source: Avro specification 1.12, "Schema Declaration", "Names", "Aliases", "Logi
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ _LOGICAL_KINDS: Final[Mapping[str, frozenset[str]]] = {
     },
 }
 """What a logical type may annotate."""
+_ORDERS: Final = ("ascending", "descending", "ignore")
+_MAX_FIXED: Final = (1 << 31) - 1
 _LOGICAL_SIZES: Final = {"uuid": 16, "duration": 12}
 """Bytes of a fixed."""
 
@@ -72,8 +75,8 @@ def parse_schema(
 ) -> AvroSchema:
     """Parse a schema that may use the named types of `references`.
 
-    With `check_defaults` false a default need not fit its type: older registries accepted such schemas, and stored
-    schemas stay readable.
+    With `check_defaults` false neither a default nor a sort order is checked: older registries accepted such schemas,
+    and stored schemas stay readable.
 
     Raises InvalidSchemaError, and nothing else, for any other text, also for one that takes more than `work`.
     """
@@ -82,14 +85,14 @@ def parse_schema(
     except UnicodeEncodeError as error:
         raise InvalidSchemaError("", f"character {error.start} is half of a surrogate pair") from None
     try:
-        json_schema: Json = json.loads(text, parse_constant=_refuse_constant)
+        json_schema: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
         raise InvalidSchemaError("", f"nested deeper than {MAX_DEPTH} types") from None
     except ValueError as error:
         raise InvalidSchemaError("", f"not JSON: {error}") from None
     work = work or Work()
-    parser = _Parser(references, work)
     try:
+        parser = _Parser(references, work, check_orders=check_defaults)
         root = parser.parse(json_schema, _Scope())
         if check_defaults:
             checks = DefaultChecks(parser.names, work)
@@ -99,11 +102,19 @@ def parse_schema(
                     raise scope.fault(f"its default does not fit its type: {reason}")
     except TooMuchWorkError as error:
         raise InvalidSchemaError("", str(error)) from error
-    return AvroSchema(text=text, root=root, names=parser.names)
+    sources = dict.fromkeys([text, *(source for schema in references for source in schema.sources)])
+    return AvroSchema(text=text, root=root, names=parser.names, sources=tuple(sources))
 
 
 def _refuse_constant(constant: str) -> float:
     raise ValueError(f"{constant} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{shown(text)} is larger than any double")
+    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +147,22 @@ class _Scope:
 class _Parser:
     """Collects the named types and the defaults of one text while it walks through it."""
 
-    def __init__(self, references: Sequence[AvroSchema], work: Work) -> None:
-        self.names: dict[str, Named] = {name: type_ for schema in references for name, type_ in schema.names.items()}
+    def __init__(self, references: Sequence[AvroSchema], work: Work, *, check_orders: bool) -> None:
+        self.names: dict[str, Named] = {}
+        for schema in references:
+            self._take_over(schema.names, work)
         self.defaults: list[tuple[_Scope, Json, AvroType]] = []
         self._declared = {name: name for name in self.names}
         self._work = work
+        self._check_orders = check_orders
+
+    def _take_over(self, names: Mapping[str, Named], work: Work) -> None:
+        """Take the types of a reference. Several may hold the same definition of one name."""
+        work.take("the references", len(names))
+        for name, type_ in names.items():
+            other = self.names.setdefault(name, type_)
+            if other is not type_ and other != type_:
+                raise InvalidSchemaError("", f"two references define '{shown(name)}', each another type")
 
     def parse(self, schema: Json, scope: _Scope) -> AvroType:
         self._work.take("the schema")
@@ -159,6 +181,8 @@ class _Parser:
             return _shared(Primitive(name))
         full_name = self._qualified(name, scope.namespace)
         declared = self._declared.get(full_name)
+        if declared is None and name in self.names:  # Java's Avro takes the type without a namespace then
+            declared = name
         if declared is None:
             raise scope.fault(f"unknown type '{shown(full_name)}'; a named type must be defined before it is used")
         return Reference(declared)
@@ -210,8 +234,8 @@ class _Parser:
         named: Named
         if kind == "fixed":
             size = schema.get("size")
-            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise inner.fault("'fixed' needs a 'size' that is a whole number of bytes")
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_FIXED:
+                raise inner.fault(f"'fixed' needs a 'size': a whole number of bytes, up to {_MAX_FIXED}")
             named = Fixed(name=name, aliases=aliases, size=size, logical=_logical_type(schema, kind, size))
         elif kind == "enum":
             named = self._parse_enum(name, aliases, schema, inner)
@@ -261,6 +285,9 @@ class _Parser:
             if "type" not in field_json:
                 raise inner.fault("the field needs a 'type'")
             type_ = self.parse(field_json["type"], inner)
+            order = field_json.get("order", "ascending")
+            if self._check_orders and (not isinstance(order, str) or order.lower() not in _ORDERS):
+                raise inner.fault(f"its 'order' is not one of {', '.join(_ORDERS)}")
             if "default" in field_json:
                 self.defaults.append((inner, field_json["default"], type_))
             aliases = self._aliases(field_json, inner, "")

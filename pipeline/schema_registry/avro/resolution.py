@@ -1,12 +1,14 @@
 """Judges whether a schema can read data of another one, and names the reasons if not. Pure.
 
-Source: Avro specification 1.12, "Schema Resolution". Where implementations differ, a pair passes only if all agree:
+Source: Avro specification 1.12, "Schema Resolution". Where implementations differ, a pair passes only if all agree, but
+for what docs/registry/compatibility.md lists:
 
 * Names of records, enums and fixeds must match in their last part, or the writer's full name must be among the
-  reader's aliases. Of a reader's union the branch of the same full name decides alone, as Java reads it; else
-  the first branch that reads everything the writer's type holds.
-* A field alias takes a writer's field only if the reader has no field of that name itself. A reader's field that
-  matches two writer's fields, or a writer's field that matches two, is refused: implementations disagree about it.
+  reader's aliases. A branch of a reader's union must match in its full name, as Java reads it; of records the last
+  part is enough, and of unions that are the same but for namespaces the place.
+* Java's reader replaces names by aliases before it compares (`_NamesToReader`). An alias that is another name, too, or
+  that several fields have, is refused: implementations disagree about it. Aliases of fields count only in a record of
+  the same full name.
 * Two logical types that give one stored value two meanings are refused (milliseconds read as microseconds, decimals of
   another scale), though readers take the bytes. A logical type that one side lacks changes nothing.
 
@@ -28,7 +30,6 @@ from pipeline.schema_registry.avro.types import (
     AvroSchema,
     AvroType,
     Enum,
-    Field,
     Fixed,
     LogicalType,
     Map,
@@ -93,7 +94,10 @@ def why_unreadable(*, reader: AvroSchema, writer: AvroSchema, work: Work | None 
 
     Raises TooMuchWorkError for schemas that cannot be compared within `work`, or nest deeper than MAX_DEPTH types.
     """
-    reasons = _Resolver(reader.names, writer.names, work or Work()).resolve(reader.root, writer.root)
+    if reader.sources == writer.sources:
+        return ()
+    resolver = _Resolver(reader.names, writer.names, work or Work())
+    reasons = resolver.resolve(reader.root, writer.root) or resolver.crossed_aliases()
     if isinstance(reader.root, Fixed | Enum | RecordSchema):
         return _below(short_name(reader.root.name), reasons)
     return reasons
@@ -110,6 +114,8 @@ class _Resolver:
         self._failed: dict[tuple[str, str], Reasons] = {}
         self._assumed: dict[tuple[str, str], None] = {}
         self._branches: dict[int, _Branches] = {}
+        self._names = _NamesToReader(reader_names)
+        self._shapes = _Shapes(reader_names, writer_names, self._names, work)
 
     def resolve(self, reader: AvroType, writer: AvroType) -> Reasons:
         if reader is writer and not isinstance(reader, Reference):
@@ -129,7 +135,10 @@ class _Resolver:
         if isinstance(writer, Reference):
             writer = self._writer_names[writer.name]
         if isinstance(writer, Union):
-            return _first(reason for branch in writer.branches for reason in self.resolve(reader, branch))
+            same = isinstance(reader, Union) and self._shapes.equal(reader, writer)
+            readers = reader.branches if isinstance(reader, Union) and same else (reader,) * len(writer.branches)
+            pairs = zip(readers, writer.branches, strict=True)
+            return self._same_names(writer) or _first(reason for pair in pairs for reason in self.resolve(*pair))
         match reader, writer:
             case Union(), _:
                 return self._resolve_branch(reader, writer)
@@ -145,18 +154,30 @@ class _Resolver:
 
     def _resolve_branch(self, reader: Union, writer: AvroType) -> Reasons:
         """Resolve the writer's type against the branches of the reader's union that may read it."""
-        candidates = self._branches_of(reader).candidates(writer)
-        if isinstance(writer, Fixed | Enum | RecordSchema) and candidates and label_of(candidates[0]) == writer.name:
+        named = isinstance(writer, Fixed | Enum | RecordSchema)
+        name = self._names.of_type(label_of(writer))
+        candidates = self._branches_of(reader).candidates(writer, name)
+        if named and candidates and label_of(candidates[0]) == name:
             return self.resolve(candidates[0], writer)
-        nearest: Reasons = ()
-        for branch in candidates:
-            reasons = self.resolve(branch, writer)
-            if not reasons:
-                return ()
-            if not isinstance(branch, Primitive) or reasons[0].kind is Mismatch.LOGICAL_TYPE_MISMATCH:
-                nearest = nearest or reasons
+        reasons = _first(reason for branch in candidates for reason in self.resolve(branch, writer))
+        if candidates and not reasons:
+            return ()
         message = f"no branch of the reader's union {in_words(reader)} reads the writer's {in_words(writer)}"
-        return _first((Incompatibility(Mismatch.MISSING_UNION_BRANCH, (), message), *nearest))
+        return _first((Incompatibility(Mismatch.MISSING_UNION_BRANCH, (), message), *reasons))
+
+    def _same_names(self, writer: Union) -> Reasons:
+        """Return a reason if the reader's aliases give two branches one name."""
+        self._work.take("comparing the schemas", len(writer.branches))
+        seen: dict[str, str] = {}
+        for branch in writer.branches:
+            label = label_of(branch)
+            name = self._names.of_type(label)
+            other = seen.setdefault(name, label)
+            if other != label:
+                message = f"by its aliases the reader's {shown(name)} is several branches of the writer's union"
+                message = f"{message}: {_listed([other, label])}"
+                return (Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (), message),)
+        return ()
 
     def _branches_of(self, union: Union) -> "_Branches":
         if id(union) not in self._branches:
@@ -175,7 +196,7 @@ class _Resolver:
         assumed_before = len(self._assumed)
         self._assumed[pair] = None
         self._work.take("comparing the schemas", len(reader.aliases))
-        reasons = _compare_names(reader, writer)
+        reasons = self._compare_names(reader, writer)
         match reader, writer:
             case Fixed(), Fixed():
                 reasons += _compare_fixed(reader, writer)
@@ -190,36 +211,156 @@ class _Resolver:
             self._failed[pair] = reasons
         return reasons
 
+    def _compare_names(self, reader: Named, writer: Named) -> Reasons:
+        name = self._names.of_type(writer.name)
+        if short_name(name) != short_name(writer.name) and short_name(name) != short_name(reader.name):
+            message = f"the writer's type {shown(writer.name)} is an alias of another type of the reader, {shown(name)}"
+            return (Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (), message),)
+        if short_name(reader.name) == short_name(writer.name) or writer.name in reader.aliases:
+            return ()
+        message = f"the writer's type is named {shown(writer.name)}; give the reader's {shown(reader.name)} that alias"
+        return (Incompatibility(Mismatch.NAME_MISMATCH, (), message),)
+
     def _compare_fields(self, reader: RecordSchema, writer: RecordSchema) -> Reasons:
         self._work.take("comparing the schemas", len(reader.fields) + len(writer.fields))
-        written = {field.name: field for field in writer.fields}
-        return _first(self._reasons_of_fields(reader, written))
+        return _first(self._reasons_of_fields(reader, writer))
 
-    def _reasons_of_fields(self, reader: RecordSchema, written: Mapping[str, Field]) -> Iterable[Incompatibility]:
-        own_names = {field.name for field in reader.fields}
-        claimed: dict[str, str] = {}
+    def _reasons_of_fields(self, reader: RecordSchema, writer: RecordSchema) -> Iterable[Incompatibility]:
+        written = {field.name: field for field in writer.fields}
+        renamed: dict[str, list[str]] = {}
+        for name in written:
+            renamed.setdefault(self._names.of_field(writer.name, name), []).append(name)
         for field in reader.fields:
-            sources = [field.name] if field.name in written else []
-            if field.aliases:
-                self._work.take("comparing the schemas", len(field.aliases))
-                others = dict.fromkeys(alias for alias in field.aliases if alias not in own_names)
-                sources += [alias for alias in others if alias in written]
-            if not sources:
-                if not field.has_default:
-                    message = "the reader's field has no default and the writer has no such field"
-                    kind = Mismatch.READER_FIELD_MISSING_DEFAULT_VALUE
-                    yield Incompatibility(kind, (field.name,), message)
-                continue
-            if len(sources) > 1:
-                message = f"by name and aliases it is several of the writer's fields: {_listed(sources)}"
-                yield Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (field.name,), message)
-                continue
-            rival = claimed.setdefault(sources[0], field.name)
-            if rival != field.name:
-                message = f"field '{shown(rival)}' has the same alias '{shown(sources[0])}', which the writer has once"
-                yield Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (field.name,), message)
-                continue
-            yield from _below(field.name, self.resolve(field.type, written[sources[0]].type))
+            self._work.take("comparing the schemas", len(field.aliases))
+            sources = [name for name in dict.fromkeys((field.name, *field.aliases)) if name in written]
+            others = renamed.get(field.name, [])
+            if len(sources) > 1 or sources != others:
+                yield Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (field.name,), _why_ambiguous(sources, others))
+            elif sources:
+                yield from _below(field.name, self.resolve(field.type, written[sources[0]].type))
+            elif not field.has_default:
+                message = "the reader's field has no default and the writer has no such field"
+                yield Incompatibility(Mismatch.READER_FIELD_MISSING_DEFAULT_VALUE, (field.name,), message)
+
+    def crossed_aliases(self) -> Reasons:
+        """Return a reason if the reader's aliases give two fields of a writer's record one name.
+
+        Java's reader then reads nothing, even where it skips the record.
+        """
+        for writer in self._writer_names.values():
+            if isinstance(writer, RecordSchema) and self._names.renames_fields_of(writer.name):
+                self._work.take("comparing the schemas", len(writer.fields))
+                seen: dict[str, str] = {}
+                for field in writer.fields:
+                    name = self._names.of_field(writer.name, field.name)
+                    other = seen.setdefault(name, field.name)
+                    if other != field.name:
+                        message = _why_ambiguous([other, field.name], [])
+                        return (Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (writer.name, name), message),)
+        return ()
+
+
+class _NamesToReader:
+    """Names of the writer's types and fields as Java's reader sees them: it replaces aliases twice, before it compares.
+
+    Aliases of fields count in the record of the same full name alone.
+    """
+
+    def __init__(self, names: Mapping[str, Named]) -> None:
+        self._types: dict[str, str] = {}
+        self._fields: dict[str, dict[str, str]] = {}
+        for type_ in names.values():
+            self._types.update(dict.fromkeys(type_.aliases, type_.name))
+            if isinstance(type_, RecordSchema):
+                aliases = {alias: field.name for field in type_.fields for alias in field.aliases}
+                if aliases:
+                    self._fields[type_.name] = aliases
+
+    def of_type(self, name: str) -> str:
+        """Return the name under which the reader looks for a type of the writer."""
+        name = self._types.get(name, name)
+        return self._types.get(name, name)
+
+    def renames_fields_of(self, record: str) -> bool:
+        """Return True if the reader has aliases for fields of a record of the writer."""
+        return self.of_type(record) in self._fields
+
+    def of_field(self, record: str, name: str) -> str:
+        """Return the name under which the reader looks for a field of a record of the writer."""
+        aliases = self._fields.get(self.of_type(record), {})
+        name = aliases.get(name, name)
+        return aliases.get(name, name)
+
+
+class _Shapes:
+    """Tells whether two unions are the same but for namespaces, defaults and logical types."""
+
+    def __init__(
+        self, reader_names: Mapping[str, Named], writer_names: Mapping[str, Named], names: _NamesToReader, work: Work
+    ) -> None:
+        self._reader_names = reader_names
+        self._writer_names = writer_names
+        self._names = names
+        self._work = work
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def equal(self, reader: AvroType, writer: AvroType) -> bool:
+        """Return True if branches of the two may be compared in order."""
+        self._work.take("comparing the schemas")
+        if isinstance(reader, Reference):
+            reader = self._reader_names[reader.name]
+        if isinstance(writer, Reference):
+            writer = self._writer_names[writer.name]
+        if reader is writer:
+            return True
+        match reader, writer:
+            case Primitive(), Primitive():
+                return reader.kind == writer.kind
+            case Array(), Array():
+                return self.equal(reader.items, writer.items)
+            case Map(), Map():
+                return self.equal(reader.values, writer.values)
+            case Union(), Union():
+                return self._all_equal(reader.branches, writer.branches)
+        if isinstance(reader, Fixed | Enum | RecordSchema) and isinstance(writer, Fixed | Enum | RecordSchema):
+            return self._named_equal(reader, writer)
+        return False
+
+    def _all_equal(self, readers: Sequence[AvroType], writers: Sequence[AvroType]) -> bool:
+        return len(readers) == len(writers) and all(map(self.equal, readers, writers))
+
+    def _named_equal(self, reader: Named, writer: Named) -> bool:
+        if short_name(reader.name) != short_name(self._names.of_type(writer.name)):
+            return False
+        match reader, writer:
+            case Fixed(), Fixed():
+                return reader.size == writer.size
+            case Enum(), Enum():
+                self._work.take("comparing the schemas", len(reader.symbols))
+                return reader.symbols == writer.symbols
+            case RecordSchema(), RecordSchema():
+                pair = (reader.name, writer.name)
+                if pair not in self._known:
+                    self._known[pair] = True  # until shown otherwise
+                    names = tuple(self._names.of_field(writer.name, field.name) for field in writer.fields)
+                    self._known[pair] = names == tuple(field.name for field in reader.fields) and self._all_equal(
+                        [field.type for field in reader.fields], [field.type for field in writer.fields]
+                    )
+                return self._known[pair]
+        return False
+
+
+def _why_ambiguous(sources: Sequence[str], others: Sequence[str]) -> str:
+    both = list(dict.fromkeys((*sources, *others)))
+    if len(both) > 1:
+        return f"by name and aliases it is several of the writer's fields: {_listed(both)}"
+    if sources:
+        source = shown(sources[0])
+        return (
+            f"readers disagree whether it is the writer's field '{source}': its alias counts only in a record of the"
+            " same full name, and if the alias is no other field's name or alias"
+        )
+    return f"readers disagree whether it is the writer's field '{shown(others[0])}': aliases of fields cross"
 
 
 class _Branches:
@@ -227,28 +368,27 @@ class _Branches:
 
     def __init__(self, union: Union, names: Mapping[str, Named]) -> None:
         self._by_label: dict[str, AvroType] = {}
-        self._by_name: dict[tuple[type, str], list[Named]] = {}
-        """By the last part of their names, and by their aliases behind a dot."""
+        self._records: dict[str, list[RecordSchema]] = {}
+        """By the last part of their names."""
         for branch in union.branches:
             type_ = names[branch.name] if isinstance(branch, Reference) else branch
             self._by_label[label_of(type_)] = type_
-            if isinstance(type_, Fixed | Enum | RecordSchema):
-                for name in {short_name(type_.name), *(f".{alias}" for alias in type_.aliases)}:
-                    self._by_name.setdefault((type(type_), name), []).append(type_)
+            if isinstance(type_, RecordSchema):
+                self._records.setdefault(short_name(type_.name), []).append(type_)
         self._primitives = [kind for kind in self._by_label if kind in PRIMITIVES]
 
-    def candidates(self, writer: AvroType) -> Sequence[AvroType]:
-        """Return the branches to try, in order: the one that is equal by kind and full name alone, if there is one."""
-        same = self._by_label.get(label_of(writer))
+    def candidates(self, writer: AvroType, name: str) -> Sequence[AvroType]:
+        """Return branches that must all read the writer's type: the one of its kind and `name`, if there is one.
+
+        Otherwise readers take a record for one of the same short name; they disagree for which one of several.
+        """
+        same = self._by_label.get(name)
         if isinstance(same, type(writer)):
             return [same]
         if isinstance(writer, Primitive):
             promotions = PROMOTIONS.get(writer.kind, frozenset())
             return [self._by_label[kind] for kind in self._primitives if kind in promotions][:1]
-        if isinstance(writer, Fixed | Enum | RecordSchema):
-            names = (short_name(writer.name), f".{writer.name}")
-            return [branch for name in names for branch in self._by_name.get((type(writer), name), [])]
-        return []
+        return self._records.get(short_name(name), []) if isinstance(writer, RecordSchema) else []
 
 
 def _compare_primitives(reader: Primitive, writer: Primitive) -> Reasons:
@@ -262,13 +402,6 @@ def _compare_logical(reader: LogicalType | None, writer: LogicalType | None) -> 
         return ()
     message = f"the reader takes the stored values for {reader}, the writer means {writer}"
     return (Incompatibility(Mismatch.LOGICAL_TYPE_MISMATCH, (), message),)
-
-
-def _compare_names(reader: Named, writer: Named) -> Reasons:
-    if short_name(reader.name) == short_name(writer.name) or writer.name in reader.aliases:
-        return ()
-    message = f"the writer's type is named {shown(writer.name)}; give the reader's {shown(reader.name)} that alias"
-    return (Incompatibility(Mismatch.NAME_MISMATCH, (), message),)
 
 
 def _compare_fixed(reader: Fixed, writer: Fixed) -> Reasons:

@@ -117,11 +117,15 @@ AvroType = Primitive | Array | Map | Union | Reference | Named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroSchema:
-    """A schema: its text as received, its tree, and its named types with those it refers to."""
+    """A schema: its text as received, its tree, and its named types with those it refers to.
+
+    `sources` are all texts that it is made of: its own, and those behind its references.
+    """
 
     text: str
     root: AvroType
     names: Mapping[str, Named]
+    sources: tuple[str, ...]
 
 
 def short_name(name: str) -> str:

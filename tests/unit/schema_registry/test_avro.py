@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.schema_registry.avro.canonical import canonical_form
+from pipeline.schema_registry.avro.normalization import normalized_text
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
 from pipeline.schema_registry.avro.types import RecordSchema, Reference
 
@@ -27,6 +28,16 @@ def test_the_text_stays_as_it_came() -> None:
         (
             {"type": "record", "name": "a.R", "fields": [{"name": "r", "type": ["null", "R"]}], "aliases": ["Old"]},
             {"type": "record", "name": "a.R", "fields": [{"name": "r", "type": ["null", "a.R"]}], "aliases": ["a.Old"]},
+        ),
+        ({"type": "int", "doc": "Java's Avro drops it", "size": 4}, "int"),
+        ({"type": "array", "items": "int", "name": "A"}, {"items": "int", "type": "array"}),
+        (
+            {"type": "fixed", "name": "F", "size": 1, "aliases": ["A", "B"], "p": 1, "q": {"b": 1, "a": 2}},
+            {"type": "fixed", "name": "F", "size": 1, "q": {"a": 2, "b": 1}, "p": 1, "aliases": ["B", "A", "B"]},
+        ),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int", "order": "Ascending"}]},
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int", "aliases": []}]},
         ),
     ],
 )
@@ -50,6 +61,16 @@ def test_equal_schemas_have_one_canonical_form(
         (
             {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int"}], "doc": "one"},
             {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int"}], "doc": "two"},
+        ),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int", "order": "descending"}]},
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int"}]},
+        ),
+        ({"type": "int", "unit": "s"}, "int"),
+        ({"type": "fixed", "name": "F", "size": 1, "aliases": ["A"]}, {"type": "fixed", "name": "F", "size": 1}),
+        (
+            {"type": "enum", "name": "E", "symbols": ["A"], "default": "A"},
+            {"type": "enum", "name": "E", "symbols": ["A"]},
         ),
     ],
 )
@@ -94,6 +115,8 @@ def record_with(field: Any) -> Any:
         ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "twice"),
         ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "not one of its symbols"),
         ({"type": "fixed", "name": "F", "size": "4"}, "whole number"),
+        ({"type": "fixed", "name": "F", "size": 1 << 31}, "whole number"),
+        (record_with({"name": "a", "type": "int", "order": "up"}), "R.a: its 'order' is not one of ascending"),
         ([["int"]], "another union"),
         (["int", {"type": "int"}], "holds 'int' twice"),
         ([{"type": "fixed", "name": "F", "size": 1}, "F"], "holds 'F' twice"),
@@ -106,7 +129,10 @@ def test_invalid_schemas_are_refused_with_their_place(json_schema: Any, message:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "string", "NaN", '{"type":"fixed","name":"F","size":1e400}', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "string", "NaN", '{"type":"fixed","name":"F","size":1e400}', "\x00", '{"type": "int", "p": 1e400}'],
+)
 def test_schemas_that_are_not_json_are_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         parse_schema(text)
@@ -128,6 +154,7 @@ DEFAULTS = [
     ("long", 1 << 31, True),
     ("long", 1.5, False),
     ("double", 1, True),
+    ("double", 10**400, False),
     ("float", "1", False),
     ("bytes", "\u00ff", True),
     ("bytes", "\u0100", False),
@@ -201,3 +228,52 @@ def test_any_text_is_a_schema_or_refused(text: str) -> None:
         parse_schema(text)
     except InvalidSchemaError:
         return
+
+
+def test_a_normalised_text_has_one_order_and_nothing_that_avro_ignores() -> None:
+    schema = {
+        "doc": "An event.",
+        "fields": [
+            {
+                "default": None,
+                "type": ["null", {"logicalType": "timestamp-millis", "type": "long", "size": 8}],
+                "order": "ASCENDING",
+                "unit": {"b": [{"y": 1, "x": "\u00fc"}], "a": None},
+                "name": "at",
+                "aliases": ["when", "then", "when"],
+            },
+            {"name": "e", "type": {"symbols": ["A"], "type": "enum", "default": "A", "doc": "", "name": "x.y.E"}},
+            {"name": "again", "type": ["x.y.E", "Event"], "doc": "", "order": "Ignore"},
+            {"name": "n", "type": {"type": "fixed", "size": 2, "name": "F", "namespace": ""}},
+            {"name": "d", "type": {"type": "double"}, "default": 1},
+        ],
+        "aliases": ["x.y.Old", "Older"],
+        "type": "record",
+        "namespace": "x",
+        "name": "Event",
+    }
+    assert normalized_text(parse_schema(json.dumps(schema))) == (
+        '{"type":"record","name":"Event","namespace":"x","doc":"An event.","fields":['
+        '{"name":"at","type":["null",{"type":"long","logicalType":"timestamp-millis"}],"default":null,'
+        '"aliases":["then","when"],"unit":{"a":null,"b":[{"x":"\u00fc","y":1}]}},'
+        '{"name":"e","type":{"type":"enum","name":"E","namespace":"x.y","symbols":["A"],"default":"A"}},'
+        '{"name":"again","type":["x.y.E","Event"],"doc":"","order":"ignore"},'
+        '{"name":"n","type":{"type":"fixed","name":"F","namespace":"","size":2}},'
+        '{"name":"d","type":"double","default":1.0}],"aliases":["Older","x.y.Old"]}'
+    )
+
+
+@given(JSON)
+def test_any_schema_has_a_normalised_text_that_means_the_same(json_schema: Any) -> None:
+    try:
+        schema = parse_schema(json.dumps(json_schema))
+    except InvalidSchemaError:
+        return
+    normalized = parse_schema(normalized_text(schema))
+    assert normalized.root == schema.root
+    assert normalized_text(normalized) == normalized.text
+
+
+def test_half_of_a_surrogate_pair_stays_an_escape_when_it_is_normalised() -> None:
+    schema = parse_schema('{"type": "int", "unit": "\\ud800"}')
+    assert normalized_text(schema) == '{"type":"int","unit":"\\ud800"}'

@@ -32,11 +32,11 @@ def field(name: str, type_: Any, **attributes: Any) -> Any:
     return {"name": name, "type": type_, **attributes}
 
 
-def enum(*symbols: str, name: str = "Level", **attributes: str) -> Any:
+def enum(*symbols: str, name: str = "Level", **attributes: Any) -> Any:
     return {"type": "enum", "name": name, "symbols": list(symbols), **attributes}
 
 
-def fixed(size: int, name: str = "Hash", **attributes: Sequence[str]) -> Any:
+def fixed(size: int, name: str = "Hash", **attributes: Any) -> Any:
     return {"type": "fixed", "name": name, "size": size, **attributes}
 
 
@@ -90,7 +90,17 @@ CASES = [
     ("two fields with one alias", record(field("b", "int", aliases=["a"]), field("c", "int", aliases=["a"])),
      record(field("a", "int")), [Mismatch.AMBIGUOUS_ALIAS]),
     ("an alias that is a field of the reader", record(field("a", "int"), field("b", "int", aliases=["a"])),
-     record(field("a", "int")), [Mismatch.READER_FIELD_MISSING_DEFAULT_VALUE]),
+     record(field("a", "int")), [Mismatch.AMBIGUOUS_ALIAS]),
+    ("an alias that is a field of both", record(field("a", "int"), field("b", "int", aliases=["a"], default=1)),
+     record(field("a", "int")), [Mismatch.AMBIGUOUS_ALIAS]),
+    ("an alias that is the field's own name", record(field("a", "int", aliases=["a"])), record(field("a", "int")), []),
+    ("aliases in a chain", record(field("a", "int", aliases=["b"]), field("b", "int", aliases=["c"])),
+     record(field("b", "int"), field("c", "int")), [Mismatch.AMBIGUOUS_ALIAS, Mismatch.AMBIGUOUS_ALIAS]),
+    ("an alias of a field in a record of another namespace", record(field("b", "int", aliases=["a"]), namespace="x"),
+     record(field("a", "int"), namespace="y"), [Mismatch.AMBIGUOUS_ALIAS]),
+    ("aliases that cross in a field that is dropped",
+     record(field("r", ["null", record(field("a", "int", aliases=["b"]), name="R")], default=None)),
+     record(field("dropped", record(field("a", "int"), field("b", "int"), name="R"))), [Mismatch.AMBIGUOUS_ALIAS]),
     ("record renamed with alias", record(name="New", aliases=["Event"]), record(), []),
     ("record renamed, alias in a namespace", record(name="New", namespace="x", aliases=["Event"]),
      record(namespace="x"), []),
@@ -98,6 +108,9 @@ CASES = [
      record(namespace="y"), [Mismatch.NAME_MISMATCH]),
     ("record renamed", record(name="New"), record(), [Mismatch.NAME_MISMATCH]),
     ("another namespace", record(namespace="x"), record(namespace="y"), []),
+    ("an alias that is another type, too", record(field("r", record(name="R", aliases=["S"])),
+     field("s", record(name="S"))), record(field("r", record(name="R")), field("s", record(name="S"))),
+     [Mismatch.AMBIGUOUS_ALIAS]),
     # enums
     ("symbol added", enum("A", "B"), enum("A"), []),
     ("symbol dropped", enum("A"), enum("A", "B"), [Mismatch.MISSING_ENUM_SYMBOLS]),
@@ -141,6 +154,18 @@ CASES = [
     ("the branch of the same full name decides",
      [record(field("a", "int"), namespace="x"), record(namespace="y")], record(namespace="x"),
      [Mismatch.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("an enum of another namespace in the same union", ["null", enum("A", namespace="x")],
+     ["null", enum("A", namespace="y")], []),
+    ("an enum of another namespace in another union", [enum("A", namespace="x"), "null"],
+     ["null", enum("A", namespace="y")], [Mismatch.MISSING_UNION_BRANCH]),
+    ("a fixed of another namespace made optional", ["null", fixed(4, namespace="x")], fixed(4, namespace="y"),
+     [Mismatch.MISSING_UNION_BRANCH]),
+    ("an enum of another namespace with an alias in a union", [enum("A", namespace="x", aliases=["y.Level"]), "null"],
+     ["null", enum("A", namespace="y")], []),
+    ("a record of another namespace in another union", [record(namespace="x"), "null"],
+     ["null", record(namespace="y")], []),
+    ("two branches that an alias makes one", [record(name="New", aliases=["Old"]), "null"],
+     [record(name="New"), record(name="Old"), "null"], [Mismatch.AMBIGUOUS_ALIAS]),
     ("items of a branch", ["null", {"type": "array", "items": "int"}], {"type": "array", "items": "string"},
      [Mismatch.MISSING_UNION_BRANCH, Mismatch.TYPE_MISMATCH]),
     # nested and recursive

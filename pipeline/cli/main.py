@@ -27,7 +27,7 @@ NOUNS = {
     "consume": ("consume", "consume"),
     "mirror": ("mirror.mirror", "app"),
     "registry": ("registry", "app"),
-    "schema": ("registry", "schema_app"),
+    "schema": ("schema.schema", "app"),
     "audit": ("audit", "app"),
     "load": ("load.load", "app"),
     "demo": ("demo.demo", "demo"),

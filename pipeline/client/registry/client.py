@@ -127,6 +127,10 @@ class SchemaRegistryClient:
         path = "/config" if subject is None else f"/config/{_quoted(subject)}"
         await self._call("PUT", path, {"compatibility": level})
 
+    async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a request of Confluent's API that has no method here, and return the JSON of the answer."""
+        return await self._call(method, path, body)
+
     async def _once(self, cache: dict[Any, Value], key: Hashable, fetch: Callable[[], Awaitable[Value]]) -> Value:
         if key in cache:
             return cache[key]

@@ -1,0 +1,325 @@
+"""Administration of a schema registry: requests of Confluent's API that serializers do not need.
+
+Subjects are qualified as in the API: `subject` in the default context, `:.context:subject` in another one;
+`:.context:` names the context itself, and None the whole registry. What a schema consists of (`schema`, `schemaType`,
+`references`, `metadata`, `ruleSet`) goes through as the registry has it.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+import trio
+
+from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
+from pipeline.errors import PipelineError
+from pipeline.net.nurseries import unwrapped_errors
+
+CONTENT: Final = ("schemaType", "references", "metadata", "ruleSet", "schema")
+"""Attributes of a schema that do not depend on its subject."""
+EVERY_CONTEXT: Final = ":*:"
+PAGE_SIZE: Final = 500
+MAX_READINGS: Final = 3
+_CONCURRENT_REQUESTS: Final = 8
+_NOT_FOUND: Final = (40401, 40403)
+"""Codes of Confluent's for no such subject, and no such schema in it."""
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaEntry:
+    """A version of a subject. `content` holds attributes of `CONTENT`, `deleted` marks a soft delete."""
+
+    subject: str
+    version: int
+    id: int
+    content: Mapping[str, Any]
+    deleted: bool = False
+
+    @property
+    def text(self) -> str:
+        """The schema's text."""
+        return str(self.content["schema"])
+
+    @property
+    def schema_type(self) -> str:
+        """AVRO, JSON or PROTOBUF."""
+        return str(self.content.get("schemaType") or "AVRO")
+
+    @property
+    def references(self) -> list[tuple[str, str, int]]:
+        """Name, qualified subject and version of each reference."""
+        context = context_of(self.subject)
+        return [
+            (str(ref["name"]), in_context(str(ref["subject"]), context), int(ref["version"]))
+            for ref in self.content.get("references") or ()
+        ]
+
+    def __str__(self) -> str:
+        """Subject and version in words."""
+        return f"{self.subject} version {self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryContents:
+    """Everything that a registry keeps: versions, also soft-deleted ones, configs, and modes, by subject or context."""
+
+    schemas: Mapping[tuple[str, int], SchemaEntry] = field(default_factory=dict)
+    configs: Mapping[str | None, Mapping[str, Any]] = field(default_factory=dict)
+    modes: Mapping[str | None, str] = field(default_factory=dict)
+
+
+def context_of(subject: str) -> str:
+    """Return the context of a qualified subject as `:.context:`, empty for the default one."""
+    return subject[: subject.index(":", 1) + 1] if subject.startswith(":.") and ":" in subject[1:] else ""
+
+
+def in_context(subject: str, context: str) -> str:
+    """Return the qualified name of a subject that is named in a context."""
+    return subject if context_of(subject) else context + subject
+
+
+class RegistryAdministration:
+    """Requests to a registry. Each raises SchemaRegistryError for a refusal, DeadlineExceededError without an answer.
+
+    A request that was sent again because its answer was lost may find its work done, and be refused for that.
+    """
+
+    def __init__(self, client: SchemaRegistryClient) -> None:
+        self._call = client.call
+
+    async def subjects(self, prefix: str = EVERY_CONTEXT, *, deleted: bool = False) -> list[str]:
+        """Return subjects whose names begin with the prefix, with `deleted` also soft-deleted ones."""
+        return await self._pages("/subjects", {"subjectPrefix": prefix, **_deleted(deleted)}, str)
+
+    async def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
+        """Return the version numbers of a subject, with `deleted` also soft-deleted ones."""
+        return await self._pages(f"/subjects/{_path(subject)}/versions", _deleted(deleted), int)
+
+    async def version(self, subject: str, version: int | None = None, *, deleted: bool = False) -> SchemaEntry:
+        """Return a version of a subject, None the latest; with `deleted` also a soft-deleted one."""
+        number = "latest" if version is None else version
+        return _entry(await self._call("GET", _url(f"/subjects/{_path(subject)}/versions/{number}", _deleted(deleted))))
+
+    async def schemas(self, prefix: str = EVERY_CONTEXT, *, deleted: bool = False) -> list[SchemaEntry]:
+        """Return all versions of subjects whose names begin with the prefix, with `deleted` also soft-deleted ones."""
+        return await self._pages("/schemas", {"subjectPrefix": prefix, **_deleted(deleted)}, _entry)
+
+    async def content_of_id(self, schema_id: int, subject: str | None = None) -> Mapping[str, Any]:
+        """Return the schema of an id of the default context, or of the subject's context."""
+        query = {} if subject is None else {"subject": subject}
+        return _content(await self._call("GET", _url(f"/schemas/ids/{schema_id}", query)))
+
+    async def versions_of_id(self, schema_id: int, subject: str | None = None) -> list[tuple[str, int]]:
+        """Return subjects and versions that bear an id."""
+        query = {} if subject is None else {"subject": subject}
+        answer = await self._call("GET", _url(f"/schemas/ids/{schema_id}/versions", query))
+        return [(str(found["subject"]), int(found["version"])) for found in answer]
+
+    async def look_up(
+        self, subject: str, content: Mapping[str, Any], *, normalize: bool = False, deleted: bool = False
+    ) -> SchemaEntry | None:
+        """Return the version of a subject that has this schema, or None."""
+        query = {**_normalize(normalize), **_deleted(deleted)}
+        try:
+            return _entry(await self._call("POST", _url(f"/subjects/{_path(subject)}", query), content))
+        except SchemaRegistryError as error:
+            if error.code in _NOT_FOUND:
+                return None
+            raise
+
+    async def register(self, subject: str, content: Mapping[str, Any], *, normalize: bool = False) -> int:
+        """Register a schema as the next version of a subject, if it is new, and return its id."""
+        path = _url(f"/subjects/{_path(subject)}/versions", _normalize(normalize))
+        return int((await self._call("POST", path, content))["id"])
+
+    async def restore(self, entry: SchemaEntry) -> None:
+        """Register a schema under its own id and version. Needs mode IMPORT."""
+        body = {"version": entry.version, "id": entry.id, **entry.content}
+        await self._call("POST", f"/subjects/{_path(entry.subject)}/versions", body)
+
+    async def why_incompatible(self, subject: str, content: Mapping[str, Any], *, normalize: bool = False) -> list[str]:
+        """Return the reasons why a schema cannot follow the subject's versions; none if it can."""
+        query = {"verbose": "true", **_normalize(normalize)}
+        path = _url(f"/compatibility/subjects/{_path(subject)}/versions", query)
+        answer = await self._call("POST", path, content)
+        reasons = [str(message) for message in answer.get("messages") or ()]
+        return [] if answer["is_compatible"] else reasons or ["the registry gives no reason"]
+
+    async def delete_version(self, subject: str, version: int | None, *, permanent: bool = False) -> int:
+        """Delete a version (None the latest) softly or, after that, permanently; return its number."""
+        number = "latest" if version is None else version
+        path = f"/subjects/{_path(subject)}/versions/{number}"
+        return int(await self._call("DELETE", _url(path, _permanent(permanent))))
+
+    async def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
+        """Delete all versions of a subject softly or, after that, permanently; return their numbers."""
+        answer = await self._call("DELETE", _url(f"/subjects/{_path(subject)}", _permanent(permanent)))
+        return [int(number) for number in answer]
+
+    async def referenced_by(self, subject: str, version: int | None) -> list[int]:
+        """Return the ids of the schemas that refer to a version, None the latest."""
+        number = "latest" if version is None else version
+        path = f"/subjects/{_path(subject)}/versions/{number}/referencedby"
+        return [int(schema_id) for schema_id in await self._call("GET", path)]
+
+    async def contexts(self) -> list[str]:
+        """Return all contexts but the default one, as `:.context:`; none if the registry knows no contexts."""
+        names = await self._found("/contexts") or []
+        return [f":{name}:" for name in map(str, names) if name != "."]
+
+    async def schema_types(self) -> list[str]:
+        """Return the types of schemas that the registry takes; none if it does not say."""
+        return [str(name) for name in await self._found("/schemas/types") or ()]
+
+    async def config(self, subject: str | None = None, *, inherited: bool = False) -> Mapping[str, Any] | None:
+        """Return a config; None if a subject or context has none of its own, unless `inherited`."""
+        query = {"defaultToGlobal": "true"} if inherited else {}
+        answer: Mapping[str, Any] | None = await self._found(_url(_scoped("/config", subject), query))
+        return answer
+
+    async def set_config(self, config: Mapping[str, Any], subject: str | None = None) -> None:
+        """Set attributes of a config, under the names that `config` returns; other attributes stay."""
+        body = {"compatibility" if name == "compatibilityLevel" else name: value for name, value in config.items()}
+        await self._call("PUT", _scoped("/config", subject), body)
+
+    async def reset_config(self, subject: str | None = None) -> None:
+        """Remove a config, so that the next one above holds."""
+        await self._call("DELETE", _scoped("/config", subject))
+
+    async def mode(self, subject: str | None = None, *, inherited: bool = False) -> str | None:
+        """Return a mode; None if a subject has none of its own (unless `inherited`), or the registry has no modes."""
+        query = {"defaultToGlobal": "true"} if inherited else {}
+        answer = await self._found(_url(_scoped("/mode", subject), query))
+        return None if answer is None or answer.get("mode") is None else str(answer["mode"])
+
+    async def set_mode(self, mode: str, subject: str | None = None, *, force: bool = False) -> None:
+        """Set a mode. IMPORT needs `force` where there are schemas."""
+        await self._call("PUT", _url(_scoped("/mode", subject), {"force": "true"} if force else {}), {"mode": mode})
+
+    async def reset_mode(self, subject: str | None = None) -> None:
+        """Remove a mode, so that the next one above holds."""
+        await self._call("DELETE", _scoped("/mode", subject))
+
+    async def contents(self, advance: Callable[[int], None] = lambda _: None) -> RegistryContents:
+        """Read everything. `advance` is called with the number of subjects whose settings were read.
+
+        Raises PipelineError if the registry changes meanwhile, again and again.
+        """
+        for _ in range(MAX_READINGS):
+            entries = {(entry.subject, entry.version): entry for entry in await self.schemas(deleted=True)}
+            live = {(entry.subject, entry.version) for entry in await self.schemas()}
+            subjects = await self.subjects(deleted=True)
+            if live <= entries.keys() and {subject for subject, _ in entries} == set(subjects):
+                break
+        else:
+            raise PipelineError("schemas were registered or deleted while they were read. Try again")
+        scopes: list[str | None] = [None, *await self.contexts(), *sorted(subjects)]
+
+        async def settings(scope: str | None) -> tuple[Mapping[str, Any] | None, str | None]:
+            found = await self.config(scope), await self.mode(scope)
+            advance(1)
+            return found
+
+        settings_of = dict(zip(scopes, await ask_each(scopes, settings), strict=True))
+        return RegistryContents(
+            schemas={key: _marked(entry, key not in live) for key, entry in sorted(entries.items())},
+            configs={scope: config for scope, (config, _) in settings_of.items() if config},
+            modes={scope: mode for scope, (_, mode) in settings_of.items() if mode is not None},
+        )
+
+    async def _pages(self, path: str, query: Mapping[str, Any], read: Callable[[Any], Item]) -> list[Item]:
+        """Return a list page by page. A registry may give less than asked, or everything whatever is asked."""
+        found: list[Item] = []
+        while True:
+            answer = await self._call("GET", _url(path, {**query, "offset": len(found), "limit": PAGE_SIZE}))
+            page = [read(item) for item in answer]
+            if not page or (found and page[0] == found[0]):
+                return found
+            found += page
+            if len(page) > PAGE_SIZE:
+                return found
+
+    async def _found(self, path: str) -> Any:
+        """Return the answer to GET, or None for an HTTP status 404."""
+        try:
+            return await self._call("GET", path)
+        except SchemaRegistryError as error:
+            if error.status == 404:
+                return None
+            raise
+
+
+async def ask_each(items: Iterable[Item], ask: Callable[[Item], Awaitable[Answer]]) -> list[Answer]:
+    """Return an answer for each item, in order; a few requests are under way at a time."""
+    numbered = list(items)
+    answers: dict[int, Answer] = {}
+    rest = iter(enumerate(numbered))
+
+    async def work() -> None:
+        for index, item in rest:
+            answers[index] = await ask(item)
+
+    with unwrapped_errors():
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_CONCURRENT_REQUESTS, len(numbered))):
+                nursery.start_soon(work)
+    return [answers[index] for index in range(len(numbered))]
+
+
+@asynccontextmanager
+async def open_registry_administration(
+    urls: Sequence[str], *, timeout_s: float = 30.0
+) -> AsyncIterator[RegistryAdministration]:
+    """Open a client of the registries at these URLs, as `open_schema_registry` does."""
+    async with open_schema_registry(urls, timeout_s=timeout_s) as client:
+        yield RegistryAdministration(client)
+
+
+def _entry(answer: Mapping[str, Any]) -> SchemaEntry:
+    try:
+        subject, version, schema_id = str(answer["subject"]), int(answer["version"]), int(answer["id"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise PipelineError(f"the registry answers something that is no version of a subject: {error!r}") from error
+    return SchemaEntry(subject=subject, version=version, id=schema_id, content=_content(answer))
+
+
+def _content(answer: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {name: answer[name] for name in CONTENT if answer.get(name)} | {"schema": str(answer["schema"])}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(f"the registry answers something that is no schema: {error!r}") from error
+
+
+def _marked(entry: SchemaEntry, deleted: bool) -> SchemaEntry:
+    return SchemaEntry(
+        subject=entry.subject, version=entry.version, id=entry.id, content=entry.content, deleted=deleted
+    )
+
+
+def _scoped(path: str, subject: str | None) -> str:
+    return path if subject is None else f"{path}/{_path(subject)}"
+
+
+def _path(subject: str) -> str:
+    return quote(subject, safe="")
+
+
+def _url(path: str, query: Mapping[str, Any]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _deleted(deleted: bool) -> dict[str, str]:
+    return {"deleted": "true"} if deleted else {}
+
+
+def _normalize(normalize: bool) -> dict[str, str]:
+    return {"normalize": "true"} if normalize else {}
+
+
+def _permanent(permanent: bool) -> dict[str, str]:
+    return {"permanent": "true"} if permanent else {}

@@ -12,6 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import trio
+
+from pipeline.client.registry.client import SchemaRegistryError
+
 TYPES = ("JSON", "PROTOBUF", "AVRO")
 
 
@@ -271,3 +275,23 @@ def serving_model(model: RegistryModel) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class DirectCalls:
+    """Calls of a client to the model, without HTTP."""
+
+    def __init__(self, model: RegistryModel) -> None:
+        self._model = model
+        self.requests: list[tuple[str, str]] = []
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        self.requests.append((method, path))
+        await trio.lowlevel.checkpoint()
+        url = urlsplit(path)
+        parts = [unquote(part) for part in url.path.split("/") if part]
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        try:
+            return json.loads(json.dumps(self._model.answer(method, parts, query, json.loads(json.dumps(body or {})))))
+        except Refused as refused:
+            status = refused.code if refused.code < 1000 else refused.code // 100
+            raise SchemaRegistryError(status, refused.code, str(refused)) from refused

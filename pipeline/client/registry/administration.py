@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import trio
 
-from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
 from pipeline.errors import PipelineError
 from pipeline.net.nurseries import unwrapped_errors
 
@@ -84,13 +84,14 @@ def in_context(subject: str, context: str) -> str:
 
 
 class RegistryAdministration:
-    """Requests to a registry. Each raises SchemaRegistryError for a refusal, DeadlineExceededError without an answer.
+    """Requests to a registry, through `SchemaRegistryClient.call`.
 
-    A request that was sent again because its answer was lost may find its work done, and be refused for that.
+    Each raises SchemaRegistryError for a refusal, and DeadlineExceededError if no registry answered. A request that was
+    sent again because its answer was lost may find its work done, and be refused for that.
     """
 
-    def __init__(self, client: SchemaRegistryClient) -> None:
-        self._call = client.call
+    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
+        self._call = call
 
     async def subjects(self, prefix: str = EVERY_CONTEXT, *, deleted: bool = False) -> list[str]:
         """Return subjects whose names begin with the prefix, with `deleted` also soft-deleted ones."""
@@ -205,8 +206,13 @@ class RegistryAdministration:
         """Remove a mode, so that the next one above holds."""
         await self._call("DELETE", _scoped("/mode", subject))
 
-    async def contents(self, advance: Callable[[int], None] = lambda _: None) -> RegistryContents:
+    async def contents(
+        self, advance: Callable[[int], None] = lambda _: None, *, scopes: Iterable[str] = ()
+    ) -> RegistryContents:
         """Read everything. `advance` is called with the number of subjects whose settings were read.
+
+        Settings are read of the registry, its contexts and subjects, and of `scopes`: a subject that has no versions
+        may have settings, and is not listed.
 
         Raises PipelineError if the registry changes meanwhile, again and again.
         """
@@ -218,14 +224,15 @@ class RegistryAdministration:
                 break
         else:
             raise PipelineError("schemas were registered or deleted while they were read. Try again")
-        scopes: list[str | None] = [None, *await self.contexts(), *sorted(subjects)]
+        named = {*await self.contexts(), *subjects, *scopes}
+        all_scopes: list[str | None] = [None, *sorted(named)]
 
         async def settings(scope: str | None) -> tuple[Mapping[str, Any] | None, str | None]:
             found = await self.config(scope), await self.mode(scope)
             advance(1)
             return found
 
-        settings_of = dict(zip(scopes, await ask_each(scopes, settings), strict=True))
+        settings_of = dict(zip(all_scopes, await ask_each(all_scopes, settings), strict=True))
         return RegistryContents(
             schemas={key: _marked(entry, key not in live) for key, entry in sorted(entries.items())},
             configs={scope: config for scope, (config, _) in settings_of.items() if config},
@@ -277,7 +284,7 @@ async def open_registry_administration(
 ) -> AsyncIterator[RegistryAdministration]:
     """Open a client of the registries at these URLs, as `open_schema_registry` does."""
     async with open_schema_registry(urls, timeout_s=timeout_s) as client:
-        yield RegistryAdministration(client)
+        yield RegistryAdministration(client.call)
 
 
 def _entry(answer: Mapping[str, Any]) -> SchemaEntry:

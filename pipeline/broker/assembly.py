@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.cluster.watcher import ClusterWatcher
 from pipeline.broker.compaction.cleaner import LogCleaner
+from pipeline.broker.contract.gate import ContractGate
+from pipeline.broker.contract.verdicts import CompileSchema
 from pipeline.broker.controller.controller import Controller
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
@@ -45,7 +47,7 @@ from pipeline.net.network import Network
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The outside of a broker: ZooKeeper, clock, randomness, disks, network."""
+    """The outside of a broker: ZooKeeper, clock, randomness, disks, network, the compiler of schemas, if any."""
 
     zookeeper: CoordinationClient
     clock: Clock
@@ -54,6 +56,7 @@ class World:
     metrics: CollectorRegistry
     files: Files
     network: Network
+    compile_schema: CompileSchema | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +124,7 @@ def assemble(
         topics=TopicChanges(zookeeper, view, settings, strays.topic_ids, clock, rng),
         configs=ConfigChanges(zookeeper, view, settings),
         quotas=_quota_keeper(config),
-        produce=ProduceService(ProducerIds(zookeeper, own.id, clock), CopierClaims(zookeeper)),
+        produce=_produce_service(config, world),
         fetch=FetchService(
             FetchSessions(config.max_fetch_sessions, rng, kept), FileOpenings(disks), leader_throttle(settings)
         ),
@@ -136,6 +139,11 @@ def assemble(
         registration=registration,
         cleaner=LogCleaner(config, replicas.partitions, directories, world.files, clock, rng),
     )
+
+
+def _produce_service(config: BrokerConfig, world: World) -> ProduceService:
+    ids = ProducerIds(world.zookeeper, config.broker_id, world.clock)
+    return ProduceService(ids, CopierClaims(world.zookeeper), ContractGate(config, world.compile_schema))
 
 
 def _quota_keeper(config: BrokerConfig) -> QuotaKeeper:

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.broker.assembly import Parts, World, assemble
 from pipeline.broker.cluster.spent_epochs import raise_spent_epochs
+from pipeline.broker.contract.verdicts import CompileSchema
 from pipeline.broker.membership.former_self import Holdings, owned_by, refuse_other_owner
 from pipeline.broker.membership.identity import find_cluster_id, watch_cluster_id
 from pipeline.broker.membership.membership import Membership
@@ -125,15 +126,18 @@ async def run_broker(
     metrics: CollectorRegistry,
     files: Files | None = None,
     network: Network = SOCKETS,
+    compile_schema: CompileSchema | None = None,
     task_status: trio.TaskStatus[BrokerHandle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until cancelled; reports started when all its partitions are served.
+
+    `compile_schema`: None if no topic wants its data decoded.
 
     Raises ConfigurationError (an address, log dir or broker id in use), CoordinationError, StorageError; the latter
     also in place of the cancellation, if the stop was not clean.
     """
     handle = BrokerHandle()
-    world = World(zookeeper, clock, rng, observer, metrics, files or DiskFiles(), network)
+    world = World(zookeeper, clock, rng, observer, metrics, files or DiskFiles(), network, compile_schema)
 
     async def run() -> None:
         async with _listening(config, network) as listeners, trio.open_nursery() as nursery:
@@ -180,6 +184,7 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
     nursery.start_soon(watch_loop, world.metrics)
     nursery.start_soon(broker.session.run)
     nursery.start_soon(broker.fetch.run)
+    await nursery.start(broker.produce.contracts.run)
     await nursery.start(broker.groups.run)
     await parts.membership.catch_up()
     await nursery.start(parts.watcher.run)

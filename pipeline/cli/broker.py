@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pipeline.audit.broker_counter import BrokerCounter
     from pipeline.audit.config import CountingConfig
+    from pipeline.broker.contract.verdicts import DatumWalk
     from pipeline.broker.settings.broker import BrokerConfig
     from pipeline.model import HostPort
 
@@ -105,6 +106,7 @@ async def _run(settings: Settings) -> None:
             rng=randomness(),
             observer=counter or NoObserver(),
             metrics=CollectorRegistry(),
+            compile_schema=_compile_schema if config.schema_registry_urls else None,
         )
         with RARE_COLLECTIONS:  # a start creates objects for every partition, and hardly any garbage
             handle = await nursery.start(broker)
@@ -112,6 +114,13 @@ async def _run(settings: Settings) -> None:
         SlowCollections().watch()
         if counter is not None:
             await _publish_counts(counter, handle.address, counting.interval_ms / 1000)
+
+
+def _compile_schema(texts: "Sequence[str]") -> "DatumWalk":
+    """Compile an Avro schema for a topic whose data must decode."""
+    from pipeline.hadoop.avro.datum_walk import compile_datums  # numba and fastavro, when a topic needs them
+
+    return compile_datums(texts)
 
 
 def _counter(datacenter: str, counting: "CountingConfig", log_dirs: "Sequence[Path]") -> "BrokerCounter":

@@ -90,7 +90,7 @@ def read_varint(buffer: Bytes, position: _Int, end: _Int, bits: int) -> tuple[_I
 
 
 @njit(cache=True, nogil=True)
-def _read_field(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, _Int, int]:
+def read_field(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, _Int, int]:
     """Return (start, length or -1 for null, fault) of a field that follows its length."""
     length, position = read_varint(buffer, position, end, 32)
     if position < 0:
@@ -146,12 +146,12 @@ def parse_records(
             last_delta = delta
             offset[row] = base_offset + delta
             batch_index[row] = batch
-            position, length, fault = _read_field(buffer, position, end)
+            position, length, fault = read_field(buffer, position, end)
             if fault:
                 return fault, batch
             key_position[row] = position
             key_length[row] = length
-            position, length, fault = _read_field(buffer, position + max(length, 0), end)
+            position, length, fault = read_field(buffer, position + max(length, 0), end)
             if fault:
                 return fault, batch
             value_position[row] = position
@@ -193,14 +193,14 @@ def parse_headers(
         position: _Int = np.int64(header_start[row])
         end = np.int64(record_end[row])
         for header in range(first, last):
-            position, length, fault = _read_field(buffer, position, end)
+            position, length, fault = read_field(buffer, position, end)
             if not fault and length < 0:
                 fault = _FIELD_LENGTH
             if fault:
                 return fault, row
             key_position[header] = position
             key_length[header] = length
-            position, length, fault = _read_field(buffer, position + length, end)
+            position, length, fault = read_field(buffer, position + length, end)
             if fault:
                 return fault, row
             value_position[header] = position

@@ -1,9 +1,11 @@
-"""Metrics of what clients use: their quotas, and the state that the broker keeps for them, beside its bounds."""
+"""Metrics of clients: their quotas, the state that the broker keeps for them, and contracts of topics with them."""
 
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.contract.gate import ContractGate
 from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.quotas.table import QuotaKind
 from pipeline.broker.runtime.kept_memory import KeptMemory
@@ -44,3 +46,23 @@ def collect_kept(kept: KeptMemory) -> Iterator[Metric]:
         held.add_metric((use.name,), use.held_bytes)
         most.add_metric((use.name,), use.most_bytes)
     yield from (held, most)
+
+
+def collect_contracts(gate: ContractGate, view: ClusterView) -> Iterator[Metric]:
+    """Refused records of topics that exist, and what the checks of schema ids asked of cache and registry."""
+    refused = CounterMetricFamily(
+        "pipeline_contract_refused_records", "Records that break their topic's contract.", labels=("topic", "reason")
+    )
+    for (topic, reason), count in sorted(gate.refused.items()):
+        if view.topic(topic) is not None:
+            refused.add_metric((topic, reason), count)
+    yield refused
+    yield CounterMetricFamily("pipeline_contract_cache_hits", "Schema ids that were known.", value=gate.hits)
+    yield GaugeMetricFamily("pipeline_contract_cache_size", "Answers of the registry kept.", value=len(gate.cache))
+    calls = CounterMetricFamily("pipeline_contract_registry_calls", "Requests to registries.", labels=("outcome",))
+    for outcome, count in gate.calls.items():
+        calls.add_metric((outcome,), count)
+    yield calls
+    waiting = GaugeMetricFamily("pipeline_contract_waiting_requests", "Produce requests that wait for a registry.")
+    waiting.add_metric((), gate.waiting)
+    yield waiting

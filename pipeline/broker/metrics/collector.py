@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from pipeline.broker.metrics.clients import collect_kept, collect_quotas
+from pipeline.broker.metrics.clients import collect_contracts, collect_kept, collect_quotas
 from pipeline.broker.metrics.groups import GroupMetrics
 from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas, collect_session
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
@@ -51,6 +51,7 @@ class BrokerCollector(Collector):
         yield from self._groups.collect()
         yield from collect_kept(self._broker.groups.kept)
         yield from collect_quotas(self._broker.quotas)
+        yield from collect_contracts(self._broker.produce.contracts, self._broker.view)
         yield from collect_requests(self._connections)
         yield from collect_connections(self._connections)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import trio
 
 from pipeline.broker.cluster.view import ClusterView, TopicView
+from pipeline.broker.contract.gate import ContractGate
 from pipeline.broker.controller.controller import Controller
 from pipeline.broker.groups.service import GroupService
 from pipeline.broker.membership.session_watch import SessionWatch
@@ -53,6 +54,7 @@ class ProduceService:
 
     ids: ProducerIds
     claims: CopierClaims
+    contracts: ContractGate
     openers: ScanThreads = field(default_factory=partial(ScanThreads, OPENERS))
     partitions: int = 0
     failed_partitions: int = 0

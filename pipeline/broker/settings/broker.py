@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
@@ -75,7 +76,17 @@ def _parse_overrides(text: str) -> dict[str, int]:
     return overrides
 
 
+def _parse_urls(text: str) -> tuple[str, ...]:
+    urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"{url!r} is not http://HOST:PORT or https://HOST:PORT")
+    return urls
+
+
 Listener = Annotated[HostPort, parsed_by(_parse_listener)]
+SchemaRegistryUrls = Annotated[tuple[str, ...], parsed_by(_parse_urls)]
 
 
 class BrokerConfig(SettingsModel):
@@ -309,6 +320,22 @@ class BrokerConfig(SettingsModel):
     """Number of samples over which the rates of quotas are measured."""
     quota_window_size_seconds: int = Field(1, alias="quota.window.size.seconds", ge=1, le=3600)
     """Length in seconds of one sample of a rate."""
+
+    schema_registry_urls: SchemaRegistryUrls = Field((), alias="confluent.schema.registry.url")
+    """URLs of schema registries that hold the same schemas, `http://HOST:PORT,...`. Needed on every broker that leads a
+    partition of a topic with `confluent.value.schema.validation` or its like. Takes about 100 MB of memory."""
+    schema_registry_timeout_ms: int = Field(3000, alias="schema.registry.timeout.ms", ge=100, le=60_000)
+    """Time in ms that a Produce request waits at most for the schema registries. The client then gets REQUEST_TIMED_OUT
+    and tries again."""
+    schema_registry_max_cache_size: int = Field(
+        10_000, alias="confluent.schema.registry.max.cache.size", ge=1, le=1_000_000
+    )
+    """Maximum number of answers of the schema registry that are kept: pairs of schema id and subject."""
+    schema_registry_cache_ttl_sec: int = Field(300, alias="schema.registry.cache.ttl.sec", ge=1, le=MAX_INT32)
+    """Age in s at which the answer that an id belongs to a subject is asked for again, while the id stays valid."""
+    missing_id_cache_ttl_sec: int = Field(1, alias="confluent.missing.id.cache.ttl.sec", ge=0, le=86_400)
+    """Time in s for which an id that the schema registry does not know, or knows in other subjects alone, is refused
+    without asking again. Confluent's default is 60."""
 
     @field_validator("log_dirs", mode="before")
     @classmethod

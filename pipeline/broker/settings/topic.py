@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from pipeline.broker.settings.admission import Admission
 from pipeline.broker.settings.broker import FIELDS, BrokerConfig, CompressionType, TimestampType
+from pipeline.broker.settings.contract import TOPIC_NAME, Contract, Demand, SubjectStrategy
 from pipeline.errors import ConfigurationError
 from pipeline.model import MAX_INT64
 from pipeline.promotion import MIRROR_PROMOTED, Promotion
@@ -127,6 +128,23 @@ class TopicSettings(SettingsModel):
         default="", alias="follower.replication.throttled.replicas"
     )
     """Replicas that fetch within `follower.replication.throttled.rate`: `*`, or `PARTITION:BROKER,...`."""
+    key_schema_validation: bool = Field(default=False, alias="confluent.key.schema.validation")
+    """True if every key must bear the id of a schema of its subject. Other batches are refused with INVALID_RECORD."""
+    value_schema_validation: bool = Field(default=False, alias="confluent.value.schema.validation")
+    """True if every value must bear the id of a schema of its subject. Other batches are refused with
+    INVALID_RECORD."""
+    key_subject_strategy: SubjectStrategy = Field(default=TOPIC_NAME, alias="confluent.key.subject.name.strategy")
+    """Subject of keys: `TopicNameStrategy` is `TOPIC-key`, `RecordNameStrategy` the full name of the record,
+    `TopicRecordNameStrategy` is `TOPIC-NAME`."""
+    value_subject_strategy: SubjectStrategy = Field(default=TOPIC_NAME, alias="confluent.value.subject.name.strategy")
+    """Subject of values: `TopicNameStrategy` is `TOPIC-value`, `RecordNameStrategy` the full name of the record,
+    `TopicRecordNameStrategy` is `TOPIC-NAME`."""
+    key_schema_decode: bool = Field(default=False, alias="pipeline.key.schema.decode")
+    """True if every key must also be a whole datum of its Avro schema; implies `confluent.key.schema.validation`.
+    Kafka has no such setting."""
+    value_schema_decode: bool = Field(default=False, alias="pipeline.value.schema.decode")
+    """True if every value must also be a whole datum of its Avro schema; implies `confluent.value.schema.validation`.
+    Kafka has no such setting."""
 
     @property
     def is_compacted(self) -> bool:
@@ -147,6 +165,16 @@ class TopicSettings(SettingsModel):
     def promotion(self) -> Promotion | None:
         """The promotion of the topic; None if it was not promoted."""
         return None if self.mirror_promoted is None else Promotion.parse(self.mirror_promoted)
+
+    @cached_property
+    def contract(self) -> Contract | None:
+        """The topic's demands on schema ids; None if it has none."""
+        key = value = None
+        if self.key_schema_validation or self.key_schema_decode:
+            key = Demand(strategy=self.key_subject_strategy, decodes=self.key_schema_decode)
+        if self.value_schema_validation or self.value_schema_decode:
+            value = Demand(strategy=self.value_subject_strategy, decodes=self.value_schema_decode)
+        return None if key is None and value is None else Contract(key=key, value=value)
 
     @cached_property
     def admission(self) -> Admission:

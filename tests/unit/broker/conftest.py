@@ -25,7 +25,9 @@ def start(tmp_path: Path, zookeeper_twin: MemoryZooKeeper) -> Start:
     """`async with start(broker_id, **settings) as broker`; dots of settings are written as underscores."""
 
     @asynccontextmanager
-    async def start(broker_id: int = 1, *, files: Any = None, **settings: Any) -> AsyncIterator[Broker]:
+    async def start(
+        broker_id: int = 1, *, files: Any = None, compile_schema: Any = None, **settings: Any
+    ) -> AsyncIterator[Broker]:
         given = {key.replace("_", "."): value for key, value in settings.items()}
         config = BrokerConfig.from_settings(
             {
@@ -53,6 +55,7 @@ def start(tmp_path: Path, zookeeper_twin: MemoryZooKeeper) -> Start:
                     observer=observed,
                     metrics=metrics,
                     files=files,
+                    compile_schema=compile_schema,
                     task_status=task_status,
                 )
 

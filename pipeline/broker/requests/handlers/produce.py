@@ -9,6 +9,8 @@ the present leader of a partition that moved (KIP-951), v13: topic ids (KIP-516)
   records is the claim alone, answered with the log end offset. A topic with `mirror.promoted` refuses all
   batches with kept offsets (PRODUCER_FENCED), and answers with the log end offset. A mirror may send more batches,
   which are appended in slices: if a slice is refused, the earlier ones stay, and the mirror reads the log end offset.
+- Batches of producers must meet the contract of their topic (`broker/contract`), if it has one; copies of another log
+  met it there.
 - Topic settings are checked against the batches' headers; batches that must be opened for them are, in a thread
   (`broker/settings/admission.py`).
 - acks=1: the batch is in the leader's log, and on its disk if the topic's flush settings say so. acks=all: all replicas
@@ -33,10 +35,10 @@ from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.waiters import CommitWait
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.requests.copied_batches import check_mirror, claimed, due_claims, find_led
-from pipeline.broker.requests.current_leaders import MOVED, find_current_leader
+from pipeline.broker.requests.produce_answers import record_errors_of, with_leaders
 from pipeline.broker.runtime.slicing import Turns
+from pipeline.broker.settings.contract import Contract
 from pipeline.errors import (
-    InvalidRecordError,
     LogEndMismatchError,
     OffsetOverlapError,
     PipelineError,
@@ -53,9 +55,6 @@ from pipeline.protocol.messages.produce import (
     FIRST_BATCH_VERSION,
     FIRST_VERSION_OF_ZSTD,
     NO_COPIER_EPOCH,
-    BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -89,11 +88,13 @@ class _Unplaced(NamedTuple):
 
 
 class _Closed(NamedTuple):
-    """Batches that must be opened before they are appended."""
+    """Batches that must be opened before they are appended, for the topic's settings or for its contract."""
 
     partition: Partition
     records: memoryview
     headers: Sequence[BatchHeader]
+    contract: Contract | None
+    """The contract, unless it is met."""
 
 
 class _Appended(NamedTuple):
@@ -247,7 +248,7 @@ def _answer_owed(
         )
         for (name, topic_id), of_topic in zip(topics, outcomes, strict=True)
     ]
-    return _with_leaders(broker, done)
+    return with_leaders(broker.view, broker.settings.static.broker_id, done)
 
 
 def _of_topic(topic: TopicProduceData, responses: Sequence[PartitionProduceResponse]) -> TopicProduceResponse:
@@ -296,8 +297,13 @@ def _append(
         headers = partition.validate(records, keep_offsets=keep_offsets)
         if not keep_offsets:
             _check_headers(headers, version)
-            if not partition.settings.admission.admits(headers, now_ms):
-                return _Closed(partition, records, headers)
+            contract = partition.settings.contract
+            if contract is not None and broker.produce.contracts.admits(
+                contract, partition.topic_partition.topic, records, headers, now_ms
+            ):
+                contract = None
+            if contract is not None or not partition.settings.admission.admits(headers, now_ms):
+                return _Closed(partition, records, headers, contract)
         elif not is_within_reach(headers):
             return _Unplaced(partition, records, headers)
         info = partition.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
@@ -342,18 +348,9 @@ def _refused(broker: BrokerContext, index: int, error: PipelineError) -> Partiti
         error_code=failure.code,
         base_offset=-1,
         error_message=failure.message,
-        record_errors=_record_errors(error),
+        record_errors=record_errors_of(error),
         log_end_offset=error.log_end_offset if isinstance(error, _REPORTING_ENDS) else -1,
     )
-
-
-def _record_errors(error: PipelineError) -> Sequence[BatchIndexAndErrorMessage]:
-    if not isinstance(error, InvalidRecordError):
-        return ()
-    return [
-        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-        for index, message in error.record_errors
-    ]
 
 
 async def _answer_later(
@@ -382,11 +379,18 @@ def _deadline(request: ProduceRequest) -> float:
 async def _open_and_append(
     broker: BrokerContext, data: PartitionProduceData, closed: _Closed, acks: int
 ) -> PartitionProduceResponse | _Appended:
-    partition, now_ms = closed.partition, broker.clock()
+    partition, records, headers, contract = closed
+    settings, openers = partition.settings, broker.produce.openers
     try:
-        opening = partition.settings.admission.admit_opened(closed.records, closed.headers, now_ms)
-        records = await broker.produce.openers.run(opening)
-        headers = partition.validate(records, keep_offsets=False)
+        if contract is not None:
+            topic, most_bytes = partition.topic_partition.topic, settings.max_message_bytes
+            await broker.produce.contracts.check(
+                contract, topic, records, headers, max_batch_bytes=most_bytes, threads=openers
+            )
+        now_ms = broker.clock()
+        if not settings.admission.admits(headers, now_ms):
+            records = await openers.run(settings.admission.admit_opened(records, headers, now_ms))
+            headers = partition.validate(records, keep_offsets=False)
     except PipelineError as error:
         return _refused(broker, data.index, error)
     return await _roll_and_append(broker, data, _Unplaced(partition, records, headers), acks)
@@ -457,36 +461,11 @@ def _finished(broker: BrokerContext, outcome: _Outcome) -> PartitionProduceRespo
     return outcome.response
 
 
-def _with_leaders(broker: BrokerContext, done: Sequence[TopicProduceResponse]) -> ProduceResponse:
-    """Return the answer, with the present leaders of partitions that are led elsewhere."""
-    if not any(response.error_code in MOVED for topic in done for response in topic.partition_responses):
-        return ProduceResponse(responses=done)
-    endpoints: dict[int, NodeEndpoint] = {}
-    topics = []
-    for topic in done:
-        known = broker.view.topic(topic.name) if topic.name else broker.view.topic_of_id(topic.topic_id)
-        responses = []
-        for response in topic.partition_responses:
-            leader = None
-            if response.error_code in MOVED:
-                leader = find_current_leader(broker.view, broker.settings.static.broker_id, known, response.index)
-            if leader is not None:
-                address, node = leader.broker.address, leader.broker.id
-                endpoints[node] = NodeEndpoint(
-                    node_id=node, host=address.host, port=address.port, rack=leader.broker.rack
-                )
-                current = LeaderIdAndEpoch(leader_id=node, leader_epoch=leader.epoch)
-                response = replace(response, current_leader=current)
-            responses.append(response)
-        topics.append(replace(topic, partition_responses=responses))
-    return ProduceResponse(responses=topics, node_endpoints=list(endpoints.values()))
-
-
 def _answer(
     broker: BrokerContext, request: ProduceRequest, done: Sequence[TopicProduceResponse]
 ) -> ProduceResponse | None:
     if request.acks != 0:
-        return _with_leaders(broker, done)
+        return with_leaders(broker.view, broker.settings.static.broker_id, done)
     for topic in done:
         for response in topic.partition_responses:
             _require_success(response)

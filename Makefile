@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-long test-faults simulate check bench bench-broker bench-cluster bench-mirror bench-load bench-paper constraints clean
+.PHONY: install install-test demo test test-long test-faults simulate check bench bench-broker bench-cluster bench-mirror bench-load bench-registry bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -50,6 +50,9 @@ bench-mirror: install install-test
 bench-load: install install-test
 	@bench/load/install.sh
 	.venv/bin/python -m bench load $(bench_options)
+
+bench-registry: install install-test
+	.venv/bin/python -m bench registry $(bench_options)
 
 test-faults: install install-test
 	.venv/bin/python -m bench faults $(bench_options)

@@ -10,7 +10,8 @@ from importlib import import_module
 
 from bench.report import Options, as_json, show_on_terminal, table
 
-BENCHMARKS = ("codec", "columns", "log", "cleaner", "broker", "cluster", "mirror", "load", "faults", "paper")
+PARTS = ("codec", "columns", "log", "cleaner")
+BENCHMARKS = (*PARTS, "broker", "cluster", "mirror", "load", "registry", "faults", "paper")
 
 
 def parse(arguments: list[str]) -> tuple[list[str], Options, bool]:

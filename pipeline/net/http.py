@@ -1,4 +1,4 @@
-"""HTTP side of every service: one ASGI server on trio, with `/metrics`, `/healthz` and `/readyz`.
+"""HTTP side of every service: an ASGI application on trio, with `/metrics`, `/healthz` and `/readyz`.
 
 Owns the listening socket for as long as `serve_http` runs. Cancelling `serve_http` closes the socket and all open
 requests, even of clients that do not read their answers.
@@ -6,7 +6,6 @@ requests, even of clients that do not read their answers.
 
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -14,13 +13,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.net.exposition import exposition
-
-if TYPE_CHECKING:
-    from pipeline.net.http_connections import HttpConnections
+from pipeline.net.http_connections import HttpConnections
 
 HealthCheck = Callable[[], str | None]
 """Returns None, or a sentence that says what is wrong."""
@@ -90,29 +88,22 @@ def http_application(routes: Sequence[BaseRoute]) -> Starlette:
 
 
 async def serve_http(
-    application: Starlette,
+    application: ASGIApp,
     address: HostPort,
     *,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. Reports the bound address once listening (port 0 picks a free one).
 
-    Connections wait until a thread has loaded the server; the service begins its work meanwhile.
     Raises ConfigurationError if the address cannot be listened on.
     """
     bound = _listen(address)
     host, port = bound.getsockname()[:2]
+    connections = HttpConnections(application, HostPort(host, port))
     async with trio.SocketListener(trio.socket.from_stdlib_socket(bound)) as listener, trio.open_nursery() as nursery:
         task_status.started(HostPort(host, port))
-        connections = (await trio.to_thread.run_sync(_load_server))(application)
-        nursery.start_soon(connections.cut_off_when_cancelled)
+        nursery.start_soon(connections.run)
         nursery.start_soon(trio.serve_listeners, connections.serve, [listener])
-
-
-def _load_server() -> "type[HttpConnections]":
-    from pipeline.net.http_connections import HttpConnections
-
-    return HttpConnections
 
 
 def _listen(address: HostPort) -> socket.socket:

@@ -1,112 +1,211 @@
-"""Connections of an HTTP server, each served by Hypercorn, whose modules take a while to load."""
+"""Connections of an HTTP/1.1 server: each is a task that reads requests and has the application answer them in order.
 
-import logging
+Bounds: `MAX_CONNECTIONS` connections, of which the one that has asked for nothing for the longest time makes room for
+the next; the size of heads (`http_requests`); and times, each of them a deadline of the connection, which ends when it
+has passed. The application runs in the task of the connection, without a bound of time: it bounds its own work.
+"""
+
+import math
+import socket
+from collections import OrderedDict
 from contextlib import suppress
-from functools import partial
 
-import hypercorn
+import structlog
 import trio
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState
-from hypercorn.utils import wrap_app
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
+from pipeline.errors import NetworkError
+from pipeline.model import HostPort
+from pipeline.net.http_exchange import HttpExchange, error_answer, scope_of
+from pipeline.net.http_requests import BadRequestError, HttpRequest, RequestParser
 from pipeline.net.signals import Signal
+from pipeline.net.transport import SocketTransport
 
 SHUTDOWN_TIMEOUT_S = 1.0
-"""Time for clients to read their answers when the service stops."""
+"""Time for clients to read the answers that are being sent when the service stops."""
 MAX_SEND_S = 30.0
 """Time for a client to read a piece of an answer, which is in memory until then."""
+MAX_RECEIVE_S = 30.0
+"""Time for a client to send the next part of a body."""
+MAX_HEAD_S = 10.0
+"""Time for a client to send the head of a request, from its first byte on."""
+MAX_IDLE_S = 60.0
+"""Time without a request after which a connection ends."""
+LINGER_S = 2.0
+"""Time for a client to read an answer that came before the end of its request."""
 MAX_CONNECTIONS = 500
-"""Connections of a service. A connection that sent half a request takes some 100 KB for any time."""
+"""Connections of a service. A connection that sent half a request takes some 100 KB for its time."""
+CHECK_S = 0.5
+"""Time between two looks for deadlines that have passed."""
+SENT_BYTES = 4 << 20
+"""Size of the pieces in which a large answer is sent."""
+HEAD_BYTES = 8 * 1024
+"""Bytes received at once between requests: so many can be requests that wait for their turn."""
+BODY_BYTES = 64 * 1024
+FAIR_REQUESTS = 16
+"""Requests of a connection that are answered without a wait, before other connections have their turn."""
+
+logger = structlog.get_logger()
 
 
 class HttpConnections:
-    """Connections of a server. A connection beyond `MAX_CONNECTIONS` is served, and the oldest one is cut off.
+    """Connections of a server at `address`. A connection beyond `MAX_CONNECTIONS` is served, and another is cut off."""
 
-    Hypercorn cannot interrupt a send, so a client that reads no answer is cut off here.
-    """
-
-    def __init__(self, application: Starlette) -> None:
-        config = hypercorn.Config()
-        config.h11_max_incomplete_size = 64 * 1024
-        config.accesslog = None
-        config.errorlog = logging.getLogger("pipeline.net.http")
-        self._serve = partial(
-            TCPServer,
-            wrap_app(application, config.wsgi_max_body_size, "asgi"),  # type: ignore[arg-type]
-            config,
-            WorkerContext(None),
-            ConnectionState({}),
-        )
-        self._streams: dict[_Stream, trio.CancelScope] = {}
-        """Connections in the order in which they came."""
+    def __init__(self, application: ASGIApp, address: HostPort) -> None:
+        self._application = application
+        self._address = address
+        self._connections: OrderedDict[_Connection, None] = OrderedDict()
+        """The one whose last request is the longest ago comes first."""
         self._ended = Signal()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a connection until it ends."""
-        if len(self._streams) >= MAX_CONNECTIONS:
-            self._cut_off_oldest()
-        bounded = _Stream(stream)
-        self._streams[bounded] = trio.CancelScope()
-        server = self._serve(bounded)  # type: ignore[arg-type]
         try:
-            with self._streams[bounded]:
-                await server
+            client = HostPort(*stream.socket.getpeername()[:2])
+        except OSError:  # the client has left
+            return
+        if len(self._connections) >= MAX_CONNECTIONS:
+            self._cut_off_oldest()
+        transport = SocketTransport(socket.socket(fileno=stream.socket.detach()))
+        connection = _Connection(transport, client)
+        self._connections[connection] = None
+        try:
+            with connection.scope:
+                await self._converse(connection)
         finally:
-            # Hypercorn's server and its protocol refer to each other: without its fields, the received bytes are freed
-            # now and not at the next garbage collection. Hypercorn has no public way to do that.
-            vars(server).clear()
-            self._streams.pop(bounded, None)
+            connection.close()
+            self._connections.pop(connection, None)
             self._ended.notify()
 
     def _cut_off_oldest(self) -> None:
-        """End the oldest connection at once; without the cancel it would last for Hypercorn's idle timeout."""
-        oldest = next(iter(self._streams))
-        scope = self._streams.pop(oldest)
+        oldest, _ = self._connections.popitem(last=False)
         oldest.cut_off()
-        scope.cancel()
 
-    async def cut_off_when_cancelled(self) -> None:
-        """Wait to be cancelled, then cut off the connections that do not end in time."""
+    async def run(self) -> None:
+        """End connections whose deadlines have passed. When cancelled, cut off those that do not end in time."""
         try:
-            await trio.sleep_forever()
+            while True:
+                await trio.sleep(CHECK_S)
+                now = trio.current_time()
+                for connection in [each for each in self._connections if each.deadline <= now]:
+                    connection.cut_off()
         finally:
             with trio.move_on_after(SHUTDOWN_TIMEOUT_S, shield=True):
-                while self._streams:
+                while self._connections:
                     await self._ended.wait()
-            for stream in self._streams:
-                stream.cut_off()
+            for connection in list(self._connections):
+                connection.cut_off()
 
+    async def _converse(self, connection: "_Connection") -> None:
+        with suppress(NetworkError):
+            try:
+                while await self._answer(connection, await connection.next_request()):
+                    if connection in self._connections:
+                        self._connections.move_to_end(connection)
+            except BadRequestError as error:
+                await connection.write(error_answer(error.status))
+                await connection.linger()
 
-class _Stream(trio.abc.HalfCloseableStream):
-    """A connection whose client must read each piece within `MAX_SEND_S`."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self._stream = stream
-        self.socket = stream.socket
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+    async def _answer(self, connection: "_Connection", request: HttpRequest) -> bool:
+        """Have a request answered. Return True if the connection may go on."""
+        exchange = HttpExchange(request, connection.receive_more, connection.write)
+        scope = scope_of(request, connection.client, self._address)
         try:
-            with trio.fail_after(MAX_SEND_S):
-                await self._stream.send_all(data)
-        except trio.TooSlowError as error:
-            self.cut_off()
-            raise trio.BrokenResourceError("the client does not take its answer") from error
+            await self._application(scope, exchange.receive, exchange.send)
+        except NetworkError:
+            raise
+        except Exception:
+            logger.exception("http_request_failed", method=request.method, path=scope["path"])
+        if not exchange.is_over:
+            if not exchange.has_begun:
+                await connection.write(error_answer(500))
+            return False
+        if not exchange.keep_alive and not request.is_complete:
+            await connection.linger()
+        return exchange.keep_alive
 
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
+class _Connection:
+    """A connection and its parser. `deadline` is the time (trio's) at which it ends unless something happens."""
 
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
+    def __init__(self, transport: SocketTransport, client: HostPort) -> None:
+        self.client = client
+        self.deadline = trio.current_time() + MAX_IDLE_S
+        self.scope = trio.CancelScope()
+        self._transport = transport
+        self._parser = RequestParser()
+        self._refusal: BadRequestError | None = None
+        self._unwaited_requests = 0
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    async def next_request(self) -> HttpRequest:
+        """Wait for the head of a request. Raises NetworkError when the client has left, BadRequestError."""
+        self._unwaited_requests += 1
+        if self._unwaited_requests > FAIR_REQUESTS:
+            await self._give_way()
+        parser = self._parser
+        if not parser.requests:
+            now = trio.current_time()
+            self.deadline = now + (MAX_IDLE_S if parser.is_between_requests else MAX_HEAD_S)
+            while not parser.requests:
+                was_between_requests = parser.is_between_requests
+                await self._receive(HEAD_BYTES)
+                if was_between_requests:
+                    self.deadline = trio.current_time() + MAX_HEAD_S
+        self.deadline = math.inf
+        return parser.requests.popleft()
+
+    async def receive_more(self) -> None:
+        """Wait for a further part of the request. Raises NetworkError, BadRequestError."""
+        self.deadline = trio.current_time() + MAX_RECEIVE_S
+        await self._receive(BODY_BYTES)
+        self.deadline = math.inf
+
+    async def _receive(self, size: int) -> None:
+        if self._refusal is not None:  # raised after the requests before it were answered
+            raise self._refusal
+        buffer = _RECEIVED[:size]
+        while (count := self._transport.receive_now(buffer)) is None:
+            self._unwaited_requests = 0
+            await self._transport.wait_readable()
+        if count == 0:
+            raise NetworkError("the client has left")
+        try:
+            self._parser.feed(buffer[:count])
+        except BadRequestError as error:
+            self._refusal = error
+        if self._transport.had_its_share:
+            await self._give_way()
+
+    async def _give_way(self) -> None:
+        self._unwaited_requests = 0
+        await self._transport.give_way()
+
+    async def write(self, data: bytes) -> None:
+        """Send. A stop of the service does not interrupt it, but cuts the connection off later. Raises NetworkError."""
+        view = memoryview(data)
+        with trio.CancelScope(shield=True):
+            for first in range(0, len(data), SENT_BYTES):
+                self.deadline = trio.current_time() + MAX_SEND_S
+                await self._transport.send((view[first : first + SENT_BYTES],))
+        self.deadline = math.inf
+
+    async def linger(self) -> None:
+        """Take what the client still sends: if it were left, the client could lose the answer. Raises NetworkError."""
+        self._transport.end_sending()
+        self.deadline = trio.current_time() + LINGER_S
+        while await self._transport.receive_into(_RECEIVED):
+            pass
 
     def cut_off(self) -> None:
-        with suppress(OSError):
-            self.socket.shutdown(trio.socket.SHUT_RDWR)
+        """End it at once, whatever it waits for."""
+        self.scope.cancel()
+        self._transport.close()
+
+    def close(self) -> None:
+        """Let go of socket and parser."""
+        self._transport.close()
+        self._parser.close()
+
+
+_RECEIVED = memoryview(bytearray(BODY_BYTES))
+"""Takes what a connection receives until it is parsed, at once. One for all: a server has one thread."""

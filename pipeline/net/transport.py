@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import trio
@@ -194,6 +195,11 @@ class SocketTransport:
     async def _wait_writable(self) -> None:
         await trio.lowlevel.wait_writable(self._socket)
         self.sent_at = trio.current_time()
+
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more is sent. What it still sends can be received."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Close at once. Closing twice does nothing."""

@@ -16,7 +16,7 @@ try:
     main()
 except SystemExit:
     pass
-heavy = sorted({"rich", "hypercorn", "numpy", "pyarrow", "asyncio"} & set(sys.modules))
+heavy = sorted({"rich", "starlette", "numpy", "pyarrow", "asyncio"} & set(sys.modules))
 import rich.progress
 print(json.dumps([heavy, gc.isenabled(), gc.get_freeze_count() > 10_000]), file=sys.stderr)
 """

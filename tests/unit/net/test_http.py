@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import h11
 import pytest
 import trio
 import trio.testing
@@ -18,6 +17,7 @@ from pipeline.model import HostPort
 from pipeline.net.exposition import exposition
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.http_connections import MAX_SEND_S
+from pipeline.net.http_requests import RequestParser
 from pipeline.net.nurseries import unwrapped_errors
 
 DEADLINE_S = 30
@@ -70,7 +70,7 @@ async def test_a_client_that_takes_no_answer_is_cut_off(mock_clock: Any) -> None
 
 
 def count_http_connections() -> Any:
-    return sum(isinstance(thing, h11.Connection) for thing in gc.get_objects())
+    return sum(isinstance(thing, RequestParser) for thing in gc.get_objects())
 
 
 @pytest.mark.usefixtures("mock_clock")

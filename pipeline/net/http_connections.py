@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
-from pipeline.net.http_exchange import HttpExchange, error_answer, scope_of
+from pipeline.net.http_exchange import HttpExchange, error_answer, http_scope
 from pipeline.net.http_requests import BadRequestError, HttpRequest, RequestParser
 from pipeline.net.signals import Signal
 from pipeline.net.transport import SocketTransport
@@ -109,7 +109,7 @@ class HttpConnections:
     async def _answer(self, connection: "_Connection", request: HttpRequest) -> bool:
         """Have a request answered. Return True if the connection may go on."""
         exchange = HttpExchange(request, connection.receive_more, connection.write)
-        scope = scope_of(request, connection.client, self._address)
+        scope = http_scope(request, connection.client, self._address)
         try:
             await self._application(scope, exchange.receive, exchange.send)
         except NetworkError:

@@ -40,18 +40,18 @@ def api_endpoint(routes: Mapping[str, ApiRoute], authorize: Authorize) -> Callab
         content_type = answer_type(request.headers.get("accept", ""))
         if content_type is None:
             accepted = ", ".join(CONTENT_TYPES)
-            return error_answer(406, Code.NOT_ACCEPTABLE, f"HTTP 406 Not Acceptable: answers are {accepted}")
+            return api_error_answer(406, Code.NOT_ACCEPTABLE, f"HTTP 406 Not Acceptable: answers are {accepted}")
         try:
             caller = RegistryCaller(address="" if request.client is None else request.client.host)
             authorize(caller, route.action, subject_of(request) if "subject" in request.path_params else None)
             answer = await route.handler(request)
         except RegistryError as error:
-            return error_answer(error.status, error.code, error.message)
+            return api_error_answer(error.status, error.code, error.message)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception:
             logger.exception("registry_request_failed", method=request.method, path=request.url.path)
-            return error_answer(500, Code.INTERNAL, "Internal error of the registry; see its log.")
+            return api_error_answer(500, Code.INTERNAL, "Internal error of the registry; see its log.")
         return answer if isinstance(answer, Response) else _JsonResponse(answer, media_type=content_type)
 
     return endpoint
@@ -71,7 +71,7 @@ def text_answer(request: Request, text: str) -> Response:
     return Response(text.encode("utf-8", "backslashreplace"), media_type=content_type)
 
 
-def error_answer(status: int, code: int, message: str) -> Response:
+def api_error_answer(status: int, code: int, message: str) -> Response:
     """Return the response of an error."""
     content = {"error_code": int(code), "message": message}
     return _JsonResponse(content, status_code=status, media_type=CONTENT_TYPE)

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.schema_registry.access import Authorize, everyone_may
-from pipeline.schema_registry.api_routes import ApiRoute, api_endpoint, error_answer
+from pipeline.schema_registry.api_routes import ApiRoute, api_endpoint, api_error_answer
 from pipeline.schema_registry.context_paths import without_context
 from pipeline.schema_registry.schema_routes import schema_routes
 from pipeline.schema_registry.service import RegistryService
@@ -47,7 +47,7 @@ class _EncodedPaths:
                 try:
                     path, text = without_context(path, query.decode("ascii", "replace"))
                 except ValueError as error:
-                    await error_answer(400, 400, str(error))(scope, receive, send)
+                    await api_error_answer(400, 400, str(error))(scope, receive, send)
                     return
                 query = text.encode()
             scope["path"], scope["query_string"] = path if len(path) == 1 else path.rstrip("/"), query
@@ -60,6 +60,6 @@ def prepare_application(application: Starlette) -> None:
 
     async def http_error(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return error_answer(error.status_code, error.status_code, f"HTTP {error.status_code} {error.detail}")
+        return api_error_answer(error.status_code, error.status_code, f"HTTP {error.status_code} {error.detail}")
 
     application.add_exception_handler(HTTPException, http_error)

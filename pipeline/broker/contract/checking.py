@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.broker.contract.frames import FrameReader, Rows
-from pipeline.broker.contract.verdicts import DatumWalk, RefusalReason, SchemaQuestion, SchemaVerdict
+from pipeline.broker.contract.verdicts import ContractVerdict, DatumWalk, RefusalReason, SchemaQuestion
 from pipeline.broker.settings.contract import SubjectRule
 from pipeline.records.batch import HEADER_SIZE, BatchHeader
 from pipeline.records.compression import Codec, ReadableBuffer
@@ -32,7 +32,7 @@ STEPS_PER_BYTE = 16
 STEPS_OF_A_TURN = 500_000
 """Steps of a walk before other work has a turn: some milliseconds."""
 
-Peek = Callable[[SchemaQuestion], SchemaVerdict | None]
+Peek = Callable[[SchemaQuestion], ContractVerdict | None]
 
 
 class SideRule(NamedTuple):

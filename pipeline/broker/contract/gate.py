@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from pipeline.broker.contract.verdicts import CompileSchema, RefusalReason, SchemaQuestion, SchemaVerdict, VerdictCache
+from pipeline.broker.contract.verdicts import (
+    CompileSchema,
+    ContractVerdict,
+    RefusalReason,
+    SchemaQuestion,
+    VerdictCache,
+)
 from pipeline.broker.runtime.scan_threads import ScanThreads
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.contract import Contract
@@ -156,9 +162,9 @@ class ContractGate:
         from pipeline.broker.contract.checking import check_batch
 
         sides = self._sides_of(contract, topic)
-        answers: dict[SchemaQuestion, SchemaVerdict] = {}
+        answers: dict[SchemaQuestion, ContractVerdict] = {}
 
-        def peek(question: SchemaQuestion) -> SchemaVerdict | None:
+        def peek(question: SchemaQuestion) -> ContractVerdict | None:
             return answers.get(question) or self.cache.peek(question)
 
         position = 0

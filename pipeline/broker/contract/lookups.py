@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from pipeline.broker.contract.registry import RegistryAwayError
-from pipeline.broker.contract.verdicts import SchemaQuestion, SchemaVerdict, VerdictCache
+from pipeline.broker.contract.verdicts import ContractVerdict, SchemaQuestion, VerdictCache
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 CALLS = 8
@@ -28,13 +28,13 @@ REFRESH_INTERVAL_S = 1.0
 
 logger = structlog.get_logger()
 
-Judge = Callable[[SchemaQuestion], Awaitable[SchemaVerdict]]
+Judge = Callable[[SchemaQuestion], Awaitable[ContractVerdict]]
 
 
 @dataclass(slots=True, eq=False)
 class _Lookup:
     ended: trio.Event = field(default_factory=trio.Event)
-    verdict: SchemaVerdict | None = None
+    verdict: ContractVerdict | None = None
     error: RegistryAwayError | None = None
 
 
@@ -65,7 +65,7 @@ class SchemaLookups:
 
     async def settle(
         self, questions: Collection[SchemaQuestion], size_bytes: int, deadline: float
-    ) -> dict[SchemaQuestion, SchemaVerdict]:
+    ) -> dict[SchemaQuestion, ContractVerdict]:
         """Return the verdicts for a request of this size, by the deadline (trio's time).
 
         Raises KafkaError (REQUEST_TIMED_OUT).
@@ -76,7 +76,7 @@ class SchemaLookups:
         self.waiting += 1
         self.waiting_bytes += size_bytes
         try:
-            found: dict[SchemaQuestion, SchemaVerdict] = {}
+            found: dict[SchemaQuestion, ContractVerdict] = {}
             with trio.move_on_at(deadline):
                 for question, lookup in [(question, self._begin(question)) for question in questions]:
                     await lookup.ended.wait()

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import httpx
 import trio
 
-from pipeline.broker.contract.verdicts import CompileSchema, RefusalReason, SchemaKey, SchemaQuestion, SchemaVerdict
+from pipeline.broker.contract.verdicts import CompileSchema, ContractVerdict, RefusalReason, SchemaKey, SchemaQuestion
 from pipeline.errors import PipelineError
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -53,7 +53,7 @@ class RegistryQuestions:
         self._compile = compile_schema
         self.calls = {"answered": 0, "not_found": 0, "failed": 0}
 
-    async def judge(self, question: SchemaQuestion) -> SchemaVerdict:
+    async def judge(self, question: SchemaQuestion) -> ContractVerdict:
         """Return the verdict. Raises RegistryAwayError."""
         schema, rule, decodes = question
         by_guid = isinstance(schema, bytes)
@@ -66,7 +66,7 @@ class RegistryQuestions:
                 raise RegistryAwayError("its answer holds no schema", is_silent=False)
         name = _record_name(text) if rule.has_name and text is not None else ""
         if name is None:
-            return SchemaVerdict(
+            return ContractVerdict(
                 RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} has no record name, so it has no subject."
             )
         subject = rule.subject(name)
@@ -78,10 +78,10 @@ class RegistryQuestions:
                 return _unknown(schema)
             subjects = _subjects_in(versions)
         if subject not in subjects:
-            return SchemaVerdict(
+            return ContractVerdict(
                 RefusalReason.OTHER_SUBJECT, f"{_label(schema)} belongs to no version of subject {subject}."
             )
-        return await self._with_walk(schema, text) if decodes and text is not None else SchemaVerdict(None)
+        return await self._with_walk(schema, text) if decodes and text is not None else ContractVerdict(None)
 
     async def _subjects_of_text(self, subject: str, text: Mapping[str, Any]) -> Sequence[str]:
         """Return the subject if it has a version of this schema."""
@@ -89,21 +89,23 @@ class RegistryQuestions:
         found = await self._call("POST", f"/subjects/{_quoted(subject)}", asked)
         return () if found is None else (subject,)
 
-    async def _with_walk(self, schema: SchemaKey, text: Mapping[str, Any]) -> SchemaVerdict:
+    async def _with_walk(self, schema: SchemaKey, text: Mapping[str, Any]) -> ContractVerdict:
         if self._compile is None:
-            return SchemaVerdict(RefusalReason.UNUSABLE_SCHEMA, "This broker cannot decode data.")
+            return ContractVerdict(RefusalReason.UNUSABLE_SCHEMA, "This broker cannot decode data.")
         if text.get("schemaType", _AVRO) != _AVRO:
-            return SchemaVerdict(
+            return ContractVerdict(
                 RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} is no Avro schema, so its data are not decoded."
             )
         referenced: dict[tuple[str, int], str] = {}
         if not await self._gather(text, referenced):
-            return SchemaVerdict(RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} has references that do not resolve.")
+            return ContractVerdict(
+                RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} has references that do not resolve."
+            )
         try:
             walk = await trio.to_thread.run_sync(self._compile, [*referenced.values(), text["schema"]])
         except PipelineError as error:
-            return SchemaVerdict(RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)}: {error}")
-        return SchemaVerdict(None, walk=walk)
+            return ContractVerdict(RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)}: {error}")
+        return ContractVerdict(None, walk=walk)
 
     async def _gather(self, text: Mapping[str, Any], found: dict[tuple[str, int], str]) -> bool:
         """Add the texts of all references, those that others need first. Return False if one is missing."""
@@ -184,8 +186,8 @@ def _label(schema: SchemaKey) -> str:
     return f"Schema {uuid.UUID(bytes=schema)}" if isinstance(schema, bytes) else f"Schema id {schema}"
 
 
-def _unknown(schema: SchemaKey) -> SchemaVerdict:
-    return SchemaVerdict(RefusalReason.UNKNOWN_ID, f"{_label(schema)} is not known to the schema registry.")
+def _unknown(schema: SchemaKey) -> ContractVerdict:
+    return ContractVerdict(RefusalReason.UNKNOWN_ID, f"{_label(schema)} is not known to the schema registry.")
 
 
 def _subjects_in(versions: Any) -> Sequence[str]:

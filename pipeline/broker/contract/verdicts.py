@@ -58,7 +58,7 @@ class SchemaQuestion(NamedTuple):
     decodes: bool
 
 
-class SchemaVerdict(NamedTuple):
+class ContractVerdict(NamedTuple):
     """The answer to a question: a reason to refuse records, or None; and the walk for their datums, if asked for."""
 
     reason: RefusalReason | None
@@ -67,7 +67,7 @@ class SchemaVerdict(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    verdict: SchemaVerdict
+    verdict: ContractVerdict
     until_s: float
 
 
@@ -88,7 +88,7 @@ class VerdictCache:
     def __len__(self) -> int:
         return len(self._valid) + len(self._refused)
 
-    def peek(self, question: SchemaQuestion) -> SchemaVerdict | None:
+    def peek(self, question: SchemaQuestion) -> ContractVerdict | None:
         """Return the verdict; None if it is not known."""
         kept = self._valid.get(question)
         if kept is not None:
@@ -98,7 +98,7 @@ class VerdictCache:
         kept = self._refused.get(question)
         return kept.verdict if kept is not None and kept.until_s > self._clock() else None
 
-    def keep(self, question: SchemaQuestion, verdict: SchemaVerdict) -> None:
+    def keep(self, question: SchemaQuestion, verdict: ContractVerdict) -> None:
         """Keep an answer of the registry, in place of the one before."""
         self._valid.pop(question, None)
         self._refused.pop(question, None)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from pipeline.client.registry.administration import RegistryContents, SchemaEntry, context_of
+from pipeline.client.registry.administration import RegistryContents, SchemaEntry, context_prefix
 
 SameSchema = Callable[[SchemaEntry, SchemaEntry], bool]
 
@@ -41,7 +41,7 @@ class ImportPlan:
         """Subjects that are written to, and their contexts."""
         subjects = {entry.subject for entry in (*self.registrations, *self.deletions)}
         subjects |= {subject for subject in self.configs if subject is not None}
-        return subjects | {context_of(subject) for subject in subjects} - {""}
+        return subjects | {context_prefix(subject) for subject in subjects} - {""}
 
 
 def plan_import(
@@ -52,11 +52,11 @@ def plan_import(
     `is_same` tells whether two versions have one schema. `types` are those that the registry takes; empty if unknown.
     """
     ordered, conflicts = in_order(export.schemas, registry.schemas)
-    holders = {(context_of(entry.subject), entry.id): entry for entry in registry.schemas.values()}
+    holders = {(context_prefix(entry.subject), entry.id): entry for entry in registry.schemas.values()}
     registrations, deletions = [], []
     for entry in ordered:
         present = registry.schemas.get((entry.subject, entry.version))
-        holder = present or holders.get((context_of(entry.subject), entry.id))
+        holder = present or holders.get((context_prefix(entry.subject), entry.id))
         if present is not None and present.id != entry.id:
             conflicts.append(f"{entry} has id {entry.id} in the export and id {present.id} in the registry")
         elif holder is not None and not is_same(entry, holder):

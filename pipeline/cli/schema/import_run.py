@@ -17,7 +17,7 @@ from pipeline.client.registry.administration import (
     RegistryAdministration,
     RegistryContents,
     SchemaEntry,
-    context_of,
+    context_prefix,
 )
 from pipeline.client.registry.client import SchemaRegistryError
 from pipeline.errors import DeadlineExceededError, PipelineError
@@ -27,7 +27,7 @@ IMPORT = "IMPORT"
 SOFT_DELETED_BEFORE = (40404, 40406)
 
 
-async def read_contents(registry: RegistryAdministration, scopes: Iterable[str] = ()) -> RegistryContents:
+async def read_registry_contents(registry: RegistryAdministration, scopes: Iterable[str] = ()) -> RegistryContents:
     """Read everything of a registry, with progress on a terminal; settings also of further subjects and contexts."""
     with output.progress("Settings read", None) as progress:
         return await registry.contents(progress.advance, scopes=scopes)
@@ -39,8 +39,8 @@ async def run_import(
     """Carry out an import, and return what was done, or forbids it. Raises PipelineError if it was not finished."""
     subjects = {subject for subject, _ in export.schemas}
     scopes = {scope for scope in (*export.configs, *export.modes) if scope is not None}
-    scopes |= subjects | {context_of(subject) for subject in subjects} - {""}
-    contents = await read_contents(registry, scopes)
+    scopes |= subjects | {context_prefix(subject) for subject in subjects} - {""}
+    contents = await read_registry_contents(registry, scopes)
     is_same = await _comparison(registry, export, contents)
     plan = plan_import(export, contents, is_same, await registry.schema_types())
     if dry_run or plan.conflicts or not (plan.steps or before.modes):
@@ -55,7 +55,7 @@ async def run_import(
             await _restore_modes(registry, before, {**_kept_modes(export, before), **plan.modes})
         if before.modes:
             output.note(f"The modes of the registry were not restored: repeat the import. {before.path} keeps them.")
-    contents = await read_contents(registry, scopes)
+    contents = await read_registry_contents(registry, scopes)
     rest = plan_import(export, contents, await _comparison(registry, export, contents))
     if rest.steps or rest.conflicts:
         raise PipelineError(f"the registry lacks {rest.steps} entries afterwards: others wrote to it. Import again")
@@ -115,11 +115,11 @@ async def _comparison(
 
     Texts that differ by their spelling are the same; where this program sees a difference, the registry decides.
     """
-    holders = {(context_of(entry.subject), entry.id): entry for entry in contents.schemas.values()}
+    holders = {(context_prefix(entry.subject), entry.id): entry for entry in contents.schemas.values()}
     confirmed: set[tuple[str, int, str, int]] = set()
     for entry in export.schemas.values():
         present = contents.schemas.get((entry.subject, entry.version))
-        holder = present or holders.get((context_of(entry.subject), entry.id))
+        holder = present or holders.get((context_prefix(entry.subject), entry.id))
         if holder is None or holder.id != entry.id or same_schema(entry, holder):
             continue
         if entry.id == await _known_id(registry, holder.subject, entry):

@@ -20,9 +20,9 @@ ExportFile = Annotated[Path, typer.Argument(metavar="FILE", help="Export, JSON l
 def export_registry(file: ExportFile, url: Url, json: Json = False) -> None:
     """Write everything of a registry to a file: texts, ids, versions, references, soft deletes, configs, modes."""
     from pipeline.cli.schema.export_file import write_export
-    from pipeline.cli.schema.import_run import read_contents
+    from pipeline.cli.schema.import_run import read_registry_contents
 
-    contents = with_registry(url, read_contents)
+    contents = with_registry(url, read_registry_contents)
     write_export(file, contents)
     counts = _counts(contents)
     if json:
@@ -71,11 +71,11 @@ def import_registry(
 
 
 def _counts(contents: "RegistryContents") -> dict[str, int]:
-    from pipeline.client.registry.administration import context_of
+    from pipeline.client.registry.administration import context_prefix
 
     entries = contents.schemas.values()
     return {
         "subjects": len({entry.subject for entry in entries}),
         "versions": len(entries),
-        "ids": len({(context_of(entry.subject), entry.id) for entry in entries}),
+        "ids": len({(context_prefix(entry.subject), entry.id) for entry in entries}),
     }

@@ -53,7 +53,7 @@ class SchemaEntry:
     @property
     def references(self) -> list[tuple[str, str, int]]:
         """Name, qualified subject and version of each reference."""
-        context = context_of(self.subject)
+        context = context_prefix(self.subject)
         return [
             (str(ref["name"]), in_context(str(ref["subject"]), context), int(ref["version"]))
             for ref in self.content.get("references") or ()
@@ -73,14 +73,14 @@ class RegistryContents:
     modes: Mapping[str | None, str] = field(default_factory=dict)
 
 
-def context_of(subject: str) -> str:
+def context_prefix(subject: str) -> str:
     """Return the context of a qualified subject as `:.context:`, empty for the default one."""
     return subject[: subject.index(":", 1) + 1] if subject.startswith(":.") and ":" in subject[1:] else ""
 
 
 def in_context(subject: str, context: str) -> str:
     """Return the qualified name of a subject that is named in a context."""
-    return subject if context_of(subject) else context + subject
+    return subject if context_prefix(subject) else context + subject
 
 
 class RegistryAdministration:

@@ -6,7 +6,7 @@ from itertools import islice
 
 from pipeline.schema_registry.avro.resolution import why_unreadable
 from pipeline.schema_registry.avro.types import AvroSchema
-from pipeline.schema_registry.avro.work import TooMuchWorkError, Work
+from pipeline.schema_registry.avro.work import MAX_COMPARISON_STEPS, TooMuchWorkError, Work
 
 MAX_SENTENCES = 50
 
@@ -47,7 +47,7 @@ def why_incompatible(
     """
     sentences: list[str] = []
     try:
-        sentences.extend(islice(_sentences(level, new, earlier, work or Work()), MAX_SENTENCES + 1))
+        sentences.extend(islice(_sentences(level, new, earlier, work or Work(MAX_COMPARISON_STEPS)), MAX_SENTENCES + 1))
     except TooMuchWorkError as error:
         sentences.append(str(error))
     return sentences if len(sentences) <= MAX_SENTENCES else [*sentences[:MAX_SENTENCES], "and more reasons"]

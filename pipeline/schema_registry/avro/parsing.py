@@ -39,6 +39,7 @@ MAX_SHOWN: Final = 80
 """Characters of a name, and parts of a path, in a message."""
 MAX_SHARED: Final = 4096
 _CHARACTERS_OF_A_STEP: Final = 16
+_STEPS_OF_A_COMPARISON: Final = 100
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _LOGICAL_KINDS: Final[Mapping[str, frozenset[str]]] = {
     "decimal": frozenset({"bytes", "fixed"}),
@@ -73,7 +74,9 @@ class InvalidSchemaError(PipelineError):
 def parse_schema(
     text: str, *, references: Sequence[AvroSchema] = (), check_defaults: bool = True, work: Work | None = None
 ) -> AvroSchema:
-    """Parse a schema that may use the named types of `references`.
+    """Parse a schema that may use the named types of `references`, and of those that these refer to.
+
+    It may also define one of them again in the same way.
 
     With `check_defaults` false neither a default nor a sort order is checked: older registries accepted such schemas,
     and stored schemas stay readable.
@@ -152,6 +155,7 @@ class _Parser:
         for schema in references:
             self._take_over(schema.names, work)
         self.defaults: list[tuple[_Scope, Json, AvroType]] = []
+        self._referenced = dict(self.names)
         self._declared = {name: name for name in self.names}
         self._work = work
         self._check_orders = check_orders
@@ -161,7 +165,10 @@ class _Parser:
         work.take("the references", len(names))
         for name, type_ in names.items():
             other = self.names.setdefault(name, type_)
-            if other is not type_ and other != type_:
+            if other is type_:
+                continue
+            work.take("the references", _STEPS_OF_A_COMPARISON)
+            if other != type_:
                 raise InvalidSchemaError("", f"two references define '{shown(name)}', each another type")
 
     def parse(self, schema: Json, scope: _Scope) -> AvroType:
@@ -225,7 +232,8 @@ class _Parser:
 
     def _parse_named(self, kind: str, schema: dict[str, Json], scope: _Scope) -> Named:
         name = self._full_name(schema, scope)
-        if name in self._declared:
+        referenced, left = self._referenced.pop(name, None), self._work.left
+        if name in self._declared and referenced is None:
             raise scope.fault(f"'{shown(name)}' is defined twice")
         self._declared[name] = name
         namespace = name.rpartition(".")[0]
@@ -241,6 +249,10 @@ class _Parser:
             named = self._parse_enum(name, aliases, schema, inner)
         else:
             named = RecordSchema(name=name, aliases=aliases, fields=self._parse_fields(schema, inner))
+        if referenced is not None:
+            self._work.take("the references", left - self._work.left)
+        if referenced is not None and referenced != named:
+            raise scope.fault(f"'{shown(name)}' is another type than that of a reference")
         self.names[name] = named
         return named
 

@@ -239,7 +239,8 @@ class _Resolver:
             elif sources:
                 yield from _below(field.name, self.resolve(field.type, written[sources[0]].type))
             elif not field.has_default:
-                message = "the reader's field has no default and the writer has no such field"
+                message = f"the reader's field has no default (its type is {in_words(field.type)}),"
+                message = f"{message} and the writer's {shown(writer.name)} has no such field"
                 yield Incompatibility(Mismatch.READER_FIELD_MISSING_DEFAULT_VALUE, (field.name,), message)
 
     def crossed_aliases(self) -> Reasons:
@@ -407,7 +408,7 @@ def _compare_logical(reader: LogicalType | None, writer: LogicalType | None) -> 
 def _compare_fixed(reader: Fixed, writer: Fixed) -> Reasons:
     if reader.size == writer.size:
         return _compare_logical(reader.logical, writer.logical)
-    message = f"the reader has {reader.size} bytes, the writer {writer.size}"
+    message = f"the reader's {shown(reader.name)} has {reader.size} bytes, the writer's {writer.size}"
     return (Incompatibility(Mismatch.FIXED_SIZE_MISMATCH, (), message),)
 
 
@@ -417,7 +418,7 @@ def _compare_symbols(reader: Enum, writer: Enum) -> Reasons:
     missing = [symbol for symbol in writer.symbols if symbol not in reader.known]
     if not missing:
         return ()
-    message = f"the reader lacks the symbols {_listed(missing)}, and its enum has no default"
+    message = f"the reader's {shown(reader.name)} lacks the writer's symbols {_listed(missing)}, and has no default"
     return (Incompatibility(Mismatch.MISSING_ENUM_SYMBOLS, (), message),)
 
 

@@ -206,6 +206,33 @@ def test_the_path_leads_to_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reader", "writer", "sentence"),
+    [
+        (record(field("a", ["null", "int"])), record(name="x.Event"),
+         "READER_FIELD_MISSING_DEFAULT_VALUE at Event.a: the reader's field has no default (its type is [null, int]),"
+         " and the writer's x.Event has no such field"),
+        (record(field("a", fixed(4))), record(field("a", fixed(5))),
+         "FIXED_SIZE_MISMATCH at Event.a: the reader's Hash has 4 bytes, the writer's 5"),
+        (record(field("a", enum("X"))), record(field("a", enum("X", "Y", "Z"))),
+         "MISSING_ENUM_SYMBOLS at Event.a: the reader's Level lacks the writer's symbols Y, Z, and has no default"),
+        (record(field("a", fixed(4))), record(field("a", fixed(4, name="x.Digest"))),
+         "NAME_MISMATCH at Event.a: the writer's type is named x.Digest; give the reader's Hash that alias"),
+        (record(field("a", ["null", "int"])), record(field("a", ["null", "string"])),
+         "MISSING_UNION_BRANCH at Event.a: no branch of the reader's union [null, int] reads the writer's string"),
+        (record(field("a", {"type": "long", "logicalType": "timestamp-micros"})),
+         record(field("a", {"type": "long", "logicalType": "timestamp-millis"})),
+         "LOGICAL_TYPE_MISMATCH at Event.a: the reader takes the stored values for timestamp-micros,"
+         " the writer means timestamp-millis"),
+        (record(field("a", "int"), field("b", "int", aliases=["a"], default=1)), record(field("a", "int")),
+         "AMBIGUOUS_ALIAS at Event.a: readers disagree whether it is the writer's field 'a': its alias counts only in"
+         " a record of the same full name, and if the alias is no other field's name or alias"),
+    ],
+)  # fmt: skip
+def test_a_reason_names_the_rule_the_place_and_both_sides(reader: Any, writer: Any, sentence: str) -> None:
+    assert str(why_unreadable(reader=schema(reader), writer=schema(writer))[0]) == sentence
+
+
+@pytest.mark.parametrize(
     ("type_", "words"),
     [
         (record(), "record Event"),

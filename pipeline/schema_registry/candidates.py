@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.schema_registry.avro.canonical import canonical_form
+from pipeline.schema_registry.avro.normalization import normalized_text
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema, shown
 from pipeline.schema_registry.avro.types import AvroSchema
-from pipeline.schema_registry.avro.work import Work
+from pipeline.schema_registry.avro.work import TooMuchWorkError, Work
 from pipeline.schema_registry.compatibility import CompatibilityLevel, why_incompatible
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import AVRO, SchemaReference, identity_of
@@ -110,13 +110,14 @@ def parse_candidate(
     try:
         known = _parse_dependencies(dependencies, work)
         schema = parse_schema(request.text, references=known, check_defaults=check_defaults, work=work)
-    except InvalidSchemaError as error:
+        text = normalized_text(schema, work) if normalize else request.text
+    except (InvalidSchemaError, TooMuchWorkError) as error:
         raise RegistryError(Code.INVALID_SCHEMA, f"Invalid schema: {error}") from error
     references = tuple(sorted(set(request.references))) if normalize else request.references
     return Candidate(
         schema=schema,
-        text=canonical_form(request.text) if normalize else request.text,
-        identity=identity_of(request.text, AVRO, references),
+        text=text,
+        identity=identity_of(text, AVRO, references),
         references=references,
         dependencies=dependencies,
         id=request.id,

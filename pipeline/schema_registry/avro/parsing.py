@@ -39,6 +39,7 @@ MAX_SHOWN: Final = 80
 """Characters of a name, and parts of a path, in a message."""
 MAX_SHARED: Final = 4096
 _CHARACTERS_OF_A_STEP: Final = 16
+_STEPS_OF_A_TYPE: Final = 4
 _STEPS_OF_A_COMPARISON: Final = 100
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _LOGICAL_KINDS: Final[Mapping[str, frozenset[str]]] = {
@@ -172,7 +173,7 @@ class _Parser:
                 raise InvalidSchemaError("", f"two references define '{shown(name)}', each another type")
 
     def parse(self, schema: Json, scope: _Scope) -> AvroType:
-        self._work.take("the schema")
+        self._work.take("the schema", _STEPS_OF_A_TYPE)
         if scope.depth > MAX_DEPTH:
             raise scope.fault(f"nested deeper than {MAX_DEPTH} types")
         if isinstance(schema, str):

@@ -1,11 +1,7 @@
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pipeline.schema_registry.candidates import (
     Candidate,
@@ -205,80 +201,6 @@ def test_schemas_that_we_cannot_parse_are_kept_and_served_but_not_compared(state
     assert getattr(state.schema(4), "text", None) == "not Avro"
     assert "not an Avro schema that can be compared" in refused(409, planned, state, "s", INT)
     assert state.next_id() == 6
-
-
-class Log(RuleBasedStateMachine):
-    """Any commands in any order: ids are never used twice, and every replay gives the same state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state = new_state()
-        self.log: list[Any] = []
-        self.text_of_id: dict[Any, Any] = {}
-
-    subjects = st.sampled_from(["a", "b"])
-    schemas = st.sampled_from(["int", "long", "string", "boolean"])
-
-    def command(self, decide: Callable[..., Any], *args: Any, **kwargs: bool) -> None:
-        try:
-            plan = decide(self.state, *args, **kwargs)
-        except RegistryError:
-            return
-        self.log += [encode_event(event) for event in plan.events]
-        carry_out(self.state, plan)
-
-    @rule(subject=subjects, name=schemas)
-    def register(self, subject: str, name: str) -> None:
-        self.command(planned, subject, candidate(json.dumps(name)))
-
-    @rule(subject=subjects, number=st.integers(1, 4), permanent=st.booleans())
-    def delete_version(self, subject: str, number: int, permanent: bool) -> None:
-        self.command(delete_version, subject, number, permanent=permanent)
-
-    @rule(subject=subjects, permanent=st.booleans())
-    def delete_subject(self, subject: str, permanent: bool) -> None:
-        self.command(delete_subject, subject, permanent=permanent)
-
-    @rule(subject=subjects | st.none(), level=st.sampled_from(CompatibilityLevel))
-    def set_level(self, subject: str | None, level: CompatibilityLevel) -> None:
-        self.command(set_config, subject, {"level": level})
-
-    @rule(subject=subjects | st.none())
-    def reset_level(self, subject: str | None) -> None:
-        self.command(reset_config, subject)
-
-    @rule()
-    def compact(self) -> None:
-        last = dict(self.log)
-        self.log = [
-            (key, value) for i, (key, value) in enumerate(self.log) if self.is_last(i) and last[key] is not None
-        ]
-
-    def is_last(self, index: int) -> bool:
-        return all(key != self.log[index][0] for key, _ in self.log[index + 1 :])
-
-    @invariant()
-    def ids_stand_for_one_schema(self) -> None:
-        for schema_id in range(1, self.state.next_id()):
-            schema = self.state.schema(schema_id)
-            if schema is not None:
-                assert self.text_of_id.setdefault(schema_id, schema.text) == schema.text
-
-    @invariant()
-    def replay_gives_the_same(self) -> None:
-        replayed = new_state()
-        for key, value in self.log:
-            assert replayed.apply(decode_event(key, value)) is None
-        assert self.view(replayed) == self.view(self.state)
-
-    def view(self, state: RegistryState) -> Any:
-        versions = {subject: state.versions(subject, deleted=True) for subject in ("a", "b")}
-        shown = {s: [(v.number, v.schema.id, v.schema.text, v.deleted) for v in vs] for s, vs in versions.items()}
-        return shown, [state.settings.own_config(subject) for subject in ("a", "b", None)], state.next_id()
-
-
-TestLog = Log.TestCase
-TestLog.settings = settings(max_examples=60, stateful_step_count=25)
 
 
 def test_reserved_ids_outlive_compaction(state: RegistryState) -> None:

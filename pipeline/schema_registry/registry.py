@@ -7,6 +7,7 @@ be repeated.
 Deletions and settings have modules of their own. Source: Confluent's Schema Registry API reference.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -210,6 +211,21 @@ def get_version(state: RegistryState, subject: str, number: int | None, *, delet
     if not state.versions(subject, deleted=deleted):
         raise subject_not_found(subject)
     raise version_not_found(LATEST if number is None else number)
+
+
+def latest_with(state: RegistryState, subject: str, properties: Mapping[str, str], *, deleted: bool = False) -> Version:
+    """Return the latest version whose metadata, which another registry wrote, have these properties.
+
+    Raises RegistryError: 40401, 40403.
+    """
+    versions = state.versions(subject, deleted=deleted)
+    for version in reversed(versions):
+        metadata = json.loads(version.schema.more or "{}").get("metadata") or {}
+        if properties.items() <= (metadata.get("properties") or {}).items():
+            return version
+    if not versions:
+        raise subject_not_found(subject)
+    raise RegistryError(Code.SCHEMA_NOT_FOUND, "Schema not found")
 
 
 def _meant(state: RegistryState, subject: str) -> Iterator[str]:

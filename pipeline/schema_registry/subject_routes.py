@@ -26,6 +26,7 @@ def subject_routes(service: RegistryService) -> list[ApiRoute]:
         ApiRoute("GET", "/subjects", Action.READ, api.subjects),
         ApiRoute("POST", "/subjects/{subject}", Action.READ, api.look_up),
         ApiRoute("DELETE", "/subjects/{subject}", Action.DELETE, api.delete_subject),
+        ApiRoute("GET", "/subjects/{subject}/metadata", Action.READ, api.latest_with_metadata),
         ApiRoute("GET", versions, Action.READ, api.versions),
         ApiRoute("POST", versions, Action.WRITE, api.register),
         ApiRoute("GET", f"{versions}/{{version}}", Action.READ, api.version),
@@ -74,6 +75,12 @@ class _Subjects:
         version = registry.get_version(self._state, self._subject(request), number, deleted=True)
         referrers = self._state.referrers(version.subject, version.number, deleted=flag(request, "deleted"))
         return list(page(request, sorted({user.schema.id for user in referrers}), most=MAX_PAGE))
+
+    async def latest_with_metadata(self, request: Request) -> Any:
+        """Answer with the latest version that another registry gave these properties."""
+        subject, parameters = self._subject(request), request.query_params
+        wanted = dict(zip(parameters.getlist("key"), parameters.getlist("value"), strict=False))
+        return version_json(registry.latest_with(self._state, subject, wanted, deleted=flag(request, "deleted")))
 
     async def look_up(self, request: Request) -> Any:
         candidate = await self._candidate(request, check_defaults=False)

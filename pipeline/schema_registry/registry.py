@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from pipeline.schema_registry.candidates import LATEST_VERSION, Candidate, SchemaComparison
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.contexts import (
+    ANY_CONTEXT,
     DEFAULT_CONTEXT,
     GLOBAL_CONTEXT,
     context_of,
@@ -262,8 +263,9 @@ def check_subject(subject: str, *, settings: bool = False) -> None:
     if too_long or not (name.strip() or settings) or any(ord(letter) < 32 for letter in subject):
         reason = f"The subject must have 1 to {MAX_SUBJECT_LENGTH} characters, none of them a control character"
         raise RegistryError(Code.INVALID_SUBJECT, reason)
-    if name in _RESERVED_NAMES or (context == GLOBAL_CONTEXT and not settings):
-        raise RegistryError(Code.INVALID_SUBJECT, f"The subject '{subject}' is reserved for settings")
+    reserved = subject.startswith(ANY_CONTEXT) or name in _RESERVED_NAMES
+    if reserved or (context == GLOBAL_CONTEXT and not settings):
+        raise RegistryError(Code.INVALID_SUBJECT, f"The subject '{subject}' is reserved")
 
 
 def _find(versions: Sequence[Version], candidate: Candidate) -> Version | None:

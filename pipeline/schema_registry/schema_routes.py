@@ -12,7 +12,7 @@ from pipeline.schema_registry.access import Action
 from pipeline.schema_registry.api_answers import schema_json, version_json
 from pipeline.schema_registry.api_requests import MAX_PAGE, flag, page
 from pipeline.schema_registry.api_routes import ApiRoute, text_answer
-from pipeline.schema_registry.contexts import ANY_CONTEXT, join_subject, matches_prefix, normal_context
+from pipeline.schema_registry.contexts import ANY_CONTEXT, join_subject, normal_context
 from pipeline.schema_registry.deletions import delete_context
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import AVRO
@@ -51,10 +51,9 @@ class _Schemas:
         return [version_json(version) for version in page(request, versions, most=MAX_PAGE)]
 
     def _versions(self, prefix: str, *, deleted: bool, latest_only: bool) -> Iterator[Version]:
-        for subject in self._state.subjects(deleted=deleted):
-            if matches_prefix(prefix, subject):
-                versions = self._state.versions(subject, deleted=deleted)
-                yield from versions[-1:] if latest_only else versions
+        for subject in self._state.subjects(prefix, deleted=deleted):
+            versions = self._state.versions(subject, deleted=deleted)
+            yield from versions[-1:] if latest_only else versions
 
     async def by_id(self, request: Request) -> Any:
         context, schema = self._schema(request)

@@ -93,6 +93,8 @@ def set_config(state: RegistryState, subject: str | None, update: ConfigUpdate) 
     """Change the config of a subject (which need not exist yet), a context, or the default context (None)."""
     if subject is not None:
         check_subject(subject, settings=True)
+    if update.get("alias"):
+        check_subject(update["alias"])
     check_writable(state, subject)
     config = replace(state.settings.own_config(subject) or NO_CONFIG, **update)
     if config == state.settings.own_config(subject):

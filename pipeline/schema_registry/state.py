@@ -8,11 +8,19 @@ B. An id is never given out again: `next_id` lies beyond all ids seen in its con
 C. The text of an id is the text that it was first written with, for all versions that bear the id.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.contexts import DEFAULT_CONTEXT, context_of, in_scope, join_subject, split_subject
+from pipeline.schema_registry.contexts import (
+    ANY_CONTEXT,
+    DEFAULT_CONTEXT,
+    context_of,
+    in_scope,
+    join_subject,
+    matches_prefix,
+    split_subject,
+)
 from pipeline.schema_registry.events import (
     ConfigSet,
     ContextSet,
@@ -146,13 +154,19 @@ class RegistryState:
         """Return True if the log has a record of the context, which other registries need to find it."""
         return context == DEFAULT_CONTEXT or context in self._contexts
 
-    def subjects(self, *, deleted: bool = False) -> list[str]:
-        """Return subjects of all contexts, sorted; with `deleted` also those whose versions are all soft-deleted."""
-        return sorted(
-            subject
-            for subject, versions in self._subjects.items()
-            if deleted or any(not version.deleted for version in versions.values())
-        )
+    def subjects(self, prefix: str = ANY_CONTEXT, *, deleted: bool = False) -> list[str]:
+        """Return subjects, sorted; with `deleted` also those whose versions are all soft-deleted.
+
+        `prefix`: see `matches_prefix`.
+        """
+        found: Iterable[str] = self._subjects
+        if prefix != ANY_CONTEXT:
+            found = (subject for subject in found if matches_prefix(prefix, subject))
+        return sorted(found if deleted else (subject for subject in found if self.is_live(subject)))
+
+    def is_live(self, subject: str) -> bool:
+        """Return True if a subject has a version that is not deleted."""
+        return any(not version.deleted for version in self._subjects.get(subject, {}).values())
 
     def has_subjects(self, scope: str | None, *, deleted: bool = False) -> bool:
         """Return True if a subject has versions, or any in a context, or any at all (None)."""

@@ -10,7 +10,7 @@ from pipeline.schema_registry.api_answers import registered_json, version_json
 from pipeline.schema_registry.api_requests import MAX_PAGE, body_of, flag, page, subject_of
 from pipeline.schema_registry.api_routes import ApiRoute, text_answer
 from pipeline.schema_registry.candidates import Candidate, read_request
-from pipeline.schema_registry.contexts import ANY_CONTEXT, matches_prefix, subject_beside
+from pipeline.schema_registry.contexts import ANY_CONTEXT, subject_beside
 from pipeline.schema_registry.deletions import delete_subject, delete_version
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
 from pipeline.schema_registry.references import dependencies_of, numbered
@@ -46,9 +46,10 @@ class _Subjects:
     async def subjects(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
         deleted_only = flag(request, "deletedOnly")
-        subjects = self._state.subjects(deleted=deleted_only or flag(request, "deleted"))
-        live = set(self._state.subjects()) if deleted_only else set()
-        return list(page(request, (name for name in subjects if name not in live and matches_prefix(prefix, name))))
+        subjects = self._state.subjects(prefix, deleted=deleted_only or flag(request, "deleted"))
+        if deleted_only:
+            subjects = [subject for subject in subjects if not self._state.is_live(subject)]
+        return list(page(request, subjects))
 
     async def versions(self, request: Request) -> Any:
         subject = self._subject(request)

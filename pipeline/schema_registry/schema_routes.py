@@ -17,6 +17,7 @@ from pipeline.schema_registry.deletions import delete_context
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import AVRO
 from pipeline.schema_registry.service import RegistryService
+from pipeline.schema_registry.setting_commands import subject_meant
 from pipeline.schema_registry.stored import StoredSchema, Version
 
 
@@ -98,7 +99,8 @@ class _Schemas:
         """Return the context of the id in the path, and its schema."""
         text = request.path_params["id"]
         if text.isascii() and text.isdigit() and len(text) < 11:
-            context = self._state.context_of_id(int(text), request.query_params.get("subject", ""))
+            subject = subject_meant(self._state, request.query_params.get("subject", ""))
+            context = self._state.context_of_id(int(text), subject)
             schema = None if context is None else self._state.schema(int(text), context)
             if context is not None and schema is not None:
                 return context, schema

@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.contexts import GLOBAL_CONTEXT, context_of, in_scope, join_subject, split_subject
+from pipeline.schema_registry.contexts import (
+    GLOBAL_CONTEXT,
+    context_of,
+    in_scope,
+    join_subject,
+    split_subject,
+    subject_beside,
+)
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
 from pipeline.schema_registry.events import ConfigSet, ModeSet, SchemaRemoved, SubjectCleared, WrittenEvent
 from pipeline.schema_registry.references import check_unused
@@ -40,8 +47,11 @@ def parse_level(text: object) -> CompatibilityLevel:
         raise RegistryError(Code.INVALID_LEVEL, f"Invalid compatibility level. Valid values are {names}") from None
 
 
-def parse_mode(text: object) -> RegistryMode:
-    """Parse a mode's name, in any case. Raises RegistryError 42204."""
+def parse_mode(content: Mapping[str, Any]) -> RegistryMode | None:
+    """Parse the body of a change of a mode, its name in any case; null resets it. Raises RegistryError 42204."""
+    text = content.get("mode", "")
+    if text is None:
+        return None
     try:
         return RegistryMode(text.upper() if isinstance(text, str) else "")
     except ValueError:
@@ -51,7 +61,7 @@ def parse_mode(text: object) -> RegistryMode:
 
 def parse_config(content: Mapping[str, Any]) -> ConfigUpdate:
     """Parse the body of a change of a config; null resets an attribute. Raises RegistryError: 422, 42203."""
-    refused = [name for name in _REFUSED if content.get(name) is not None]
+    refused = [name for name in _REFUSED if content.get(name)]
     if refused:
         raise RegistryError(Code.UNPROCESSABLE, f"'{refused[0]}' is not served: leave it out")
     if not any(name in content for name in _SERVED):
@@ -127,21 +137,25 @@ def get_mode(state: RegistryState, subject: str | None, *, or_default: bool) -> 
     return own or RegistryMode.READWRITE
 
 
-def set_mode(state: RegistryState, subject: str | None, mode: RegistryMode, *, force: bool) -> WritePlan[RegistryMode]:
-    """Set the mode of a subject (which need not exist yet), a context, or the default context (None).
+def set_mode(
+    state: RegistryState, subject: str | None, mode: RegistryMode | None, *, force: bool
+) -> WritePlan[RegistryMode | None]:
+    """Set the mode of a subject (which need not exist yet), a context, or the default context (None); None resets it.
 
     An import begins without schemas, unless `force` is set: those that are soft-deleted are permanently deleted. Raises
     RegistryError: 42205 if there are others, 42206 if others refer to deleted ones.
     """
     if subject is not None:
         check_subject(subject, settings=True)
+    if state.settings.own_mode(subject) is mode:
+        return WritePlan(mode)
+    if mode is None:
+        return WritePlan(mode, _no_mode(state, subject))
     events: tuple[WrittenEvent, ...] = (ModeSet(subject=subject, mode=mode),)
     if mode is RegistryMode.IMPORT and state.settings.mode(subject) is not RegistryMode.IMPORT and not force:
         if state.has_subjects(subject):
             raise RegistryError(Code.NOT_PERMITTED, "Cannot import since found existing subjects")
         events = (*_cleared(state, subject), *events)
-    elif state.settings.own_mode(subject) is mode:
-        events = ()
     return WritePlan(mode, events)
 
 
@@ -170,6 +184,12 @@ def reset_mode(state: RegistryState, subject: str | None, *, recursive: bool) ->
         ]
     events = tuple(event for scope in scopes for event in _no_mode(state, scope))
     return WritePlan(before or (RegistryMode.READWRITE if _is_global(subject) else None), events)
+
+
+def subject_meant(state: RegistryState, subject: str) -> str:
+    """Return the subject that the alias of a subject names, or the subject itself."""
+    config = state.settings.own_config(subject)
+    return subject if config is None or not config.alias else subject_beside(subject, config.alias)
 
 
 def forget_settings(state: RegistryState, subject: str) -> tuple[WrittenEvent, ...]:

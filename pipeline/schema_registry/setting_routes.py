@@ -21,6 +21,7 @@ def setting_routes(service: RegistryService, cluster_id: Callable[[], str | None
         ApiRoute("POST", "/", Action.READ, api.root),
         ApiRoute("GET", "/v1/metadata/id", Action.READ, api.metadata_id),
         ApiRoute("GET", "/v1/metadata/version", Action.READ, api.metadata_version),
+        ApiRoute("GET", "/v1/metadata/deployment", Action.READ, api.metadata_deployment),
     ]
     for scope in ("", "/{subject}"):
         routes += [
@@ -50,6 +51,9 @@ class _Settings:
     async def metadata_version(self, _request: Request) -> Any:
         return {"version": metadata.version("pipeline"), "commitId": ""}
 
+    async def metadata_deployment(self, _request: Request) -> Any:
+        return {"attributes": []}
+
     async def config(self, request: Request) -> Any:
         or_default = flag(request, "defaultToGlobal")
         config = setting_commands.get_config(self._state, scope_of(request), or_default=or_default)
@@ -73,7 +77,7 @@ class _Settings:
     async def set_mode(self, request: Request) -> Any:
         scope, force = scope_of(request), flag(request, "force")
         content = await self._service.work.read_body(await body_of(request))
-        mode = setting_commands.parse_mode(content.get("mode"))
+        mode = setting_commands.parse_mode(content)
         return {
             "mode": await self._service.write(lambda state: setting_commands.set_mode(state, scope, mode, force=force))
         }

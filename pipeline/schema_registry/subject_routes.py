@@ -10,11 +10,12 @@ from pipeline.schema_registry.api_answers import registered_json, version_json
 from pipeline.schema_registry.api_requests import MAX_PAGE, body_of, flag, page, subject_of
 from pipeline.schema_registry.api_routes import ApiRoute, text_answer
 from pipeline.schema_registry.candidates import Candidate, read_request
-from pipeline.schema_registry.contexts import ANY_CONTEXT, subject_beside
+from pipeline.schema_registry.contexts import ANY_CONTEXT
 from pipeline.schema_registry.deletions import delete_subject, delete_version
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
 from pipeline.schema_registry.references import dependencies_of, numbered
 from pipeline.schema_registry.service import RegistryService
+from pipeline.schema_registry.setting_commands import subject_meant
 from pipeline.schema_registry.stored import Version
 
 
@@ -122,8 +123,12 @@ class _Subjects:
         wanted = numbered(self._state, subject, wanted)
         dependencies = dependencies_of(self._state, subject, wanted.references)
         normalize = flag(request, "normalize") or bool(self._state.settings.config(subject).normalize)
+        imported = wanted.id is not None
         return await self._service.work.candidate(
-            wanted, dependencies, check_defaults=check_defaults and wanted.id is None, normalize=normalize
+            wanted,
+            dependencies,
+            check_defaults=check_defaults and not imported,
+            normalize=normalize and not imported,
         )
 
     def _version(self, request: Request) -> Version:
@@ -131,7 +136,5 @@ class _Subjects:
         return registry.get_version(self._state, self._subject(request), number, deleted=flag(request, "deleted"))
 
     def _subject(self, request: Request) -> str:
-        """Return the subject that is meant: that of the path, or what its alias names."""
-        subject = subject_of(request)
-        config = self._state.settings.own_config(subject)
-        return subject if config is None or not config.alias else subject_beside(subject, config.alias)
+        """Return the subject that the path means."""
+        return subject_meant(self._state, subject_of(request))

@@ -192,7 +192,8 @@ SCRIPTS: dict[str, list[Step]] = {
         ("PUT", "/config/s", {}, Code(42203)),
         ("PUT", "/config/s", {"normalize": 1}, Code(422)),
         ("PUT", "/config/s", {"compatibilityGroup": "g"}, Code(422)),
-        ("PUT", "/config/s", {"defaultRuleSet": {}}, Code(422)),
+        ("PUT", "/config/s", {"defaultRuleSet": {"domainRules": []}}, Code(422)),
+        ("PUT", "/config/s", {"validateFields": False, **NONE}, NONE),
         ("PUT", "/config/__EMPTY", NONE, Code(42208)),
         *TWO,
         ("PUT", "/config/s", NONE, NONE),
@@ -206,6 +207,7 @@ SCRIPTS: dict[str, list[Step]] = {
         ("GET", "/subjects/alias/versions/1", None, {"subject": "s", "version": 1, "id": 1}),
         ("POST", "/subjects/alias/versions", schema('"double"'), {"id": 3, "version": 3}),
         ("PUT", "/config/alias", {"alias": "a\n"}, Code(42208)),
+        ("GET", "/schemas/ids/1/subjects?subject=alias", None, ["s"]),
         ("GET", "/config/alias", None, {"alias": "s", "compatibilityLevel": "BACKWARD"}),
         ("GET", "/subjects", None, ["s"]),
     ],
@@ -223,6 +225,10 @@ SCRIPTS: dict[str, list[Step]] = {
         ("DELETE", "/subjects/s/versions/1", None, Code(42205)),
         ("PUT", "/config/s", NONE, Code(42205)),
         ("DELETE", "/mode/s", None, {"mode": "READONLY"}),
+        ("PUT", "/mode/s", {"mode": None}, {"mode": None}),
+        ("PUT", "/mode/s", {"mode": "READONLY"}, {"mode": "READONLY"}),
+        ("PUT", "/mode/s", {"mode": None}, {"mode": None}),
+        ("GET", "/mode/s", None, Code(40409)),
         ("PUT", "/mode", {"mode": "SOME"}, Code(42204)),
         ("PUT", "/mode", {}, Code(42204)),
         ("PUT", "/mode/s", {"mode": "READWRITE"}, {"mode": "READWRITE"}),
@@ -282,6 +288,7 @@ SCRIPTS: dict[str, list[Step]] = {
                 "scope": {"path": [], "clusters": {"kafka-cluster": "", "schema-registry-cluster": "schema-registry"}},
             },
         ),
+        ("GET", "/v1/metadata/deployment", None, {"attributes": []}),
         ("GET", "/nowhere", None, Code(404)),
         ("PATCH", "/subjects", None, Code(405)),
     ],
@@ -345,7 +352,10 @@ async def test_texts_stay_verbatim_unless_normalized(http: Any) -> None:
     await run(http, [put("t", schema(other), 2, 1)])
     stored = (await http.get("/schemas/ids/2")).json()["schema"]
     assert stored == '{"type":"record","name":"Q","namespace":"n","doc":"d","fields":[]}'
-    await run(http, [put("u", schema(other), 2, 1)])
+    await run(http, [put("u", schema(other), 2, 1), ("PUT", "/mode/t", {"mode": "IMPORT"}, Code(42205))])
+    await run(http, [("PUT", "/mode/t?force=true", {"mode": "IMPORT"}, {"mode": "IMPORT"})])
+    await run(http, [put("t", schema(text.replace('"R"', '"I"'), id=9), 9, 2)])
+    assert (await http.get("/schemas/ids/9/schema")).text == text.replace('"R"', '"I"')
 
 
 async def test_an_incompatibility_names_field_rule_old_and_new(http: Any) -> None:

@@ -206,9 +206,9 @@ def _of_subject(subject: str | None) -> dict[str, Any]:
 
 
 def decode_event(key: bytes | None, value: bytes | None) -> Event:
-    """Return the event of a record of the topic, written by any registry."""
+    """Return the event of a record of the topic, written by any registry. An empty value is a tombstone, too."""
     try:
-        return _decode(json.loads(key or b"null"), None if value is None else json.loads(value))
+        return _decode(json.loads(key or b"null"), json.loads(value) if value else None)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Ignored(f"unreadable: {type(error).__name__} {error}")
 

@@ -164,6 +164,19 @@ def test_a_cleared_subject_loses_its_soft_deleted_versions(record_key: str, reco
     assert [version.number for version in state.versions("soft", deleted=True)] == [3]
 
 
+def test_an_empty_value_is_a_tombstone_as_karapace_writes_it() -> None:
+    karapace: Log = [
+        (key("k", 1), value("k", 1, 1, INT)),
+        ('{"keytype":"DELETE_SUBJECT","subject":"k","magic":0}', '{"subject":"k","version":1}'),
+        (key("k", 1), ""),
+        ('{"keytype":"CONFIG","subject":"k","magic":0}', '{"compatibilityLevel":"NONE"}'),
+        ('{"keytype":"CONFIG","subject":"k","magic":0}', ""),
+    ]
+    state = folded(karapace)
+    assert (state.subjects(deleted=True), state.next_id()) == ([], 2)
+    assert state.settings.own_config("k") is None
+
+
 def test_modes_of_other_registries_that_are_not_known_change_nothing() -> None:
     state = folded([*TOPIC, ('{"keytype":"MODE","magic":0}', '{"mode":"FORWARD"}')])
     assert state.settings.mode() is RegistryMode.READWRITE

@@ -80,7 +80,7 @@ async def body_of(request: Request) -> bytes:
     return bytes(body)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def answer_type(accept: str) -> str | None:
     """Return the content type to answer with to a header `Accept`, or None if there is none that it accepts."""
     best: tuple[float, str | None] = 0.0, None

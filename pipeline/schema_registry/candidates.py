@@ -57,6 +57,10 @@ class SchemaComparison:
     level: CompatibilityLevel
     versions: tuple[tuple[Version, Dependencies | None], ...]
 
+    def __hash__(self) -> int:
+        """Return a hash of what tells comparisons apart, not of all texts."""
+        return hash((self.level, tuple((version.subject, version.number) for version, _ in self.versions)))
+
 
 def read_request(content: Mapping[str, Any]) -> SchemaRequest:
     """Read the body of a request. Raises RegistryError 42201, also for a kind of schema that is not served."""

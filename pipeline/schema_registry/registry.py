@@ -278,4 +278,6 @@ def _comparison(state: RegistryState, subject: str, versions: Sequence[Version])
     if level is CompatibilityLevel.NONE:
         return SchemaComparison(level, ())
     compared = versions if level.transitive else versions[-1:]
-    return SchemaComparison(level, tuple((version, dependencies_of_version(state, version)) for version in compared))
+    needed = {version.schema.references: version for version in compared}
+    found = {references: dependencies_of_version(state, version) for references, version in needed.items()}
+    return SchemaComparison(level, tuple((version, found[version.schema.references]) for version in compared))

@@ -6,6 +6,7 @@ import pytest
 from pipeline.schema_registry.candidates import (
     Candidate,
     SchemaComparison,
+    SchemaRequest,
     parse_candidate,
     read_request,
     reasons_against,
@@ -13,8 +14,8 @@ from pipeline.schema_registry.candidates import (
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.deletions import delete_subject, delete_version
 from pipeline.schema_registry.errors import RegistryError
-from pipeline.schema_registry.events import IdsReserved, SchemaWritten, decode_event, encode_event
-from pipeline.schema_registry.registry import WritePlan, get_version, look_up, parse_version, register
+from pipeline.schema_registry.events import IdsReserved, SchemaReference, SchemaWritten, decode_event, encode_event
+from pipeline.schema_registry.registry import WritePlan, comparison_of, get_version, look_up, parse_version, register
 from pipeline.schema_registry.setting_commands import reset_config, set_config
 from pipeline.schema_registry.state import RegistryState
 
@@ -201,6 +202,23 @@ def test_schemas_that_we_cannot_parse_are_kept_and_served_but_not_compared(state
     assert getattr(state.schema(4), "text", None) == "not Avro"
     assert "not an Avro schema that can be compared" in refused(409, planned, state, "s", INT)
     assert state.next_id() == 6
+
+
+def test_a_comparison_with_many_versions_finds_what_they_need_once(state: RegistryState) -> None:
+    base = candidate('{"type":"record","name":"Base","fields":[]}')
+    put(state, "base", base)
+    reference = SchemaReference("Base", "base", 1)
+    for number in range(1, 30):
+        text = f'{{"type":"record","name":"R","doc":"{number}","fields":[{{"name":"b","type":"Base"}}]}}'
+        state.apply(SchemaWritten(subject="s", version=number, id=number + 1, text=text, references=(reference,)))
+    carry_out(state, set_config(state, "s", {"level": CompatibilityLevel.FULL_TRANSITIVE}))
+    comparison = comparison_of(state, "s", against=None)
+    assert len(comparison.versions) == 29
+    assert len({id(needed) for _, needed in comparison.versions}) == 1
+    again = comparison_of(state, "s", against=None)
+    assert (comparison, hash(comparison)) == (again, hash(again))
+    request = SchemaRequest(text='{"type":"record","name":"R","fields":[]}')
+    assert reasons_against(parse_candidate(request), comparison) != []
 
 
 def test_reserved_ids_outlive_compaction(state: RegistryState) -> None:

@@ -9,16 +9,20 @@ from pipeline.schema_registry.events import AVRO
 from pipeline.schema_registry.stored import StoredSchema, Version
 
 
-def schema_json(schema: StoredSchema, *, parent: str | None = None) -> dict[str, Any]:
-    """Return a schema. The subjects of references bear the context of the subject `parent`, if it is given."""
-    return {"guid": guid_text(schema), **_kind_json(schema, parent), "schema": schema.text}
+def schema_json(schema: StoredSchema, *, text: str | None = None, parent: str | None = None) -> dict[str, Any]:
+    """Return a schema, with another text for its own if one is given.
+
+    The subjects of references bear the context of the subject `parent`, if it is given.
+    """
+    shown = schema.text if text is None else text
+    return {"guid": guid_text(schema), **_kind_json(schema, parent), "schema": shown}
 
 
-def version_json(version: Version, *, qualified: bool = False) -> dict[str, Any]:
+def version_json(version: Version, *, text: str | None = None, qualified: bool = False) -> dict[str, Any]:
     """Return a version; with `qualified` the subjects of its references bear their context."""
     schema = version.schema
     answer: dict[str, Any] = {"subject": version.subject, "version": version.number, "id": schema.id}
-    answer |= schema_json(schema, parent=version.subject if qualified else None)
+    answer |= schema_json(schema, text=text, parent=version.subject if qualified else None)
     return {**answer, "deleted": True} if version.deleted else answer
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.schema_registry.avro.normalization import normalized_text
+from pipeline.schema_registry.avro.canonical import schema_digest
+from pipeline.schema_registry.avro.normalization import normalized_text, resolved_text
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema, shown
 from pipeline.schema_registry.avro.types import AvroSchema
 from pipeline.schema_registry.avro.work import TooMuchWorkError, Work
@@ -19,6 +20,9 @@ LATEST_VERSION = -1
 
 Dependencies = tuple[StoredSchema, ...]
 """Schemas whose types a schema may use, each after those that it needs itself."""
+
+Referring = Sequence[tuple[StoredSchema, Dependencies]]
+"""Schemas that refer to others, with these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class Candidate:
     identity: bytes
     references: tuple[SchemaReference, ...] = ()
     dependencies: Dependencies = ()
+    equal_ids: frozenset[int] = frozenset()
+    """Ids of stored schemas that it equals once the types that they refer to are put in."""
     id: int | None = None
     version: int | None = None
 
@@ -112,7 +118,7 @@ def parse_candidate(
     """Parse the schema of a request. Raises RegistryError 42201 if it is invalid."""
     work = Work()
     try:
-        known = _parse_dependencies(dependencies, work)
+        known = _parse_dependencies(dependencies, work)[-1:]
         schema = parse_schema(request.text, references=known, check_defaults=check_defaults, work=work)
         text = normalized_text(schema, work) if normalize else request.text
     except (InvalidSchemaError, TooMuchWorkError) as error:
@@ -129,24 +135,42 @@ def parse_candidate(
     )
 
 
+def equal_ids(text: str, referring: Referring) -> frozenset[int]:
+    """Return the ids of the schemas that a text equals once the types that they refer to are put in."""
+    texts = {schema.id: text_with_dependencies(schema, needed) for schema, needed in referring}
+    digest = schema_digest(text)
+    return frozenset(one for one, whole in texts.items() if whole is not None and schema_digest(whole) == digest)
+
+
+def text_with_dependencies(schema: StoredSchema, dependencies: Dependencies) -> str | None:
+    """Return the text of a schema with the types that it refers to put in; None if that is not possible."""
+    work = Work()
+    try:
+        known = _parse_dependencies(dependencies, work)
+        tree = parse_schema(schema.text, references=known[-1:], check_defaults=False, work=work)
+        return resolved_text(tree, known, work)
+    except (InvalidSchemaError, TooMuchWorkError):
+        return None
+
+
 def parse_stored(schema: StoredSchema, dependencies: Dependencies | None = ()) -> AvroSchema | None:
     """Parse the text of an id; None if it is unreadable, or not Avro."""
     if schema.schema_type != AVRO or dependencies is None:
         return None
     try:
-        known = _parse_dependencies(dependencies, Work())
+        known = _parse_dependencies(dependencies, Work())[-1:]
         return parse_schema(schema.text, references=known, check_defaults=False)
     except InvalidSchemaError:
         return None
 
 
 def _parse_dependencies(dependencies: Dependencies, work: Work) -> list[AvroSchema]:
-    """Return one schema that has the names of all."""
+    """Return the schemas. Each has the names of those before it, too."""
     known: list[AvroSchema] = []
     for schema in dependencies:
         if schema.schema_type != AVRO:
             raise InvalidSchemaError("", f"the schema of id {schema.id}, a reference, is not an Avro schema")
-        known = [parse_schema(schema.text, references=known, check_defaults=False, work=work)]
+        known.append(parse_schema(schema.text, references=known[-1:], check_defaults=False, work=work))
     return known
 
 

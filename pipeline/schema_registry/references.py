@@ -11,6 +11,8 @@ from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.stored import StoredSchema, Version
 
 MAX_SHOWN = 10
+MAX_REFERRING = 20
+"""Versions with references that a schema without references is compared with."""
 
 
 def numbered(state: RegistryState, subject: str, request: SchemaRequest) -> SchemaRequest:
@@ -64,6 +66,14 @@ def dependencies_of_version(state: RegistryState, version: Version) -> Dependenc
         return dependencies_of(state, version.subject, version.schema.references)
     except RegistryError:
         return None
+
+
+def referring_versions(state: RegistryState, subject: str) -> list[tuple[StoredSchema, Dependencies]]:
+    """Return the schemas of the latest versions of a subject that refer to others, with these."""
+    schemas = {version.schema.id: version for version in state.versions(subject, deleted=True)}
+    latest = [version for version in schemas.values() if version.schema.references][-MAX_REFERRING:]
+    found = [(version.schema, dependencies_of_version(state, version)) for version in latest]
+    return [(schema, needed) for schema, needed in found if needed is not None]
 
 
 def _no_reference(subject: str, number: int) -> RegistryError:

@@ -269,8 +269,10 @@ def check_subject(subject: str, *, settings: bool = False) -> None:
 
 
 def _find(versions: Sequence[Version], candidate: Candidate) -> Version | None:
-    newest_first = reversed(versions)
-    return next((version for version in newest_first if version.schema.identity == candidate.identity), None)
+    newest_first = list(reversed(versions))
+    equal = (version for version in newest_first if version.schema.identity == candidate.identity)
+    resolved = (version for version in newest_first if version.schema.id in candidate.equal_ids)
+    return next(equal, next(resolved, None))
 
 
 def _comparison(state: RegistryState, subject: str, versions: Sequence[Version]) -> SchemaComparison:

@@ -16,6 +16,7 @@ from pipeline.schema_registry.contexts import ANY_CONTEXT, join_subject, normal_
 from pipeline.schema_registry.deletions import delete_context
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import AVRO
+from pipeline.schema_registry.schema_texts import shown_text
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.setting_commands import subject_meant
 from pipeline.schema_registry.stored import StoredSchema, Version
@@ -59,11 +60,14 @@ class _Schemas:
     async def by_id(self, request: Request) -> Any:
         context, schema = self._schema(request)
         qualified = request.query_params.get("referenceFormat") == "qualified"
-        answer = schema_json(schema, parent=join_subject(context, "") if qualified else None)
+        scope = join_subject(context, "")
+        text = await shown_text(self._service, request, schema, scope)
+        answer = schema_json(schema, text=text, parent=scope if qualified else None)
         return {**answer, "maxId": self._state.highest_id(context)} if flag(request, "fetchMaxId") else answer
 
     async def text_by_id(self, request: Request) -> Any:
-        return text_answer(request, self._schema(request)[1].text)
+        context, schema = self._schema(request)
+        return text_answer(request, await shown_text(self._service, request, schema, join_subject(context, "")))
 
     async def subjects_of_id(self, request: Request) -> Any:
         subjects = dict.fromkeys(version.subject for version in self._versions_of_id(request))
@@ -77,7 +81,8 @@ class _Schemas:
         for context, schema_id in self._ids_of_guid(request):
             schema = self._state.schema(schema_id, context)
             if schema is not None:
-                return schema_json(schema)
+                text = await shown_text(self._service, request, schema, join_subject(context, ""))
+                return schema_json(schema, text=text)
         raise RegistryError(Code.SCHEMA_NOT_FOUND, f"Schema {request.path_params['guid']} not found")
 
     async def ids_of_guid(self, request: Request) -> Any:

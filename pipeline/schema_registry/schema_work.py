@@ -23,11 +23,14 @@ from pipeline.schema_registry.avro.work import MAX_COMPARISON_STEPS, RequestStep
 from pipeline.schema_registry.candidates import (
     Candidate,
     Dependencies,
+    Referring,
     SchemaComparison,
     SchemaRequest,
+    equal_ids,
     parse_candidate,
     parse_stored,
     reasons_against,
+    text_with_dependencies,
 )
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import Event, SchemaWritten, decode_event
@@ -68,11 +71,28 @@ class SchemaWork:
             return await self._run(
                 len(request.text),
                 lambda: parse_candidate(request, dependencies, check_defaults=check_defaults, normalize=normalize),
-                stored=sum(len(schema.text) for schema in dependencies),
+                stored=_size(dependencies),
             )
         except RequestStepsError:
             reason = f"Invalid schema: it {TOO_MUCH}"
             raise RegistryError(Code.INVALID_SCHEMA, reason) from None
+
+    async def equal_ids(self, text: str, referring: Referring) -> frozenset[int]:
+        """Return the ids of schemas with references that a text without them means. None are found beyond all steps."""
+        stored = sum(_size((schema, *needed)) for schema, needed in referring)
+        try:
+            return await self._run(len(text), lambda: equal_ids(text, referring), stored=stored)
+        except RequestStepsError:
+            return frozenset()
+
+    async def whole_text(self, schema: StoredSchema, dependencies: Dependencies) -> str:
+        """Return a text with the types that it refers to put in, or as it is if that is not possible."""
+        stored = _size((schema, *dependencies))
+        try:
+            text = await self._run(0, lambda: text_with_dependencies(schema, dependencies), stored=stored)
+        except RequestStepsError:
+            text = None
+        return schema.text if text is None else text
 
     async def judge(self, candidate: Candidate, comparison: SchemaComparison) -> list[str]:
         """Return the reasons against a schema, one sentence each."""
@@ -128,6 +148,10 @@ class _Trees:
                 _, (characters, _) = self._trees.popitem(last=False)
                 self._characters -= characters
         return tree
+
+
+def _size(schemas: Sequence[StoredSchema]) -> int:
+    return sum(len(schema.text) for schema in schemas)
 
 
 def _read_object(body: bytes) -> dict[str, Any]:

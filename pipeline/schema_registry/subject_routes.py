@@ -1,5 +1,6 @@
 """Routes of subjects and their versions, and of compatibility."""
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,7 +14,8 @@ from pipeline.schema_registry.candidates import Candidate, read_request
 from pipeline.schema_registry.contexts import ANY_CONTEXT
 from pipeline.schema_registry.deletions import delete_subject, delete_version
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
-from pipeline.schema_registry.references import dependencies_of, numbered
+from pipeline.schema_registry.references import dependencies_of, numbered, referring_versions
+from pipeline.schema_registry.schema_texts import shown_text
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.setting_commands import subject_meant
 from pipeline.schema_registry.stored import Version
@@ -65,12 +67,11 @@ class _Subjects:
         return [version.number * (sign if version.deleted else 1) for version in page(request, versions)]
 
     async def version(self, request: Request) -> Any:
-        return version_json(
-            self._version(request), qualified=request.query_params.get("referenceFormat") == "qualified"
-        )
+        return await self._shown(request, self._version(request))
 
     async def text_of_version(self, request: Request) -> Any:
-        return text_answer(request, self._version(request).schema.text)
+        version = self._version(request)
+        return text_answer(request, await shown_text(self._service, request, version.schema, version.subject))
 
     async def referenced_by(self, request: Request) -> Any:
         number = registry.parse_version(request.path_params["version"])
@@ -82,12 +83,13 @@ class _Subjects:
         """Answer with the latest version that another registry gave these properties."""
         subject, parameters = self._subject(request), request.query_params
         wanted = dict(zip(parameters.getlist("key"), parameters.getlist("value"), strict=False))
-        return version_json(registry.latest_with(self._state, subject, wanted, deleted=flag(request, "deleted")))
+        found = registry.latest_with(self._state, subject, wanted, deleted=flag(request, "deleted"))
+        return await self._shown(request, found)
 
     async def look_up(self, request: Request) -> Any:
         candidate = await self._candidate(request, check_defaults=False)
         found = registry.look_up(self._state, self._subject(request), candidate, deleted=flag(request, "deleted"))
-        return version_json(found)
+        return await self._shown(request, found)
 
     async def register(self, request: Request) -> Any:
         candidate = await self._candidate(request)
@@ -124,12 +126,20 @@ class _Subjects:
         dependencies = dependencies_of(self._state, subject, wanted.references)
         normalize = flag(request, "normalize") or bool(self._state.settings.config(subject).normalize)
         imported = wanted.id is not None
-        return await self._service.work.candidate(
+        candidate = await self._service.work.candidate(
             wanted,
             dependencies,
             check_defaults=check_defaults and not imported,
             normalize=normalize and not imported,
         )
+        referring = () if wanted.references else referring_versions(self._state, subject)
+        if not referring:
+            return candidate
+        return replace(candidate, equal_ids=await self._service.work.equal_ids(wanted.text, referring))
+
+    async def _shown(self, request: Request, version: Version) -> Any:
+        text = await shown_text(self._service, request, version.schema, version.subject)
+        return version_json(version, text=text, qualified=request.query_params.get("referenceFormat") == "qualified")
 
     def _version(self, request: Request) -> Version:
         number = registry.parse_version(request.path_params["version"])

@@ -1,5 +1,6 @@
 """References and contexts, as tables of requests and answers."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -157,3 +158,43 @@ async def http(journal: MemoryJournal, open_registry: Callable[..., Any]) -> Asy
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_answers_are_those_of_the_documented_api(http: Any, journal: MemoryJournal, name: str) -> None:
     await run(http, SCRIPTS[name])
+
+
+RESOLVED: Any = {
+    "type": "record",
+    "name": "User",
+    "namespace": "n",
+    "fields": [{"name": "base", "type": json.loads(BASE)}],
+}
+RESOLVED["fields"][0]["type"].pop("namespace")
+
+
+async def test_types_that_a_schema_refers_to_are_put_in_on_request(http: Any) -> None:
+    await run(http, [put("base", schema(BASE), 1, 1), put("user", schema(USER, REFERENCE), 2, 1)])
+    guid = (await http.get("/schemas/ids/2")).json()["guid"]
+    for path in ("/schemas/ids/2", "/subjects/user/versions/1", f"/schemas/guids/{guid}"):
+        answer = (await http.get(f"{path}?format=resolved")).json()
+        assert (json.loads(answer["schema"]), answer["guid"]) == (RESOLVED, guid), path
+        assert (await http.get(f"{path}?format=unknown")).json()["schema"] == USER
+    for path in ("/schemas/ids/2/schema", "/subjects/user/versions/1/schema"):
+        assert json.loads((await http.get(f"{path}?format=resolved")).text) == RESOLVED
+    assert (await http.get("/schemas/ids/1?format=resolved")).json()["schema"] == BASE
+
+
+async def test_a_schema_with_its_references_put_in_is_the_registered_one(http: Any) -> None:
+    whole = schema(json.dumps(RESOLVED))
+    found = {"subject": "user", "version": 1, "id": 2, "references": [REFERENCE]}
+    await run(
+        http,
+        [
+            put("base", schema(BASE), 1, 1),
+            put("user", schema(USER, REFERENCE), 2, 1),
+            ("POST", "/subjects/user", whole, found),
+            put("user", whole, 2, 1),
+            put("other", whole, 3, 1),
+            ("POST", "/subjects/user", schema(json.dumps(RESOLVED).replace('"a"', '"b"')), Code(40403)),
+            ("DELETE", "/subjects/user/versions/1", None, 1),
+            ("POST", "/subjects/user", whole, Code(40401)),
+            ("POST", "/subjects/user?deleted=true", whole, {**found, "deleted": True}),
+        ],
+    )

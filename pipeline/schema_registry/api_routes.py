@@ -4,17 +4,21 @@ Every error has the form `{"error_code", "message"}`.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
+import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from pipeline.schema_registry.access import Action, Authorize, RegistryCaller
 from pipeline.schema_registry.api_requests import CONTENT_TYPE, CONTENT_TYPES, answer_type, subject_of
 from pipeline.schema_registry.errors import Code, RegistryError
+
+UNBROKEN_BYTES = 65_536
+"""Of an answer that are written at once."""
 
 logger = structlog.get_logger()
 
@@ -58,17 +62,38 @@ def api_endpoint(routes: Mapping[str, ApiRoute], authorize: Authorize) -> Callab
 
 
 class _JsonResponse(JSONResponse):
-    """JSON in which half of a surrogate pair, which older registries took, is the escape that it came as."""
+    """See `_json_bytes`."""
 
     def render(self, content: Any) -> bytes:
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8", "backslashreplace")
+        return _json_bytes(content)
+
+
+def _json_bytes(content: Any) -> bytes:
+    """Return JSON in which half of a surrogate pair, which older registries took, is the escape that it came as."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+async def array_answer(request: Request, items: Iterable[Any]) -> Response:
+    """Return a response of an array that may be large. Other requests are answered while it is written."""
+    pieces: list[bytes] = []
+    unbroken = 0
+    for item in items:
+        pieces.append(_json_bytes(item))
+        unbroken += len(pieces[-1])
+        if unbroken > UNBROKEN_BYTES:
+            unbroken = 0
+            await trio.lowlevel.checkpoint()
+    return Response(b"[%b]" % b",".join(pieces), media_type=_type_of_answer(request))
 
 
 def text_answer(request: Request, text: str) -> Response:
     """Return a response of a schema's text as it is."""
-    content_type = answer_type(request.headers.get("accept", "")) or CONTENT_TYPE
-    return Response(text.encode("utf-8", "backslashreplace"), media_type=content_type)
+    return Response(text.encode("utf-8", "backslashreplace"), media_type=_type_of_answer(request))
+
+
+def _type_of_answer(request: Request) -> str:
+    return answer_type(request.headers.get("accept", "")) or CONTENT_TYPE
 
 
 def api_error_answer(status: int, code: int, message: str) -> Response:

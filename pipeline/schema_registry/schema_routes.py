@@ -11,7 +11,7 @@ from starlette.responses import Response
 from pipeline.schema_registry.access import Action
 from pipeline.schema_registry.api_answers import schema_json, version_json
 from pipeline.schema_registry.api_requests import MAX_PAGE, flag, page
-from pipeline.schema_registry.api_routes import ApiRoute, text_answer
+from pipeline.schema_registry.api_routes import ApiRoute, array_answer, text_answer
 from pipeline.schema_registry.contexts import ANY_CONTEXT, join_subject, normal_context
 from pipeline.schema_registry.deletions import delete_context
 from pipeline.schema_registry.errors import Code, RegistryError
@@ -50,7 +50,7 @@ class _Schemas:
     async def schemas(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
         versions = self._versions(prefix, deleted=flag(request, "deleted"), latest_only=flag(request, "latestOnly"))
-        return [version_json(version) for version in page(request, versions, most=MAX_PAGE)]
+        return await array_answer(request, map(version_json, list(page(request, versions, most=MAX_PAGE))))
 
     def _versions(self, prefix: str, *, deleted: bool, latest_only: bool) -> Iterator[Version]:
         for subject in self._state.subjects(prefix, deleted=deleted):

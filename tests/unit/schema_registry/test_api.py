@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import trio
+from starlette.requests import Request
 
+from pipeline.schema_registry.api_routes import array_answer
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry_api import BASE, INT, LONG, NONE, REFERENCE, STRING, USER, Code, Step, ask, put, run, schema
 
@@ -335,6 +338,22 @@ async def test_the_accepted_content_type_of_the_greatest_quality_is_answered(htt
     accept = "application/json;q=0.5, application/vnd.schemaregistry+json;q=0.7, text/html"
     response = await http.get("/subjects", headers={"accept": accept})
     assert response.headers["content-type"] == "application/vnd.schemaregistry+json"
+
+
+async def test_a_large_array_is_written_in_turns_with_others(nursery: trio.Nursery) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    nursery.start_soon(others)
+    items = ["x" * 100_000] * 20
+    response = await array_answer(Request({"type": "http", "headers": []}), items)
+    assert json.loads(bytes(response.body)) == items
+    assert turns >= len(items)
 
 
 async def test_head_is_answered_without_a_body(http: Any) -> None:

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from pipeline.schema_registry.access import Action, Authorize, RegistryCaller
 from pipeline.schema_registry.api_requests import CONTENT_TYPE, CONTENT_TYPES, answer_type, subject_of
 from pipeline.schema_registry.errors import Code, RegistryError
+from pipeline.schema_registry.log_writer import NotWriterError
 
 UNBROKEN_BYTES = 65_536
 """Of an answer that are written at once."""
@@ -51,6 +52,8 @@ def api_endpoint(routes: Mapping[str, ApiRoute], authorize: Authorize) -> Callab
             answer = await route.handler(request)
         except RegistryError as error:
             return api_error_answer(error.status, error.code, error.message)
+        except NotWriterError:  # the request is forwarded as it came
+            raise
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception:

@@ -13,6 +13,8 @@ from pipeline.settings import Address, Addresses, SettingsModel
 
 Timeout = Annotated[int, Field(ge=100, le=600_000)]
 TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,253}$")]
+Url = Annotated[str, StringConstraints(pattern=r"^https?://[^/]+$")]
 
 
 class RegistryConfig(SettingsModel):
@@ -33,5 +35,20 @@ class RegistryConfig(SettingsModel):
     """Time in ms that a write to the topic may take."""
     init_timeout_ms: Timeout = Field(default=60_000, alias="kafkastore.init.timeout.ms")
     """Time in ms that reading the topic at the start may take."""
+    host_name: HostName | None = Field(default=None, alias="host.name")
+    """Host name under which other registries reach this one, at the port of `http.listen`. Default: the host of
+    `http.listen`, or the name of this machine if that is every address (`0.0.0.0`)."""
+    leader_eligibility: bool = Field(default=True, alias="leader.eligibility")
+    """True if this registry may become the writer. False for a registry that only follows: it forwards all writes. A
+    registry over a mirrored topic never becomes the writer."""
+    leader_urls: tuple[Url, ...] = Field(default=(), alias="leader.urls", max_length=16)
+    """URLs of registries of the datacenter where the topic is written, `http://host:port`, for a registry over the
+    mirrored topic. It forwards writes to them and asks them how far their log goes. Default: the URL that the writer
+    left in the topic."""
+    leader_connect_timeout_ms: Timeout = Field(default=1_000, alias="leader.connect.timeout.ms")
+    """Time in ms in which the writer must accept a connection, or another registry takes over."""
+    leader_read_timeout_ms: Timeout = Field(default=7_500, alias="leader.read.timeout.ms")
+    """Time in ms in which the writer must answer a forwarded request, or another registry takes over. Keep it above
+    `kafkastore.timeout.ms`."""
     level: CompatibilityLevel = Field(default=CompatibilityLevel.BACKWARD, alias="schema.compatibility.level")
     """Compatibility level of subjects for which the API has set no level."""

@@ -41,6 +41,7 @@ class Code(IntEnum):
     CONTEXT_NOT_EMPTY = 42211
     STORE_FAILED = 50001
     STORE_TIMED_OUT = 50002
+    FORWARDING_FAILED = 50003
 
 
 class RegistryError(PipelineError):

@@ -1,6 +1,6 @@
 """The only door to the log that holds the schemas."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,11 +12,12 @@ Record = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
-    """A record and its offset in the log."""
+    """A record, its offset in the log, and the stamp of the writer that appended it, if it bears one."""
 
     offset: int
     key: bytes | None
     value: bytes | None
+    stamp: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class JournalLostError(PipelineError):
 class SchemaJournal(Protocol):
     """An ordered, durable log. Each call raises PipelineError if the log cannot be reached within its time."""
 
-    async def append(self, records: Sequence[Record]) -> Sequence[int]:
-        """Append records in order. Returns their offsets once all are acknowledged.
+    async def append(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
+        """Append records in order, with the writer's stamp. Returns their offsets once all are acknowledged.
 
         After an error some or all records may be in the log, or may still be appended later.
         """
@@ -48,3 +49,6 @@ class SchemaJournal(Protocol):
 
         Raises JournalLostError if there can be no record at `offset`.
         """
+
+    async def replay(self, end_offset: int, take: Callable[[JournalRecord], None]) -> None:
+        """Call `take` with each record before `end_offset`, oldest first. `read` goes on where it was."""

@@ -3,14 +3,14 @@
 While brokers are away, reads return empty pages, and writes fail within their time.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Final
 
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
-from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
+from pipeline.client.admin.topics import NewTopic, create_topics, list_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer.consumer import Consumer, open_consumer
@@ -25,10 +25,14 @@ from pipeline.errors import ConfigurationError, NetworkError
 from pipeline.model import Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.records.record import Record as KafkaRecord
 from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
+from pipeline.schema_registry.writers import STAMP_HEADER
 
 READ_WAIT_S = 1.0
 POLICY: Final = "cleanup.policy"
+MIRROR_SOURCE: Final = "mirror.source"
+"""Setting of a topic that a mirror alone writes."""
 TOPIC_SETTINGS: Final = {POLICY: "compact", "min.compaction.lag.ms": "86400000"}
 """The lag leaves the time to write again what a record of another registry would replace."""
 _TOPIC_GONE = frozenset(
@@ -36,24 +40,33 @@ _TOPIC_GONE = frozenset(
 )
 
 
-async def ensure_topic(cluster: Cluster, topic: str, *, replication_factor: int, timeout_s: float) -> None:
-    """Create the topic unless it exists, with `replication_factor` replicas or as many as there are brokers.
+async def has_topic(cluster: Cluster, topic: str, *, timeout_s: float) -> bool:
+    """Return True if the topic exists."""
+    return topic in await list_topics(cluster, timeout_s=timeout_s)
+
+
+async def create_log_topic(cluster: Cluster, topic: str, *, replication_factor: int, timeout_s: float) -> None:
+    """Create the topic of a log unless it exists, with as many replicas as wanted, or as there are brokers."""
+    replicas = await replicas_for(cluster, replication_factor, timeout_s=timeout_s)
+    wanted = NewTopic(name=topic, partitions=1, replication_factor=replicas, configs=TOPIC_SETTINGS)
+    await create_topics(cluster, [wanted], exist_ok=True, timeout_s=timeout_s)
+
+
+async def check_log_topic(cluster: Cluster, topic: str, *, timeout_s: float) -> bool:
+    """Return True if the topic of a log is a copy of another cluster's, which a mirror alone writes.
 
     Raises ConfigurationError for a topic of several partitions, whose records have no order, and for one that forgets
     records by their age.
     """
-    replicas = await replicas_for(cluster, replication_factor, timeout_s=timeout_s)
-    wanted = NewTopic(name=topic, partitions=1, replication_factor=replicas, configs=TOPIC_SETTINGS)
-    await create_topics(cluster, [wanted], exist_ok=True, timeout_s=timeout_s)
-    partitions = len(cluster.view.topics[topic].partitions)
+    partitions = len((await list_topics(cluster, timeout_s=timeout_s))[topic].partitions)
     if partitions != 1:
         raise ConfigurationError("kafkastore.topic", f"topic {topic} has {partitions} partitions, it must have one")
-    found = await describe_topic_settings(cluster, [topic], [POLICY], timeout_s=timeout_s)
-    policy = found[topic][POLICY]
-    if policy != TOPIC_SETTINGS[POLICY]:
-        reason = f"topic {topic} has {POLICY}={policy}, and schemas would be deleted by their age"
+    settings = (await describe_topic_settings(cluster, [topic], [POLICY, MIRROR_SOURCE], timeout_s=timeout_s))[topic]
+    if settings[POLICY] != TOPIC_SETTINGS[POLICY]:
+        reason = f"topic {topic} has {POLICY}={settings[POLICY]}, and schemas would be deleted by their age"
         remedy = f"pipeline topic configure {topic} --set {POLICY}=compact"
         raise ConfigurationError("kafkastore.topic", f"{reason}; run: {remedy}")
+    return bool(settings.get(MIRROR_SOURCE))
 
 
 class KafkaJournal:
@@ -69,10 +82,13 @@ class KafkaJournal:
         self._timeout_s = timeout_s
         self._next_offset: int | None = None
 
-    async def append(self, records: Sequence[Record]) -> Sequence[int]:
+    async def append(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
         """See `SchemaJournal`. The idempotent producer keeps the order and doubles nothing."""
         topic, partition = self._partition.topic, self._partition.partition
-        deliveries = [await self._producer.send(topic, value, key, partition) for key, value in records]
+        headers = () if stamp is None else ((STAMP_HEADER, stamp),)
+        deliveries = [
+            await self._producer.send(topic, value, key, partition, headers=headers) for key, value in records
+        ]
         offsets = [(await delivery.wait()).offset for delivery in deliveries]
         if min(offsets) < 0:
             raise NetworkError(f"{self._partition}: the records were appended, but the answer has no offsets")
@@ -96,9 +112,7 @@ class KafkaJournal:
         records: list[JournalRecord] = []
         try:
             for batches in await self._consumer.poll_batches(READ_WAIT_S):
-                await each_record(
-                    batches, lambda record: records.append(JournalRecord(record.offset, record.key, record.value))
-                )
+                await each_record(batches, lambda record: records.append(_journal_record(record)))
                 self._next_offset = batches.next_offset
         except (PartitionOffsetOutOfRangeError, PartitionTruncatedError) as error:
             raise JournalLostError(str(error)) from error
@@ -109,9 +123,24 @@ class KafkaJournal:
             raise
         return JournalPage(records, self._next_offset)
 
+    async def replay(self, end_offset: int, take: Callable[[JournalRecord], None]) -> None:
+        """See `SchemaJournal`."""
+        position = await self._listed(EARLIEST)
+        async with open_consumer(self._cluster, ConsumerConfig()) as consumer:
+            consumer.assign({self._partition: position})
+            while position < end_offset:
+                for batches in await consumer.poll_batches(READ_WAIT_S):
+                    await each_record(batches, lambda record: take(_journal_record(record)))
+                    position = batches.next_offset
+
     async def _listed(self, position: int) -> int:
         found = await list_offsets(self._cluster, {self._partition: position}, timeout_s=self._timeout_s)
         return found[self._partition].offset
+
+
+def _journal_record(record: KafkaRecord) -> JournalRecord:
+    stamp = next((value for name, value in record.headers if name == STAMP_HEADER), None)
+    return JournalRecord(record.offset, record.key, record.value, stamp)
 
 
 @asynccontextmanager

@@ -1,23 +1,34 @@
-"""Runs a schema registry: its topic, the replay of its log, and its HTTP server, until cancelled."""
+"""Runs a schema registry: its topics, the replay of its log, and its HTTP server, until cancelled."""
 
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from random import Random
+from typing import Final
 
+import httpx
 import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.errors import DeadlineExceededError
+from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.schema_registry.config import RegistryConfig
+from pipeline.schema_registry.forwarding import ForwardedWrites, ForwardSettings
+from pipeline.schema_registry.freshness import Freshness, StalenessHeader, ask_brokers, ask_registries, journal_route
+from pipeline.schema_registry.id_guard import GUARD_SUFFIX, IdGuard, why_ids_are_lost
 from pipeline.schema_registry.journal import SchemaJournal
-from pipeline.schema_registry.kafka_journal import ensure_topic, open_kafka_journal
+from pipeline.schema_registry.kafka_journal import check_log_topic, create_log_topic, has_topic, open_kafka_journal
 from pipeline.schema_registry.routes import prepare_application, registry_routes
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
+
+EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
+LOOK_INTERVAL_S: Final = 0.5
 
 logger = structlog.get_logger()
 
@@ -33,16 +44,18 @@ async def run_registry(
 ) -> None:
     """Serve a registry whose log is a topic of `cluster`, until cancelled. Reports the address of its HTTP API.
 
-    Raises ConfigurationError for a topic that cannot be the log, DeadlineExceededError if the log was not read to its
-    end within `kafkastore.init.timeout.ms`, OSError if the address is taken, JournalLostError (see there).
+    Raises ConfigurationError for a topic that cannot be the log, or that is empty or missing though ids were given out;
+    DeadlineExceededError if the log was not read to its end within `kafkastore.init.timeout.ms`; OSError if the address
+    is taken; JournalLostError (see there).
     """
-    init_timeout_s = config.init_timeout_ms / 1000
-    deadline = trio.current_time() + init_timeout_s
-    await ensure_topic(cluster, config.topic, replication_factor=config.replication_factor, timeout_s=init_timeout_s)
-    async with open_kafka_journal(cluster, config.topic, timeout_ms=config.timeout_ms, clock=clock, rng=rng) as journal:
+    deadline = trio.current_time() + config.init_timeout_ms / 1000
+    open_journal = partial(open_kafka_journal, cluster, timeout_ms=config.timeout_ms, clock=clock, rng=rng)
+    async with _open_guard(config, cluster, open_journal) as guard, open_journal(config.topic) as journal:
         await serve_registry(
             config,
             journal,
+            guard,
+            name=f"{rng.getrandbits(64):016x}",
             replay_deadline=deadline,
             metrics=metrics,
             cluster_id=lambda: cluster.view.cluster_id,
@@ -50,30 +63,125 @@ async def run_registry(
         )
 
 
+@asynccontextmanager
+async def _open_guard(
+    config: RegistryConfig, cluster: Cluster, open_journal: Callable[[str], AbstractAsyncContextManager[SchemaJournal]]
+) -> AsyncIterator[SchemaJournal | None]:
+    """Make sure that the topics exist, and open the guard's; None for a registry that never writes."""
+    timeout_s = config.init_timeout_ms / 1000
+    exists = await has_topic(cluster, config.topic, timeout_s=timeout_s)
+    if not exists and not config.leader_eligibility:
+        await _until_topic_exists(config, cluster, timeout_s)
+        exists = True
+    is_copy = exists and await check_log_topic(cluster, config.topic, timeout_s=timeout_s)
+    if is_copy or not config.leader_eligibility:
+        yield None
+        return
+    create = partial(create_log_topic, cluster, replication_factor=config.replication_factor, timeout_s=timeout_s)
+    await create(config.topic + GUARD_SUFFIX)
+    async with open_journal(config.topic + GUARD_SUFFIX) as guard:
+        if not exists:
+            reason = why_ids_are_lost(RegistryState(config.level), await IdGuard(guard).given_ids())
+            if reason is not None:
+                raise ConfigurationError("kafkastore.topic", reason)
+            await create(config.topic)
+        yield guard
+
+
+async def _until_topic_exists(config: RegistryConfig, cluster: Cluster, timeout_s: float) -> None:
+    deadline = trio.current_time() + timeout_s
+    while not await has_topic(cluster, config.topic, timeout_s=timeout_s):
+        if trio.current_time() >= deadline:
+            reason = f"topic {config.topic} is missing, and a registry without leader.eligibility does not create it"
+            raise ConfigurationError("kafkastore.topic", reason)
+        await trio.sleep(LOOK_INTERVAL_S)
+
+
 async def serve_registry(
     config: RegistryConfig,
     journal: SchemaJournal,
+    guard: SchemaJournal | None,
     *,
+    name: str,
     replay_deadline: float,
     metrics: CollectorRegistry,
     cluster_id: Callable[[], str | None] = lambda: None,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve a registry over any journal, which must be replayed by `replay_deadline` (trio's clock)."""
+    """Serve a registry over any journal, which must be replayed by `replay_deadline` (trio's clock).
+
+    `guard` and `name` as in RegistryService.
+    """
     service = RegistryService(
-        journal, RegistryState(config.level), write_timeout_s=config.timeout_ms / 1000, metrics=metrics
+        journal,
+        guard,
+        RegistryState(config.level),
+        name=name,
+        write_timeout_s=config.timeout_ms / 1000,
+        metrics=metrics,
     )
-    async with background_tasks() as nursery:
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=50)
+    async with httpx.AsyncClient(limits=limits, trust_env=False) as http, background_tasks() as nursery:
         with trio.move_on_at(replay_deadline) as replay:
             await nursery.start(service.run)
         if replay.cancelled_caught:
             reason = f"the log of the registry was not read to its end within {config.init_timeout_ms} ms"
             raise DeadlineExceededError(f"{reason}; see kafkastore.init.timeout.ms")
-        nursery.start_soon(service.repair)
-        api = registry_routes(service, cluster_id=cluster_id)
-        application = http_application([*operations_routes(metrics, lambda: None), *api])
+        if guard is not None:
+            reason_or_none = why_ids_are_lost(service.state, await IdGuard(guard).given_ids())
+            if reason_or_none is not None:
+                raise ConfigurationError("kafkastore.topic", reason_or_none)
+        freshness = _freshness(config, journal, service, http, metrics)
+        nursery.start_soon(freshness.run)
+        nursery.start_soon(service.writer.repair)
+        routes = [
+            *operations_routes(metrics, lambda: None, warning=partial(_warning, service, freshness)),
+            journal_route(journal, service.follower, freshness, is_source=guard is not None),
+            *registry_routes(service, cluster_id=cluster_id),
+        ]
+        application = http_application(routes)
         prepare_application(application)
+        application.add_middleware(ForwardedWrites, service, http, _forward_settings(config), metrics)
+        if guard is None:
+            application.add_middleware(StalenessHeader, freshness)
         address: HostPort = await nursery.start(serve_http, application, config.http_listen)
-        logger.info("registry_serving", address=str(address), topic=config.topic)
+        service.writer.url = _advertised_url(config, address)
+        logger.info("registry_serving", address=str(address), topic=config.topic, url=service.writer.url)
         task_status.started(address)
         await trio.sleep_forever()
+
+
+def _warning(service: RegistryService, freshness: Freshness) -> str | None:
+    lost = service.follower.lost
+    return freshness.warning() if lost is None else f"the topic of the schemas was lost: {lost}"
+
+
+def _freshness(
+    config: RegistryConfig,
+    journal: SchemaJournal,
+    service: RegistryService,
+    http: httpx.AsyncClient,
+    metrics: CollectorRegistry,
+) -> Freshness:
+    if service.writer.may_claim:
+        ask = ask_brokers(journal, service.follower)
+    else:
+        timeout_s = config.leader_read_timeout_ms / 1000
+        ask = ask_registries(http, config.leader_urls, service.follower, timeout_s=timeout_s)
+    return Freshness(service.follower, ask, metrics=metrics)
+
+
+def _forward_settings(config: RegistryConfig) -> ForwardSettings:
+    return ForwardSettings(
+        urls=config.leader_urls,
+        connect_timeout_s=config.leader_connect_timeout_ms / 1000,
+        read_timeout_s=config.leader_read_timeout_ms / 1000,
+        apply_timeout_s=config.timeout_ms / 1000,
+    )
+
+
+def _advertised_url(config: RegistryConfig, address: HostPort) -> str:
+    host = config.host_name
+    if host is None:
+        host = socket.gethostname() if address.host in EVERY_ADDRESS else address.host
+    return f"http://{HostPort(host, address.port)}"

@@ -92,7 +92,11 @@ class _Subjects:
         return await self._shown(request, found)
 
     async def register(self, request: Request) -> Any:
-        candidate = await self._candidate(request)
+        try:
+            candidate = await self._candidate(request)
+        except RegistryError:  # the state of a registry that does not write may lack what the schema refers to
+            self._service.writer.require_writer()
+            raise
         return registered_json(await self._service.register(self._subject(request), candidate))
 
     async def delete_subject(self, request: Request) -> Any:

@@ -1,6 +1,6 @@
 """An in-memory twin of the registry's `SchemaJournal`, with the faults of a broker."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -34,17 +34,17 @@ class MemoryJournal:
         last = {record.key: record for record in self.records}
         self.records = [r for r in self.records if last[r.key] is r and r.value is not None]
 
-    def put(self, key: bytes | None, value: bytes | None) -> int:
+    def put(self, key: bytes | None, value: bytes | None, stamp: bytes | None = None) -> int:
         """Append a record as another writer would."""
         offset = self._end_offset
-        self.records.append(JournalRecord(offset, key, value))
+        self.records.append(JournalRecord(offset, key, value, stamp))
         self._end_offset += 1
         self._appended.notify()
         return offset
 
-    async def append(self, records: Sequence[Record]) -> Sequence[int]:
+    async def append(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
         await self._reach()
-        offsets = [self.put(key, value) for key, value in records]
+        offsets = [self.put(key, value, stamp) for key, value in records]
         if self._answer_lost:
             self._answer_lost = False
             raise DeadlineExceededError("the journal did not answer")
@@ -61,6 +61,12 @@ class MemoryJournal:
                 await self._appended.wait()
         await self._reach()
         return JournalPage([record for record in self.records if record.offset >= offset], self._end_offset)
+
+    async def replay(self, end_offset: int, take: Callable[[JournalRecord], None]) -> None:
+        await self._reach()
+        for record in self.records:
+            if record.offset < end_offset:
+                take(record)
 
     async def _reach(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -12,18 +13,35 @@ from pipeline.net.nurseries import unwrapped_errors
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.schema_registry.journal import SchemaJournal
 from pipeline.schema_registry.server import serve_registry
+from pipeline.testing.memory_journal import MemoryJournal
 
 
 @asynccontextmanager
-async def serving_registry(journal: SchemaJournal, **settings: Any) -> AsyncIterator[str]:
-    """Serve a registry over the journal until the block ends; gives its URL. Settings by their dotted names."""
+async def serving_registry(
+    journal: SchemaJournal,
+    *,
+    guard: SchemaJournal | None = None,
+    is_copy: bool = False,
+    metrics: CollectorRegistry | None = None,
+    **settings: Any,
+) -> AsyncIterator[str]:
+    """Serve a registry over the journal until the block ends; gives its URL. Settings by their dotted names.
+
+    Without `guard` no id was given out before; with `is_copy` the journal is a copy, which this registry never writes.
+    """
     given = {"bootstrap.servers": "none:1", "http.listen": "127.0.0.1:0", **settings}
     config = RegistryConfig.from_settings(given)
     deadline = trio.current_time() + config.init_timeout_ms / 1000
 
     async def serve(task_status: trio.TaskStatus[HostPort]) -> None:
         await serve_registry(
-            config, journal, replay_deadline=deadline, metrics=CollectorRegistry(), task_status=task_status
+            config,
+            journal,
+            None if is_copy else guard or MemoryJournal(),
+            name=uuid4().hex,
+            replay_deadline=deadline,
+            metrics=metrics or CollectorRegistry(),
+            task_status=task_status,
         )
 
     with unwrapped_errors():

@@ -19,7 +19,7 @@ def open_registry() -> Callable[..., Any]:
     """Serves a registry over a journal; gives an HTTP client of it."""
 
     @asynccontextmanager
-    async def run(journal: MemoryJournal, **settings: int) -> AsyncIterator[Any]:
+    async def run(journal: MemoryJournal, **settings: Any) -> AsyncIterator[Any]:
         async with serving_registry(journal, **settings) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
             yield http
 

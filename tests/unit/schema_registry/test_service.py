@@ -1,3 +1,7 @@
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
 import pytest
 import trio
 import trio.testing
@@ -8,9 +12,11 @@ from pipeline.schema_registry.candidates import Candidate, SchemaRequest, parse_
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import SchemaWritten, encode_event
-from pipeline.schema_registry.journal import JournalLostError, JournalPage
+from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
+from pipeline.schema_registry.log_writer import NotWriterError
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
+from pipeline.schema_registry.writers import is_claim_key
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 
@@ -18,12 +24,23 @@ INT, STRING = (parse_candidate(SchemaRequest(text=f'"{name}"')) for name in ("in
 
 
 def new_service(journal: MemoryJournal, *, write_timeout_s: float = 60.0) -> RegistryService:
-    state = RegistryState(CompatibilityLevel.BACKWARD)
-    return RegistryService(journal, state, write_timeout_s=write_timeout_s, metrics=CollectorRegistry())
+    state, name = RegistryState(CompatibilityLevel.BACKWARD), uuid4().hex
+    return RegistryService(
+        journal, MemoryJournal(), state, name=name, write_timeout_s=write_timeout_s, metrics=CollectorRegistry()
+    )
 
 
 async def put(service: RegistryService, subject: str, schema: Candidate) -> int:
-    return (await service.register(subject, schema)).schema.id
+    """Register as registries do that cannot reach each other: each takes over from the other."""
+    while True:
+        try:
+            return (await service.register(subject, schema)).schema.id
+        except NotWriterError as other:
+            await service.writer.take_over(other.epoch)
+
+
+def schema_records(journal: MemoryJournal) -> list[JournalRecord]:
+    return [record for record in journal.records if record.key is None or not is_claim_key(record.key)]
 
 
 async def test_written_schemas_survive_a_restart(journal: MemoryJournal, nursery: trio.Nursery) -> None:
@@ -77,7 +94,7 @@ async def test_two_registries_that_write_one_subject_at_once_survive_compaction(
     services = [new_service(journal) for _ in range(2)]
     for service in services:
         await nursery.start(service.run)
-        nursery.start_soon(service.repair)
+        nursery.start_soon(service.writer.repair)
     outcomes = {}
 
     async def write(service: RegistryService, number: int) -> None:
@@ -105,12 +122,12 @@ async def test_what_a_refused_record_would_replace_is_written_again_without_anot
 ) -> None:
     service = new_service(journal)
     await nursery.start(service.run)
-    nursery.start_soon(service.repair)
+    nursery.start_soon(service.writer.repair)
     assert await put(service, "s", INT) == 1
     # Another registry that wrote at once, and was killed or gave up before it read that it had lost.
     journal.put(*encode_event(SchemaWritten(subject="s", version=1, id=1, text='"string"')))
     with trio.fail_after(60):
-        while len(journal.records) < 3 or service.state.repairs():
+        while len(schema_records(journal)) < 3 or service.state.repairs():
             await trio.lowlevel.checkpoint()
     journal.compact()
     later = new_service(journal)
@@ -126,14 +143,14 @@ async def test_a_repair_is_tried_again_until_the_log_can_be_written(
     service = new_service(journal)
     await nursery.start(service.run)
     journal.reachable = False
-    nursery.start_soon(service.repair)
+    nursery.start_soon(service.writer.repair)
     await trio.sleep(60)
     assert service.state.repairs()
     journal.reachable = True
     with trio.fail_after(60):
         while service.state.repairs():
             await trio.sleep(0.1)
-    assert len(journal.records) == 3
+    assert len(schema_records(journal)) == 3
 
 
 async def test_reads_go_on_and_writes_fail_without_the_log(
@@ -162,7 +179,7 @@ async def test_a_write_whose_answer_was_lost_is_found_by_the_next(
     with pytest.raises(RegistryError):
         await put(service, "s", INT)
     assert await put(service, "s", INT) == 1
-    assert len(journal.records) == 1
+    assert len(schema_records(journal)) == 1
 
 
 async def test_a_write_that_does_not_come_back_fails_in_time(
@@ -191,13 +208,66 @@ class LostJournal(MemoryJournal):
         raise JournalLostError("made anew")
 
 
-async def test_a_log_that_was_made_anew_ends_the_service() -> None:
+class LosableJournal(MemoryJournal):
+    """A log that may be recreated, as a topic is."""
+
+    is_lost = False
+
+    async def read(self, offset: int) -> JournalPage:
+        if self.is_lost:
+            raise JournalLostError("recreated")
+        return await super().read(offset)
+
+
+async def test_a_log_that_was_recreated_is_read_from_memory_and_not_written(nursery: trio.Nursery) -> None:
+    journal = LosableJournal()
+    service = new_service(journal)
+    await nursery.start(service.run)
+    assert await put(service, "s", INT) == 1
+    journal.is_lost = True
+    with trio.fail_after(60):
+        while service.follower.lost is None:
+            await trio.sleep(0.01)
+    for _ in range(2):
+        with pytest.raises(RegistryError, match=r"recreated\. Reads go on from memory\. Restart"):
+            await put(service, "t", STRING)
+    assert getattr(service.state.schema(1), "text", None) == '"int"'
+    assert await put(service, "s", INT) == 1
+
+
+async def test_a_log_that_is_lost_before_it_was_read_ends_the_service(journal: MemoryJournal) -> None:
+    lost = LosableJournal()
+    lost.put(*encode_event(SchemaWritten(subject="s", version=1, id=1, text='"int"')))
+    lost.is_lost = True
     with pytest.raises(JournalLostError):
-        await new_service(LostJournal()).run()
+        await new_service(lost).run()
+
+
+async def test_records_that_are_not_found_where_they_were_appended_mean_another_log(
+    journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
+    service = new_service(journal)
+    await nursery.start(service.run)
+    assert await put(service, "s", INT) == 1
+    journal.append = AsyncAppend(journal)  # type: ignore[method-assign]
+    with pytest.raises(RegistryError, match="is not the one that was appended there"):
+        await put(service, "t", STRING)
+
+
+class AsyncAppend:
+    """An append to a topic that was recreated under its name, where offsets begin again."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self.append = journal.append
+
+    async def __call__(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
+        await self.append(records, stamp)
+        return range(len(records))
 
 
 async def test_a_log_that_cannot_be_read_in_time_keeps_the_registry_from_starting(journal: MemoryJournal) -> None:
     journal.reachable = False
     with pytest.raises(DeadlineExceededError, match=r"kafkastore\.init\.timeout\.ms"):
-        async with serving_registry(journal, **{"kafkastore.init.timeout.ms": 100}):
+        settings: dict[str, Any] = {"kafkastore.init.timeout.ms": 100}
+        async with serving_registry(journal, **settings):
             pass

@@ -1,0 +1,81 @@
+"""Remembers the highest ids that were given out in a log of its own, beside the log of the schemas.
+
+The log of the schemas may be emptied, deleted, or replaced by an older backup. Its writer would then give ids a second
+time. So each id is written here before it is answered, and a new writer continues beyond the ids that it finds here.
+
+Invariant: the ids of the guard are the highest of all its records, so that the order of several writers matters not.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from pipeline.schema_registry.journal import SchemaJournal
+from pipeline.schema_registry.state import RegistryState
+
+GUARD_SUFFIX: Final = "_guard"
+_KEY: Final = b'"highest ids"'
+
+
+def encode_ids(ids: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """Return key and value of the guard's record."""
+    return _KEY, json.dumps(dict(ids), separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode_ids(value: bytes | None) -> dict[str, int]:
+    """Return the ids of a record, by context; none for an unreadable one."""
+    try:
+        content = json.loads(value or b"{}")
+    except ValueError:
+        return {}
+    found = content.items() if isinstance(content, dict) else ()
+    return {context: highest for context, highest in found if isinstance(highest, int)}
+
+
+def unknown_ids(state: RegistryState, given: Mapping[str, int]) -> dict[str, int]:
+    """Return the highest ids that were given out, by context, where the state knows only lower ones."""
+    return {context: highest for context, highest in given.items() if highest > state.highest_id(context)}
+
+
+def why_ids_are_lost(state: RegistryState, given: Mapping[str, int]) -> str | None:
+    """Return a sentence if the log has no id at all, though ids were given out; None if all is well.
+
+    A log that has some of the ids is an older one: its writer continues beyond the ids that were given out.
+    """
+    if not any(given.values()) or any(state.highest_id(context) for context in given):
+        return None
+    return (
+        f"the topic of the schemas is empty, but ids up to {max(given.values())} were given out. Restore the topic "
+        "from a backup, or from its copy in another datacenter; docs/registry/writers.md says how"
+    )
+
+
+class IdGuard:
+    """The highest ids that are known to have been given out, by context. For one task at a time."""
+
+    def __init__(self, journal: SchemaJournal) -> None:
+        self._journal = journal
+        self._next_offset = 0
+        self._ids: dict[str, int] = {}
+
+    async def given_ids(self) -> Mapping[str, int]:
+        """Read to the end of the guard's log, and return its ids. Raises PipelineError if it cannot be reached."""
+        end_offset = await self._journal.end_offset()
+        while self._next_offset < end_offset:
+            page = await self._journal.read(self._next_offset)
+            for record in page.records:
+                self._note(decode_ids(record.value))
+            self._next_offset = page.next_offset
+        return self._ids
+
+    async def raise_to(self, ids: Mapping[str, int]) -> None:
+        """Remember ids before they are given out. Raises PipelineError if that is not sure."""
+        if any(highest > self._ids.get(context, 0) for context, highest in ids.items()):
+            await self._journal.append([encode_ids({**self._ids, **self._higher(ids)})])
+            self._note(ids)
+
+    def _higher(self, ids: Mapping[str, int]) -> dict[str, int]:
+        return {context: highest for context, highest in ids.items() if highest > self._ids.get(context, 0)}
+
+    def _note(self, ids: Mapping[str, int]) -> None:
+        self._ids.update(self._higher(ids))

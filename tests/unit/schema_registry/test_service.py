@@ -25,9 +25,11 @@ INT, STRING = (parse_candidate(SchemaRequest(text=f'"{name}"')) for name in ("in
 
 def new_service(journal: MemoryJournal, *, write_timeout_s: float = 60.0) -> RegistryService:
     state, name = RegistryState(CompatibilityLevel.BACKWARD), uuid4().hex
-    return RegistryService(
+    service = RegistryService(
         journal, MemoryJournal(), state, name=name, write_timeout_s=write_timeout_s, metrics=CollectorRegistry()
     )
+    service.writer.url = f"http://{name}"
+    return service
 
 
 async def put(service: RegistryService, subject: str, schema: Candidate) -> int:

@@ -29,6 +29,8 @@ JOURNAL_PATH: Final = "/journal"
 QUESTION_INTERVAL_S: Final = 1.0
 APPLY_PATIENCE_S: Final = 10.0
 """Time in which the state must reach the end that was asked for, before a new question."""
+START_PATIENCE_S: Final = 10.0
+"""Time from the start in which no warning is given."""
 WARNING_AGE_S: Final = 60.0
 STALENESS_HEADER: Final = b"x-staleness-seconds"
 UNKNOWN: Final = "unknown"
@@ -52,6 +54,7 @@ class Freshness:
         self._follower = follower
         self._ask_log_end = ask_log_end
         self._proven_at: float | None = None
+        self._began_at = trio.current_time()
         gauge = Gauge(
             "registry_staleness_seconds", "Time since the state was proven complete, NaN if never.", registry=metrics
         )
@@ -65,9 +68,9 @@ class Freshness:
     def warning(self) -> str | None:
         """Return a sentence for `/healthz` if the state may be old."""
         age_s = self.staleness_s
-        if age_s is None:
+        if age_s is None and trio.current_time() - self._began_at > START_PATIENCE_S:
             return "the schemas were never proven to be complete: the registries that write were not reached"
-        if age_s > WARNING_AGE_S:
+        if age_s is not None and age_s > WARNING_AGE_S:
             return f"the schemas may be {age_s:.0f} s old: the registries that write, or the mirror, are not reached"
         return None
 

@@ -1,18 +1,18 @@
-"""Keeps the registry's log in a topic: one partition, compacted, written with an idempotent producer.
+"""Keeps the registry's log in a topic: one partition, compacted.
 
 While brokers are away, reads return empty pages, and writes fail within their time.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from random import Random
 from typing import Final
 
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_topics, list_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import (
     PartitionFetchError,
@@ -20,16 +20,21 @@ from pipeline.client.consumer.errors import (
     PartitionTruncatedError,
 )
 from pipeline.client.consumer.opening import each_record
-from pipeline.client.producer.producer import Producer, open_producer
+from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import ConfigurationError, NetworkError
 from pipeline.model import Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.protocol.schema import ZERO_UUID
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
 from pipeline.records.record import Record as KafkaRecord
 from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
 from pipeline.schema_registry.writers import STAMP_HEADER
 
 READ_WAIT_S = 1.0
+MAX_BATCH_BYTES: Final = 900_000
+"""Of several records; topics accept 1 MB by default."""
 POLICY: Final = "cleanup.policy"
 MIRROR_SOURCE: Final = "mirror.source"
 """Setting of a topic that a mirror alone writes."""
@@ -73,26 +78,46 @@ class KafkaJournal:
     """A journal in partition 0 of a topic, opened by `open_kafka_journal`."""
 
     def __init__(
-        self, cluster: Cluster, producer: Producer, consumer: Consumer, topic: str, *, timeout_s: float
+        self, cluster: Cluster, consumer: Consumer, topic: TopicMetadata, *, timeout_s: float, clock: Clock
     ) -> None:
         self._cluster = cluster
-        self._producer = producer
         self._consumer = consumer
-        self._partition = TopicPartition(topic, 0)
+        self._partition = TopicPartition(topic.name, 0)
+        self._topic_ids = None if topic.id == ZERO_UUID else {topic.name: topic.id}
         self._timeout_s = timeout_s
+        self._clock = clock
         self._next_offset: int | None = None
 
     async def append(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
-        """See `SchemaJournal`. The idempotent producer keeps the order and doubles nothing."""
-        topic, partition = self._partition.topic, self._partition.partition
+        """See `SchemaJournal`. Nothing is sent twice, and nothing goes to a topic that was recreated."""
         headers = () if stamp is None else ((STAMP_HEADER, stamp),)
-        deliveries = [
-            await self._producer.send(topic, value, key, partition, headers=headers) for key, value in records
-        ]
-        offsets = [(await delivery.wait()).offset for delivery in deliveries]
-        if min(offsets) < 0:
-            raise NetworkError(f"{self._partition}: the records were appended, but the answer has no offsets")
+        offsets: list[int] = []
+        left = list(records)
+        while left:
+            builder = BatchBuilder(Codec.NONE, MAX_BATCH_BYTES)
+            while left and builder.append(*left[0], headers, self._clock()):
+                del left[0]
+            count = builder.record_count
+            base_offset = await self._produce(builder.build())
+            offsets += range(base_offset, base_offset + count)
         return offsets
+
+    async def _produce(self, batch: bytearray) -> int:
+        produced = await raw_produce(
+            self._cluster,
+            {self._partition: bytes(batch)},
+            keep_offsets=False,
+            timeout_s=self._timeout_s,
+            topic_ids=self._topic_ids,
+        )
+        result = produced[self._partition]
+        if isinstance(result.error, KafkaError) and result.error.code in _TOPIC_GONE:
+            raise JournalLostError(f"{self._partition}: {result.error}") from result.error
+        if result.error is not None:
+            raise result.error
+        if result.base_offset < 0:
+            raise NetworkError(f"{self._partition}: the records were appended, but the answer has no offsets")
+        return result.base_offset
 
     async def end_offset(self) -> int:
         """See `SchemaJournal`."""
@@ -145,14 +170,9 @@ def _journal_record(record: KafkaRecord) -> JournalRecord:
 
 @asynccontextmanager
 async def open_kafka_journal(
-    cluster: Cluster, topic: str, *, timeout_ms: int, clock: Clock, rng: Random
+    cluster: Cluster, topic: str, *, timeout_ms: int, clock: Clock
 ) -> AsyncIterator[KafkaJournal]:
     """Open a journal over an existing topic, until the block ends. `timeout_ms` bounds each append."""
-    settings = ProducerConfig(
-        linger_ms=0, max_block_ms=timeout_ms, request_timeout_ms=timeout_ms, delivery_timeout_ms=timeout_ms
-    )
-    async with (
-        open_producer(cluster, settings, clock=clock, rng=rng) as producer,
-        open_consumer(cluster, ConsumerConfig()) as consumer,
-    ):
-        yield KafkaJournal(cluster, producer, consumer, topic, timeout_s=timeout_ms / 1000)
+    found = await cluster.topic(topic)
+    async with open_consumer(cluster, ConsumerConfig()) as consumer:
+        yield KafkaJournal(cluster, consumer, found, timeout_s=timeout_ms / 1000, clock=clock)

@@ -28,7 +28,7 @@ from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import encode_event
 from pipeline.schema_registry.id_guard import IdGuard, unknown_ids, why_ids_are_lost
 from pipeline.schema_registry.journal import JournalLostError, JournalRecord, Record, SchemaJournal
-from pipeline.schema_registry.log_follower import MAX_RETRY_DELAY_S, LogFollower
+from pipeline.schema_registry.log_follower import MAX_RETRY_DELAY_S, RETRY_DELAY_S, LogFollower
 from pipeline.schema_registry.registry import AnswerT, WritePlan
 from pipeline.schema_registry.rounds import Round, WriteRequest, plan_round, reservation, restored_records
 from pipeline.schema_registry.state import RegistryState
@@ -63,7 +63,7 @@ class _Waiting:
         self.done = trio.Event()
         self.answer: object = None
         self.error: Exception | None = None
-        self.refusals = 0
+        self.attempts = 0
 
     def end(self, answer: object, error: Exception | None = None) -> None:
         self.answer, self.error = answer, error
@@ -154,9 +154,8 @@ class LogWriter:
         with trio.move_on_after(self._write_timeout_s):
             await waiting.done.wait()
         if not waiting.done.is_set():
-            if waiting in self._queue:
-                self._queue.remove(waiting)
-            raise self._timed_out()
+            waiting.done.set()  # nobody waits any more: it is not decided again
+            raise waiting.error or self._timed_out()
         if waiting.error is not None:
             raise waiting.error
         return waiting.answer
@@ -170,8 +169,10 @@ class LogWriter:
         while True:
             while not self._queue:
                 await self._queued.wait()
-            taken = list(self._queue)
+            taken = [waiting for waiting in self._queue if not waiting.done.is_set()]
             self._queue.clear()
+            if not taken:
+                continue
             error: Exception
             try:
                 with trio.fail_after(self._write_timeout_s):
@@ -187,9 +188,25 @@ class LogWriter:
             except PipelineError as failure:
                 self._follower.note_failure()
                 error = RegistryError(Code.STORE_FAILED, f"The schema log cannot be written: {failure}")
+                taken = await self._repeat(taken, error)
             for waiting in taken:
                 if not waiting.done.is_set() and waiting not in self._queue:
                     waiting.end(None, error)
+
+    async def _repeat(self, failed: Sequence[_Waiting], error: RegistryError) -> list[_Waiting]:
+        """Put back what may be decided again after an unknown outcome, and return the rest.
+
+        A registration that took effect is found then. A deletion would be refused, so that its client has to know.
+        """
+        again = [one for one in failed if one.request.schema is not None and one.attempts < MAX_ATTEMPTS]
+        again = [one for one in again if not one.done.is_set() and one not in self._queue]
+        for one in again:
+            one.attempts += 1
+            one.error = error  # for a caller that waits no longer
+        if again:
+            await trio.sleep(RETRY_DELAY_S * 2 ** max(one.attempts for one in again))
+        self._put_back(again)
+        return [one for one in failed if one not in again]
 
     async def _round(self, taken: Sequence[_Waiting]) -> None:
         """Carry out some of these writes, and put the others back. What is neither has failed with the error raised."""
@@ -225,8 +242,8 @@ class LogWriter:
             if not is_refused:
                 waiting.end(write.answer, write.refusal)
                 continue
-            waiting.refusals += 1
-            if waiting.refusals < MAX_ATTEMPTS:
+            waiting.attempts += 1
+            if waiting.attempts < MAX_ATTEMPTS:
                 again.append(waiting)
             else:
                 reason = "Other registries wrote to the schema log first, several times. Try again."

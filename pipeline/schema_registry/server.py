@@ -49,7 +49,7 @@ async def run_registry(
     is taken; JournalLostError (see there).
     """
     deadline = trio.current_time() + config.init_timeout_ms / 1000
-    open_journal = partial(open_kafka_journal, cluster, timeout_ms=config.timeout_ms, clock=clock, rng=rng)
+    open_journal = partial(open_kafka_journal, cluster, timeout_ms=config.timeout_ms, clock=clock)
     async with _open_guard(config, cluster, open_journal) as guard, open_journal(config.topic) as journal:
         await serve_registry(
             config,

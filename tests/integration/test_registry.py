@@ -11,7 +11,7 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer
@@ -147,3 +147,37 @@ async def test_a_topic_that_deletes_schemas_by_their_age_is_refused_with_the_rem
     await trio.run_process(remedy, capture_stdout=True)
     async with registry_over(local.bootstrap, "_aging") as url, open_schema_registry([url]) as registry:
         assert await registry.register("s", '"int"') == 1
+
+
+async def test_a_topic_that_was_deleted_or_emptied_is_not_begun_anew(local: Any) -> None:
+    """A registry that runs answers reads from memory; one that starts refuses, and says what to do."""
+    config = ClientConfig(
+        bootstrap=RegistryConfig.from_settings({"bootstrap.servers": local.bootstrap}).bootstrap_servers
+    )
+    async with (
+        open_cluster(config) as cluster,
+        registry_over(local.bootstrap, "_gone") as url,
+        httpx.AsyncClient(base_url=url, timeout=DEADLINE_S) as http,
+    ):
+        assert (await http.post("/subjects/s/versions", json={"schema": EVENT})).json()["id"] == 1
+        assert (await http.post("/subjects/t/versions", json={"schema": '"int"'})).json()["id"] == 2
+        await delete_topics(cluster, ["_gone"])
+        with pytest.raises(ConfigurationError, match=r"kafkastore\.topic: .*, but ids up to 2 were given out"):
+            async with registry_over(local.bootstrap, "_gone"):
+                pass
+        await create_topics(
+            cluster, [NewTopic(name="_gone", partitions=1, replication_factor=1, configs={"cleanup.policy": "compact"})]
+        )
+        with trio.fail_after(DEADLINE_S):
+            while "lost" not in (await http.get("/healthz")).text:
+                refused = await http.post("/subjects/u/versions", json={"schema": '"long"'})
+                assert (refused.status_code, refused.json()["error_code"]) in {(500, 50001), (500, 50002)}
+        refused = await http.post("/subjects/u/versions", json={"schema": '"long"'})
+        assert "Reads go on from memory" in refused.json()["message"]
+        assert (await http.get("/schemas/ids/2")).json()["schema"] == '"int"'
+        with pytest.raises(ConfigurationError, match=r"kafkastore\.topic: .*, but ids up to 2 were given out"):
+            async with registry_over(local.bootstrap, "_gone"):
+                pass
+        await delete_topics(cluster, ["_gone_guard"])
+    async with registry_over(local.bootstrap, "_gone") as url, open_schema_registry([url]) as registry:
+        assert await registry.register("s", '"int"') == 1  # the operator wanted it

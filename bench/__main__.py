@@ -10,7 +10,7 @@ from importlib import import_module
 
 from bench.report import Options, as_json, show_on_terminal, table
 
-PARTS = ("codec", "columns", "log", "cleaner")
+PARTS = ("codec", "columns", "log", "cleaner", "serialising")
 BENCHMARKS = (*PARTS, "broker", "cluster", "mirror", "load", "registry", "faults", "paper")
 
 

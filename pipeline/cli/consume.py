@@ -8,14 +8,16 @@ import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import trio
 import typer
 
-from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
+from pipeline.cli.schema_options import Registries, open_registry
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
+from pipeline.cli.terminal.files import read_text
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, open_consumer
@@ -42,6 +44,8 @@ class ConsumeOptions:
     registry: str | None
     json: bool
     skip_bad_batches: bool = False
+    avro_keys: bool = False
+    reader_schema: str | None = None
 
 
 def consume(
@@ -54,11 +58,11 @@ def consume(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more records at the end, until Ctrl-C.")
     ] = False,
-    registry: Annotated[
-        str | None,
-        typer.Option(
-            "--registry", metavar="URL", parser=http_url, help="Decode Avro values with the schemas of this registry."
-        ),
+    registry: Registries = None,
+    avro_keys: Annotated[bool, typer.Option("--avro-keys", help="Decode keys too, with --registry.")] = False,
+    reader_schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.avsc", help="Show values as this schema reads them, with --registry."),
     ] = None,
     skip_bad_batches: Annotated[
         bool,
@@ -72,8 +76,11 @@ def consume(
 
     Each value is a line. With --json each line has offset, timestamp, key, value and headers. Keys and values that are
     not UTF-8 text appear as {"base64": "..."}, and numbers that JSON lacks as "NaN", "Infinity" and "-Infinity". A
-    header that occurs several times has a list of values.
+    header that occurs several times has a list of values. With --registry values are decoded as Avro, by the schema
+    that the value or its header names.
     """
+    if registry is None and (avro_keys or reader_schema is not None):
+        output.exit_with("--avro-keys and --reader-schema: give --registry too", output.EXIT_USAGE)
     options = ConsumeOptions(
         topic=topic,
         partition=partition,
@@ -83,6 +90,8 @@ def consume(
         registry=registry,
         json=json,
         skip_bad_batches=skip_bad_batches,
+        avro_keys=avro_keys,
+        reader_schema=None if reader_schema is None else read_text(reader_schema),
     )
     trio.run(print_records, options, bootstrap, zookeeper)
 
@@ -91,7 +100,7 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
     """Print the records that the options select. Ends the command at a batch that cannot be opened or skipped."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(connected(bootstrap, zookeeper, "pipeline-consume"))
-        deserializer = await _deserializer(options.registry, stack)
+        deserializers = await _open_deserializers(options, stack)
         starts, ends = await _range(cluster, options)
         consumer = await stack.enter_async_context(open_consumer(cluster, ConsumerConfig()))
         open_ends = {
@@ -104,7 +113,7 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
                 while (record := await _next_record(consumer, open_ends)) is not None:
                     topic_partition = record.topic_partition
                     if options.follow or record.offset < ends[topic_partition]:
-                        await _print(record, deserializer, as_json=options.json)
+                        await _print(record, deserializers, as_json=options.json)
                         printed += 1
                         if options.follow:
                             _flush()
@@ -179,36 +188,49 @@ async def _range(
     return dict.fromkeys(partitions, start), ends
 
 
-async def _deserializer(registry: str | None, stack: AsyncExitStack) -> "AvroDeserializer | None":
-    if registry is None:
-        return None
-    from pipeline.client.registry.avro import AvroDeserializer
-    from pipeline.client.registry.client import open_schema_registry
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deserializers:
+    keys: "AvroDeserializer | None" = None
+    values: "AvroDeserializer | None" = None
 
-    return AvroDeserializer(
-        await stack.enter_async_context(open_schema_registry([registry], timeout_s=REGISTRY_TIMEOUT_S))
+
+async def _open_deserializers(options: ConsumeOptions, stack: AsyncExitStack) -> _Deserializers:
+    if options.registry is None:
+        return _Deserializers()
+    from pipeline.client.registry.avro import AvroDeserializer
+
+    registry = await stack.enter_async_context(open_registry(options.registry))
+    return _Deserializers(
+        keys=AvroDeserializer(registry, for_keys=True) if options.avro_keys else None,
+        values=AvroDeserializer(registry, options.reader_schema),
     )
 
 
-async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None", *, as_json: bool) -> None:
-    value: Any = record.value
-    if deserializer is not None and record.value is not None:
-        from pipeline.client.registry.avro import SerializationError
+async def _decoded(record: ConsumerRecord, data: bytes | None, deserializer: "AvroDeserializer | None") -> Any:
+    """Return a key or value as its schema says. Ends the command at one that cannot be decoded."""
+    if deserializer is None or data is None:
+        return data
+    from pipeline.client.registry.errors import SerializationError
 
-        try:
-            value = await deserializer.deserialize(record.value)
-        except SerializationError as error:
-            _flush()
-            output.exit_with(
-                f"{record.topic_partition}, offset {record.offset}: {error}; without --registry it is shown as text"
-            )
+    try:
+        return await deserializer.deserialize(data, record.headers)
+    except SerializationError as error:
+        _flush()
+        output.exit_with(
+            f"{record.topic_partition}, offset {record.offset}: {error}; without --registry it is shown as text"
+        )
+
+
+async def _print(record: ConsumerRecord, deserializers: _Deserializers, *, as_json: bool) -> None:
+    key = await _decoded(record, record.key, deserializers.keys)
+    value = await _decoded(record, record.value, deserializers.values)
     if as_json:
         document = {
             "topic": record.topic_partition.topic,
             "partition": record.topic_partition.partition,
             "offset": record.offset,
             "timestamp": record.timestamp_ms,
-            "key": _readable(record.key),
+            "key": _readable(key),
             "value": _readable(value),
             "headers": _headers(record),
         }

@@ -14,13 +14,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
-from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
+from pipeline.cli.schema_options import (
+    DEFAULT_STRATEGY,
+    AutoRegister,
+    KeyReferences,
+    KeySchema,
+    KeySubjectStrategy,
+    Normalize,
+    References,
+    Registries,
+    SchemaIdInHeader,
+    SchemaOptions,
+    SubjectStrategy,
+    ValueSchema,
+    open_registry,
+    read_schema_options,
+    serializer_of,
+)
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, randomness, wall_clock
-from pipeline.cli.terminal.files import read_text, require_readable
+from pipeline.cli.terminal.files import require_readable
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import Acks, ProducerConfig
 from pipeline.client.producer.producer import open_producer
+from pipeline.records.builder import Header
 from pipeline.records.compression import Codec
 
 if TYPE_CHECKING:
@@ -40,8 +57,10 @@ class ProduceOptions:
     key_separator: bytes | None
     config: ProducerConfig
     datacenter: str | None
-    schema: str | None
-    registry: str | None
+    null_marker: bytes | None
+    registries: str | None
+    key_schema: SchemaOptions | None
+    value_schema: SchemaOptions | None
 
 
 def produce(
@@ -61,14 +80,19 @@ def produce(
     datacenter: Annotated[
         str | None, typer.Option(help="Report counts to the audit under this datacenter's name.")
     ] = None,
-    schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.avsc", help="Encode lines of JSON as Avro with this schema."),
+    null_marker: Annotated[
+        str | None, typer.Option(help="Text of a value that stands for no value (a tombstone).")
     ] = None,
-    registry: Annotated[
-        str | None,
-        typer.Option("--registry", metavar="URL", parser=http_url, help="Registry for the schema; with --schema."),
-    ] = None,
+    registry: Registries = None,
+    schema: ValueSchema = None,
+    key_schema: KeySchema = None,
+    references: References = None,
+    key_references: KeyReferences = None,
+    subject_name_strategy: SubjectStrategy = DEFAULT_STRATEGY,
+    key_subject_name_strategy: KeySubjectStrategy = DEFAULT_STRATEGY,
+    auto_register: AutoRegister = True,
+    normalize: Normalize = False,
+    schema_id_in_header: SchemaIdInHeader = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json: Json = False,
@@ -78,10 +102,11 @@ def produce(
         output.exit_with(f"--codec {codec}: give none, gzip, snappy, lz4 or zstd", output.EXIT_USAGE)
     if acks not in ACKS:
         output.exit_with(f"--acks {acks}: give 0, 1 or all", output.EXIT_USAGE)
-    if (schema is None) != (registry is None):
-        output.exit_with("--schema and --registry: give both or neither", output.EXIT_USAGE)
-    if key_separator == "":
-        output.exit_with("--key-separator: must not be empty", output.EXIT_USAGE)
+    if (schema is None and key_schema is None) != (registry is None):
+        output.exit_with("--schema (or --key-schema) and --registry: give both or neither", output.EXIT_USAGE)
+    if key_separator == "" or (key_schema is not None and key_separator is None):
+        output.exit_with("--key-separator: must not be empty, and --key-schema needs it", output.EXIT_USAGE)
+    chosen = {"auto_register": auto_register, "normalize": normalize, "in_header": schema_id_in_header}
     if file is not None:
         require_readable(file)
     config = ProducerConfig(compression=Codec[codec.upper()], acks=ACKS[acks], idempotence=acks == "all")
@@ -92,8 +117,10 @@ def produce(
         key_separator=None if key_separator is None else os.fsencode(key_separator),
         config=config,
         datacenter=datacenter,
-        schema=None if schema is None else read_text(schema),
-        registry=registry,
+        null_marker=None if null_marker is None else os.fsencode(null_marker),
+        registries=registry,
+        key_schema=read_schema_options(key_schema, key_references, key_subject_name_strategy, **chosen),
+        value_schema=read_schema_options(schema, references, subject_name_strategy, **chosen),
     )
     count = trio.run(_produce, options, bootstrap, zookeeper)
     if json:
@@ -108,15 +135,21 @@ async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: st
         view = await find_topic(cluster, options.topic)
         if options.partition is not None and options.partition not in view.partitions:
             output.exit_with(f"topic {options.topic} has no partition {options.partition}", output.EXIT_USAGE)
-        serializer = await _serializer(options, stack)
+        serializers = await _open_serializers(options, stack)
         producer = await stack.enter_async_context(_producer(cluster, options))
         bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", total=None))
         count = 0
         async for line in _lines(options.file):
-            key, value = _split(line, options.key_separator)
-            if serializer is not None:
-                value = await _serialize(serializer, options.topic, _parse(value, count + 1), count + 1)
-            await producer.send(options.topic, value, key=key, partition=options.partition)
+            key, text = _split(line, options.key_separator)
+            value: bytes | None = text
+            headers: list[Header] = []
+            if serializers.keys is not None and key is not None:
+                key = await _serialize(serializers.keys, options.topic, key, count + 1, headers)
+            if text == options.null_marker:
+                value = None
+            elif serializers.values is not None:
+                value = await _serialize(serializers.values, options.topic, text, count + 1, headers)
+            await producer.send(options.topic, value, key=key, partition=options.partition, headers=headers)
             count += 1
             bar.advance()
         await producer.flush()
@@ -138,14 +171,21 @@ def _producer(cluster: Cluster, options: ProduceOptions) -> Any:
     )
 
 
-async def _serializer(options: ProduceOptions, stack: AsyncExitStack) -> "AvroSerializer | None":
-    if options.schema is None or options.registry is None:
-        return None
-    from pipeline.client.registry.avro import AvroSerializer
-    from pipeline.client.registry.client import open_schema_registry
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Serializers:
+    keys: "AvroSerializer | None" = None
+    values: "AvroSerializer | None" = None
 
-    client = await stack.enter_async_context(open_schema_registry([options.registry], timeout_s=REGISTRY_TIMEOUT_S))
-    return AvroSerializer(client, options.schema)
+
+async def _open_serializers(options: ProduceOptions, stack: AsyncExitStack) -> _Serializers:
+    if options.registries is None:
+        return _Serializers()
+    registry = await stack.enter_async_context(open_registry(options.registries))
+    key_schema, value_schema = options.key_schema, options.value_schema
+    return _Serializers(
+        keys=None if key_schema is None else serializer_of(registry, key_schema, for_keys=True),
+        values=None if value_schema is None else serializer_of(registry, value_schema, for_keys=False),
+    )
 
 
 async def _lines(file: Path | None) -> AsyncIterator[bytes]:
@@ -177,10 +217,12 @@ def _parse(value: bytes, number: int) -> Any:
         output.exit_with(f"line {number} is not JSON: {error}")
 
 
-async def _serialize(serializer: "AvroSerializer", topic: str, datum: Any, number: int) -> bytes:
-    from pipeline.client.registry.avro import SchemaMismatchError
+async def _serialize(
+    serializer: "AvroSerializer", topic: str, text: bytes, number: int, headers: list[Header]
+) -> bytes | None:
+    from pipeline.client.registry.errors import SchemaMismatchError
 
     try:
-        return await serializer.serialize(topic, datum)
+        return await serializer.serialize(topic, _parse(text, number), headers)
     except SchemaMismatchError as error:
         output.exit_with(f"line {number}: {error}")

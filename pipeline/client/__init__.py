@@ -34,8 +34,17 @@ if TYPE_CHECKING:
     from pipeline.client.producer.batches import DeliveryError, RecordMetadata
     from pipeline.client.producer.delivery import Delivery
     from pipeline.client.producer.producer import Producer, open_producer
-    from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer, SchemaMismatchError, SerializationError
+    from pipeline.client.registry.avro import AvroDeserializer, AvroEncoder, AvroSerializer
     from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
+    from pipeline.client.registry.config import SerializerConfig
+    from pipeline.client.registry.errors import SchemaMismatchError, SerializationError
+    from pipeline.client.registry.framing import SchemaIdSerializer
+    from pipeline.client.registry.schemas import SchemaText, VersionReference
+    from pipeline.client.registry.subjects import (
+        record_name_strategy,
+        topic_name_strategy,
+        topic_record_name_strategy,
+    )
     from pipeline.errors import (
         ConfigurationError,
         CorruptBatchError,
@@ -54,18 +63,81 @@ if TYPE_CHECKING:
     from pipeline.settings import parse_addresses
 
 __all__ = [
-    "ALL_RECORDS", "ARROW_SCHEMA", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Acks", "AvroDeserializer", "AvroSerializer",
-    "ClientConfig", "Cluster", "Codec", "ConfigResource", "ConfigurationError", "Consumer", "ConsumerConfig",
-    "ConsumerRecord", "CorruptBatchError", "DeadlineExceededError", "Delivery", "DeliveryError", "ElectionType",
-    "EpochEnd", "ErrorCode", "FetchedBatches", "HostPort", "KafkaError", "ListedOffset", "MemoryExhaustedError",
-    "NetworkError", "NewTopic", "OffsetReset", "PartitionBatchError", "PartitionFetchError",
-    "PartitionOffsetOutOfRangeError", "PartitionTruncatedError", "PipelineError", "Producer", "ProducerConfig",
-    "Reassignment", "RecordMetadata", "ResourceType", "SchemaMismatchError", "SchemaRegistryClient",
-    "SchemaRegistryError", "SerializationError", "TopicPartition", "alter_configs", "alter_reassignments",
-    "create_partitions", "create_topics", "delete_records", "delete_topics", "describe_configs", "describe_topics",
-    "elect_leaders", "ends_of_epochs", "from_zookeeper", "list_offsets", "list_reassignments", "list_topics",
-    "open_batches", "open_cluster", "open_consumer", "open_in_portions", "open_producer", "open_schema_registry",
+    "ALL_RECORDS",
+    "ARROW_SCHEMA",
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "Acks",
+    "AvroDeserializer",
+    "AvroEncoder",
+    "AvroSerializer",
+    "ClientConfig",
+    "Cluster",
+    "Codec",
+    "ConfigResource",
+    "ConfigurationError",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerRecord",
+    "CorruptBatchError",
+    "DeadlineExceededError",
+    "Delivery",
+    "DeliveryError",
+    "ElectionType",
+    "EpochEnd",
+    "ErrorCode",
+    "FetchedBatches",
+    "HostPort",
+    "KafkaError",
+    "ListedOffset",
+    "MemoryExhaustedError",
+    "NetworkError",
+    "NewTopic",
+    "OffsetReset",
+    "PartitionBatchError",
+    "PartitionFetchError",
+    "PartitionOffsetOutOfRangeError",
+    "PartitionTruncatedError",
+    "PipelineError",
+    "Producer",
+    "ProducerConfig",
+    "Reassignment",
+    "RecordMetadata",
+    "ResourceType",
+    "SchemaIdSerializer",
+    "SchemaMismatchError",
+    "SchemaRegistryClient",
+    "SchemaRegistryError",
+    "SchemaText",
+    "SerializationError",
+    "SerializerConfig",
+    "TopicPartition",
+    "VersionReference",
+    "alter_configs",
+    "alter_reassignments",
+    "create_partitions",
+    "create_topics",
+    "delete_records",
+    "delete_topics",
+    "describe_configs",
+    "describe_topics",
+    "elect_leaders",
+    "ends_of_epochs",
+    "from_zookeeper",
+    "list_offsets",
+    "list_reassignments",
+    "list_topics",
+    "open_batches",
+    "open_cluster",
+    "open_consumer",
+    "open_in_portions",
+    "open_producer",
+    "open_schema_registry",
     "parse_addresses",
+    "record_name_strategy",
+    "topic_name_strategy",
+    "topic_record_name_strategy",
 ]  # fmt: skip
 
 _HOMES = (
@@ -76,7 +148,9 @@ _HOMES = (
     "pipeline.client.admin.elections", "pipeline.client.admin.resource_configs",
     "pipeline.client.producer.producer", "pipeline.client.producer.delivery", "pipeline.client.producer.batches",
     "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",
-    "pipeline.records.compression", "pipeline.client.registry.client", "pipeline.client.registry.avro",
+    "pipeline.records.compression", "pipeline.client.registry.schemas",
+    "pipeline.client.registry.subjects", "pipeline.client.registry.framing", "pipeline.client.registry.config",
+    "pipeline.client.registry.errors", "pipeline.client.registry.client", "pipeline.client.registry.avro",
     "pipeline.records.columns",
 )  # fmt: skip
 """Modules that define the names, the costly ones last: a name is looked up in this order."""

@@ -1,128 +1,225 @@
 """Avro data in records: objects to framed bytes and back, with schemas of a registry.
 
-Frame (Confluent's wire format): 0x00, the schema's id as int32 big-endian, the Avro datum. The bytes end with it.
+A serialiser finds the schema of a topic once, which may take requests to the registry, and gets an AvroEncoder, which
+encodes without waiting. A deserialiser finds the writer's schema of each id or GUID once.
+
+Invariants: caches hold at most CACHE_CAPACITY topics or schemas. None is no datum but a tombstone, in both directions,
+as with Confluent's serialisers. Data of a schema of plain bytes have no length before them, as theirs.
 """
 
-import io
-import json
-import struct
-from typing import Any, Final, NamedTuple
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, NoReturn
+from uuid import UUID
 
-import fastavro
+import trio
+from fastavro import schemaless_reader, schemaless_writer
 
-from pipeline.client.registry.client import SCHEMA_NOT_FOUND, SchemaRegistryClient, SchemaRegistryError
-from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.client.registry.avro_schemas import UsableSchema, parse_avro
+from pipeline.client.registry.bounded_cache import BoundedCache
+from pipeline.client.registry.client import (
+    CACHE_CAPACITY,
+    SCHEMA_NOT_FOUND,
+    SchemaRegistryClient,
+    SchemaRegistryError,
+)
+from pipeline.client.registry.config import SerializerConfig
+from pipeline.client.registry.datum_encoding import compile_object_encoder
+from pipeline.client.registry.datum_walk import require_cheap
+from pipeline.client.registry.errors import SchemaMismatchError, SerializationError
+from pipeline.client.registry.framing import (
+    SchemaIdSerializer,
+    find_schema_header,
+    guid_header,
+    id_frame,
+    read_frame,
+)
+from pipeline.client.registry.reading_rules import reason_not_readable
+from pipeline.client.registry.references import usable_schema
+from pipeline.client.registry.schemas import IdentifiedSchema, SchemaText
+from pipeline.errors import ConfigurationError
 
-MAGIC: Final = 0
-FRAME_SIZE: Final = 5
-_FRAME = struct.Struct(">bi")
-
-
-class SerializationError(PipelineError):
-    """An object that does not match its schema, or bytes that are not a framed datum."""
-
-
-class SchemaMismatchError(SerializationError):
-    """An object that does not match the schema of its topic."""
-
-
-def value_subject(topic: str) -> str:
-    """Return the subject of a topic's values (Confluent's TopicNameStrategy)."""
-    return f"{topic}-value"
-
-
-def key_subject(topic: str) -> str:
-    """Return the subject of a topic's keys."""
-    return f"{topic}-key"
-
-
-def read_frame(data: bytes | memoryview) -> tuple[int, memoryview]:
-    """Return the schema id and a view of the datum. Raises SerializationError if the data are not framed."""
-    if len(data) < FRAME_SIZE:
-        raise SerializationError(f"not Avro with a schema id: {len(data)} bytes are too short")
-    magic, schema_id = _FRAME.unpack_from(data)
-    if magic != MAGIC:
-        raise SerializationError(f"not Avro with a schema id: the first byte is {data[0]:#04x} instead of 0x00")
-    return schema_id, memoryview(data)[FRAME_SIZE:]
+Header = tuple[str, bytes | None]
+Encode = Callable[[Any], bytes | None]
 
 
-class _Writer(NamedTuple):
-    """The frame and schema of a topic. fastavro checks no bounds of an int, so data with an int are validated."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroEncoder:
+    """Encodes objects with one schema of a topic. Nothing here waits.
 
-    frame: bytes
-    schema: Any
-    holds_int: bool
+    `encode` returns the bytes of an object, and None for None (a tombstone). A union's branch may be named:
+    `("string", "x")`. Missing fields take their default; unknown fields are refused. Raises SchemaMismatchError, which
+    names the field. `headers` belong to every record that is not a tombstone.
+    """
+
+    subject: str
+    schema_id: int | None
+    guid: UUID | None
+    schema: SchemaText
+    headers: tuple[tuple[str, bytes], ...]
+    encode: Encode
+
+    def encode_all(self, data: Iterable[Any]) -> list[bytes | None]:
+        """Return the bytes of many objects."""
+        return list(map(self.encode, data))
 
 
 class AvroSerializer:
-    """Serializes objects with one schema, or with the latest of the subject.
+    """Serialises objects with one schema, or with the one that the settings choose.
 
-    The first call for a topic registers `schema`; without `auto_register` the schema must be registered already. With
-    `use_latest` (and no `schema`) that call chooses the latest version for all later calls.
+    The first call for a topic registers `schema`, unless the settings say otherwise. `to_dict` makes a dict of what the
+    program passes.
     """
 
     def __init__(
         self,
         registry: SchemaRegistryClient,
-        schema: str | None = None,
+        schema: str | SchemaText | None = None,
+        config: SerializerConfig | None = None,
         *,
         for_keys: bool = False,
-        auto_register: bool = True,
-        use_latest: bool = False,
+        to_dict: Callable[[Any], Any] | None = None,
     ) -> None:
-        if use_latest == (schema is not None):
-            raise ConfigurationError("use.latest.version", "give a schema, or use the latest one, not both")
+        """Raises ConfigurationError if there is no schema, nor a setting that chooses one."""
         self._registry = registry
-        self._schema = schema
-        self._auto_register = auto_register
-        self._subject = key_subject if for_keys else value_subject
-        self._writers: dict[str, _Writer] = {}
+        self._schema = SchemaText(schema) if isinstance(schema, str) else schema
+        self._config = config or SerializerConfig()
+        self._for_keys = for_keys
+        self._to_dict = to_dict
+        self._own: UsableSchema | None = None
+        self._encoders: BoundedCache[str, AvroEncoder] = BoundedCache(CACHE_CAPACITY)
+        ttl_s = self._config.latest_cache_ttl_sec if self._config.use_latest_version else None
+        self._ttl_s = math.inf if ttl_s is None else ttl_s
+        self._expires = ttl_s is not None
+        self._found_at: dict[str, float] = {}
+        if schema is None and not self._config.use_latest_version and self._config.use_schema_id is None:
+            raise ConfigurationError("schema", "is missing: give a schema, or use the latest version or a schema id")
 
-    async def serialize(self, topic: str, datum: Any) -> bytes:
-        """Return the framed bytes of an object; waits only for the first object of a topic.
+    async def serialize(self, topic: str, datum: Any, headers: list[Header] | None = None) -> bytes | None:
+        """Return the bytes of an object as AvroEncoder does; waits only for the first object of a topic.
 
-        A union's branch may be named: `("string", "x")`. Missing fields take their default; unknown fields are refused.
-        Raises SchemaMismatchError with the field, SerializationError for a schema that is not Avro, and the errors of
-        the registry's client.
+        With `SchemaIdSerializer.HEADER` the schema's header is appended to `headers`, the headers of the record.
+        Raises SerializationError for a schema that is not Avro or without a GUID, and the errors of the registry's
+        client and of the subject name strategy.
         """
-        writer = self._writers.get(topic)
-        if writer is None:
-            writer = self._writers[topic] = await self._open(self._subject(topic))
-        target = io.BytesIO()
-        target.write(writer.frame)
-        try:
-            fastavro.schemaless_writer(target, writer.schema, datum, strict_allow_default=True)
-            if writer.holds_int:
-                fastavro.validate(datum, writer.schema)
-        except Exception as error:  # fastavro does not document its exceptions
-            reason = " ".join(str(error).split())
-            raise SchemaMismatchError(
-                f"the object does not match the schema of {topic}: {type(error).__name__}: {reason}"
-            ) from error
-        return target.getvalue()
+        encoder = self._encoders.get(topic)
+        if encoder is None or (self._expires and self._is_old(topic)):
+            encoder = await self._find_encoder(topic)
+        data = encoder.encode(datum)
+        if encoder.headers and data is not None:
+            if headers is None:
+                raise SerializationError("the schema's GUID goes into a header: give the headers of the record")
+            headers.extend(encoder.headers)
+        return data
 
-    async def _open(self, subject: str) -> _Writer:
-        if self._schema is None:
-            latest = await self._registry.version(subject)
-            schema_id, text = latest.id, latest.text
-            schema = _parse(text)
+    async def encoder(self, topic: str) -> AvroEncoder:
+        """Return the encoder of a topic; waits only if the schema is not known yet. Raises as `serialize`."""
+        found = self._encoders.get(topic)
+        if found is None or (self._expires and self._is_old(topic)):
+            return await self._find_encoder(topic)
+        return found
+
+    def _is_old(self, topic: str) -> bool:
+        return trio.current_time() - self._found_at.get(topic, -math.inf) > self._ttl_s
+
+    async def _find_encoder(self, topic: str) -> AvroEncoder:
+        if self._schema is not None and self._own is None:
+            self._own = await usable_schema(self._registry, self._schema)
+        subject = self._config.subject_name_strategy(topic, self._for_keys, self._own.name if self._own else None)
+        if not isinstance(subject, str) or not subject:
+            raise ConfigurationError(
+                "subject.name.strategy", f"gives {subject!r} for topic {topic}, which is no subject"
+            )
+        found, usable = await self._find_schema(subject)
+        encoder = AvroEncoder(
+            subject=subject,
+            schema_id=found.id,
+            guid=found.guid,
+            schema=found.schema,
+            headers=self._headers(found),
+            encode=_encode_function(usable, self._frame(found), topic, self._to_dict),
+        )
+        if self._expires:
+            self._found_at = {known: at for known, at in self._found_at.items() if known in self._encoders}
+            self._found_at[topic] = trio.current_time()
+        return self._encoders.put(topic, encoder)
+
+    async def _find_schema(self, subject: str) -> tuple[IdentifiedSchema, UsableSchema]:
+        config, registry = self._config, self._registry
+        if config.use_schema_id is not None:
+            chosen = (await registry.schema(config.use_schema_id)).schema
+            found = await registry.identity(subject, chosen, registers=False, deleted=True)
+            if found.id != config.use_schema_id:
+                raise SerializationError(
+                    f"subject {subject} has the schema under id {found.id}, not {config.use_schema_id}"
+                )
+            setting, is_strict = "id.compatibility.strict", config.id_compatibility_strict
+        elif config.use_latest_version:
+            latest = await registry.version(subject)
+            found = IdentifiedSchema(id=latest.id, guid=latest.guid, schema=latest.schema)
+            setting, is_strict = "latest.compatibility.strict", config.latest_compatibility_strict
         else:
-            text = self._schema
-            schema = _parse(text)
-            find = self._registry.register if self._auto_register else self._registry.schema_id
-            schema_id = await find(subject, text)
-        return _Writer(_FRAME.pack(MAGIC, schema_id), schema, '"int"' in text)
+            assert self._schema is not None
+            assert self._own is not None
+            found = await registry.identity(
+                subject, self._schema, registers=config.auto_register_schemas, normalize=config.normalize_schemas
+            )
+            return found, self._own
+        usable = await usable_schema(registry, found.schema)
+        reason = reason_not_readable(usable.document, self._own.document) if is_strict and self._own else None
+        if reason:
+            raise SerializationError(
+                f"schema {found.id} of subject {subject} cannot read the data of the serialiser's schema: {reason}"
+                f" ({setting}=false writes them nevertheless)"
+            )
+        return found, usable
+
+    def _frame(self, found: IdentifiedSchema) -> bytes:
+        if self._config.schema_id_serializer is SchemaIdSerializer.HEADER:
+            return b""
+        if found.id is None:
+            raise SerializationError("the registry gives no id of the schema")
+        return id_frame(found.id)
+
+    def _headers(self, found: IdentifiedSchema) -> tuple[tuple[str, bytes], ...]:
+        if self._config.schema_id_serializer is SchemaIdSerializer.PREFIX:
+            return ()
+        if found.guid is None:
+            raise SerializationError("the registry gives no GUID of the schema: use SchemaIdSerializer.PREFIX")
+        return (guid_header(found.guid, for_keys=self._for_keys),)
 
 
 class AvroDeserializer:
-    """Deserializes framed bytes with the schema of their writer, resolved to `reader_schema` if there is one."""
+    """Deserialises framed bytes with the schema of their writer, resolved to `reader_schema` if there is one.
 
-    def __init__(self, registry: SchemaRegistryClient, reader_schema: str | None = None) -> None:
+    The schema is identified by a header of the record or by the first bytes of the data. `from_dict` makes an object of
+    the program of each datum. With `return_record_name` a record in a union comes as a tuple of its name and a dict, as
+    the serialiser takes it.
+    """
+
+    def __init__(
+        self,
+        registry: SchemaRegistryClient,
+        reader_schema: str | SchemaText | None = None,
+        *,
+        for_keys: bool = False,
+        from_dict: Callable[[Any], Any] | None = None,
+        return_record_name: bool = False,
+    ) -> None:
+        """Raises SerializationError for a reader schema that is not Avro."""
         self._registry = registry
-        self._reader = None if reader_schema is None else _parse(reader_schema)
-        self._writers: dict[int, tuple[Any, Any]] = {}
+        self._reader_schema = SchemaText(reader_schema) if isinstance(reader_schema, str) else reader_schema
+        self._reader: UsableSchema | None = None
+        if self._reader_schema is not None and not self._reader_schema.references:
+            self._reader = parse_avro(self._reader_schema.text)
+        self._for_keys = for_keys
+        self._from_dict = from_dict
+        self._return_record_name = return_record_name
+        self._decoders: BoundedCache[int | UUID, Callable[[memoryview], Any]] = BoundedCache(CACHE_CAPACITY)
 
-    async def deserialize(self, data: bytes | memoryview | None) -> Any:
+    async def deserialize(self, data: bytes | memoryview | None, headers: Iterable[Header] = ()) -> Any:
         """Return the object; None for None (a tombstone). Waits only for the first datum of a schema.
 
         Raises SerializationError for bytes that are not a framed datum of a known schema, or cannot be resolved to the
@@ -130,38 +227,98 @@ class AvroDeserializer:
         """
         if data is None:
             return None
-        schema_id, datum = read_frame(data)
-        schemas = self._writers.get(schema_id)
-        if schemas is None:
-            schemas = self._writers[schema_id] = await self._open(schema_id)
-        source = io.BytesIO(datum)
+        schema, datum = read_frame(data, find_schema_header(headers, for_keys=self._for_keys) if headers else None)
+        decode = self._decoders.get(schema)
+        if decode is None:
+            decode = self._decoders.put(schema, await self._find_decoder(schema))
+        return decode(datum)
+
+    def deserialize_nowait(self, data: bytes | memoryview | None, headers: Iterable[Header] = ()) -> Any:
+        """Return the object as `deserialize`. Raises trio.WouldBlock if the schema is not known yet."""
+        if data is None:
+            return None
+        schema, datum = read_frame(data, find_schema_header(headers, for_keys=self._for_keys) if headers else None)
+        decode = self._decoders.get(schema)
+        if decode is None:
+            raise trio.WouldBlock
+        return decode(datum)
+
+    async def _find_decoder(self, schema: int | UUID) -> Callable[[memoryview], Any]:
         try:
-            value = fastavro.schemaless_reader(source, schemas[0], schemas[1])
+            found = await self._registry.schema(schema)
+        except SchemaRegistryError as error:
+            if error.code != SCHEMA_NOT_FOUND and error.status != 404:
+                raise
+            kind = "GUID" if isinstance(schema, UUID) else "id"
+            raise SerializationError(f"the registry knows no schema of {kind} {schema}") from error
+        writer = await usable_schema(self._registry, found.schema)
+        if self._reader is None and self._reader_schema is not None:
+            self._reader = await usable_schema(self._registry, self._reader_schema)
+        kind = "id" if isinstance(schema, int) else "GUID"
+        return _decode_function(
+            writer,
+            self._reader,
+            f"{writer.name or 'schema'} ({kind} {schema})",
+            self._return_record_name,
+            self._from_dict,
+        )
+
+
+def _encode_function(usable: UsableSchema, frame: bytes, topic: str, to_dict: Callable[[Any], Any] | None) -> Encode:
+    def refuse(error: Exception) -> NoReturn:
+        reason = " ".join(str(error).split())
+        raise SchemaMismatchError(
+            f"the object does not match the schema of {topic}: {type(error).__name__}: {reason}"
+        ) from error
+
+    encode = compile_object_encoder(usable, b"" if usable.is_bytes else frame, refuse)
+    if usable.is_bytes:
+        encode = _without_length(encode, frame)
+    return encode if to_dict is None else lambda datum: None if datum is None else encode(to_dict(datum))
+
+
+def _without_length(encode: Encode, frame: bytes) -> Encode:
+    """Return a function that encodes bytes without their length."""
+
+    def encode_bytes(datum: Any) -> bytes | None:
+        data = encode(datum)
+        if data is None:
+            return None
+        start = next(place for place, byte in enumerate(data) if byte < 0x80) + 1
+        return frame + data[start:]
+
+    return encode_bytes
+
+
+def _decode_function(
+    writer: UsableSchema,
+    reader: UsableSchema | None,
+    label: str,
+    return_record_name: bool,
+    from_dict: Callable[[Any], Any] | None,
+) -> Callable[[memoryview], Any]:
+    writer_schema = writer.fastavro
+    reader_schema = None if reader is None or reader.fastavro == writer_schema else reader.fastavro
+
+    def decode(datum: memoryview) -> Any:
+        content = _with_length(datum) if writer.is_bytes else datum
+        source = BytesIO(content)
+        try:
+            require_cheap(writer, memoryview(content))
+            value = schemaless_reader(source, writer_schema, reader_schema, return_record_name)
         except Exception as error:  # fastavro does not document its exceptions
             reason = f"{type(error).__name__} {error}".strip()
-            raise SerializationError(f"not a datum of {_label(schemas[0], schema_id)}: {reason}") from error
-        left = len(datum) - source.tell()
+            raise SerializationError(f"not a datum of {label}: {reason}") from error
+        left = len(content) - source.tell()
         if left:
-            raise SerializationError(f"{left} bytes follow the datum of {_label(schemas[0], schema_id)}")
-        return value
+            raise SerializationError(f"{left} bytes follow the datum of {label}")
+        return value if from_dict is None else from_dict(value)
 
-    async def _open(self, schema_id: int) -> tuple[Any, Any]:
-        try:
-            writer = _parse(await self._registry.schema_text(schema_id))
-        except SchemaRegistryError as error:
-            if error.code != SCHEMA_NOT_FOUND:
-                raise
-            raise SerializationError(f"the registry knows no schema of id {schema_id}") from error
-        return writer, None if writer == self._reader else self._reader
+    return decode
 
 
-def _parse(text: str) -> Any:
-    try:
-        return fastavro.parse_schema(json.loads(text))
-    except Exception as error:  # fastavro does not document its exceptions
-        raise SerializationError(f"not an Avro schema: {type(error).__name__} {error}") from error
-
-
-def _label(schema: Any, schema_id: int) -> str:
-    name = schema["name"] if isinstance(schema, dict) and "name" in schema else "schema"
-    return f"{name} (id {schema_id})"
+def _with_length(data: memoryview) -> bytes:
+    """Return bytes as Avro encodes them."""
+    target = BytesIO()
+    schemaless_writer(target, "bytes", bytes(data))
+    return target.getvalue()

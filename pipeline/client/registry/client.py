@@ -1,26 +1,39 @@
 """A client of a schema registry: ours, or any with Confluent's API.
 
-Invariants: immutable facts (the schema of an id, the id of a schema in a subject) are fetched once and cached for the
-life of the client; tasks that miss the same entry share one request. Every call ends within its deadline: after a
-registry that does not answer, or answers 5xx, the next of the list is asked, in turn until then.
+Invariants: immutable facts (the schema of an id, the id of a schema in a subject) are fetched once and cached, at most
+`cache_capacity` of each kind; tasks that miss the same entry share one request. Every call ends within its
+deadline: after a registry that does not answer, answers 5xx or 429, or something that is no answer to the request, the
+next of the list is asked, in turn until then.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
+from uuid import UUID
 
 import httpx
 import trio
 
+from pipeline.client.registry.bounded_cache import BoundedCache
+from pipeline.client.registry.schemas import (
+    AVRO_TYPE,
+    IdentifiedSchema,
+    RegisteredSchema,
+    SchemaText,
+    VersionReference,
+)
 from pipeline.errors import ConfigurationError, DeadlineExceededError, PipelineError
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+CACHE_CAPACITY = 1000
+MAX_ANSWER_BYTES = 128 * 1024 * 1024
 MAX_ATTEMPT_S = 10.0
 RETRY_DELAY_S = 0.1
 MAX_RETRY_DELAY_S = 2.0
 SCHEMA_NOT_FOUND = 40403
+TOO_MANY_REQUESTS = 429
 
 Value = TypeVar("Value")
 
@@ -35,92 +48,117 @@ class SchemaRegistryError(PipelineError):
         self.message = message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredSchema:
-    """A version of a subject."""
-
-    subject: str
-    version: int
-    id: int
-    text: str
-
-
 class SchemaRegistryClient:
-    """A client, made by `open_schema_registry`; all tasks of one trio run may share it. Schemas are Avro texts.
+    """A client, made by `open_schema_registry`; all tasks of one trio run may share it.
 
-    Every method raises SchemaRegistryError for a refusal, and DeadlineExceededError if no registry answered.
+    A schema is its text, or a SchemaText if it refers to others. Every method raises SchemaRegistryError for a refusal,
+    and DeadlineExceededError if no registry answered.
     """
 
-    def __init__(self, http: httpx.AsyncClient, urls: Sequence[str], *, timeout_s: float) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, urls: Sequence[str], *, timeout_s: float, cache_capacity: int = CACHE_CAPACITY
+    ) -> None:
         self._http = http
         self._urls = list(urls)
         self._timeout_s = timeout_s
-        self._texts: dict[int, str] = {}
-        self._ids: dict[tuple[str, str], int] = {}
+        self._schemas: BoundedCache[int | UUID, IdentifiedSchema] = BoundedCache(cache_capacity)
+        self._identities: BoundedCache[Hashable, IdentifiedSchema] = BoundedCache(cache_capacity)
+        self._referenced: BoundedCache[tuple[str, int], RegisteredSchema] = BoundedCache(cache_capacity)
         self._locks: dict[Hashable, trio.Lock] = {}
+
+    async def schema(self, identification: int | UUID) -> IdentifiedSchema:
+        """Return the schema of an id or a GUID. Raises SchemaRegistryError (40403) for an unknown one."""
+        kind = "guids" if isinstance(identification, UUID) else "ids"
+
+        def read(answer: Any) -> IdentifiedSchema:
+            of_id = identification if isinstance(identification, int) else None
+            return _read_identified(answer, of_id, _read_schema(answer))
+
+        async def fetch() -> IdentifiedSchema:
+            return await self._call("GET", f"/schemas/{kind}/{identification}", read=read)
+
+        return await self._once(self._schemas, identification, fetch)
 
     async def schema_text(self, schema_id: int) -> str:
         """Return the schema of an id. Raises SchemaRegistryError (40403) for an unknown id."""
-
-        async def fetch() -> str:
-            return str((await self._call("GET", f"/schemas/ids/{schema_id}"))["schema"])
-
-        return await self._once(self._texts, schema_id, fetch)
+        return (await self.schema(schema_id)).schema.text
 
     async def versions_of_id(self, schema_id: int) -> list[tuple[str, int]]:
         """Return the subjects that have a schema, each with its version there. Raises SchemaRegistryError (40403)."""
-        answer = await self._call("GET", f"/schemas/ids/{schema_id}/versions")
-        return [(str(found["subject"]), int(found["version"])) for found in answer]
 
-    async def register(self, subject: str, text: str) -> int:
+        def read(answer: Any) -> list[tuple[str, int]]:
+            return [(str(found["subject"]), int(found["version"])) for found in answer]
+
+        return await self._call("GET", f"/schemas/ids/{schema_id}/versions", read=read)
+
+    async def register(self, subject: str, schema: str | SchemaText, *, normalize: bool = False) -> int:
         """Register the schema as a version of the subject, if it is new, and return its id.
 
         Raises SchemaRegistryError (409) with the reasons if it is not compatible with earlier versions.
         """
+        return _required_id(await self.identity(subject, schema, registers=True, normalize=normalize))
 
-        async def fetch() -> int:
-            return int((await self._call("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": text}))["id"])
-
-        return await self._once(self._ids, (subject, text), fetch)
-
-    async def schema_id(self, subject: str, text: str) -> int:
+    async def schema_id(self, subject: str, schema: str | SchemaText, *, normalize: bool = False) -> int:
         """Return the id of a schema of the subject. Raises SchemaRegistryError (40401, 40403) if there is none."""
+        return _required_id(await self.identity(subject, schema, registers=False, normalize=normalize))
 
-        async def fetch() -> int:
-            return int((await self._call("POST", f"/subjects/{_quoted(subject)}", {"schema": text}))["id"])
+    async def identity(
+        self, subject: str, schema: str | SchemaText, *, registers: bool, normalize: bool = False, deleted: bool = False
+    ) -> IdentifiedSchema:
+        """Return id and GUID of a schema of the subject, as `register` does if `registers`, else as `schema_id`.
 
-        return await self._once(self._ids, (subject, text), fetch)
+        `deleted` includes versions that were deleted softly.
+        """
+        given = schema if isinstance(schema, SchemaText) else SchemaText(schema)
+        path = f"/subjects/{_quoted(subject)}{'/versions' if registers else ''}"
+        flags = [f"{name}=true" for name, is_set in (("normalize", normalize), ("deleted", deleted)) if is_set]
+
+        async def fetch() -> IdentifiedSchema:
+            def read(answer: Any) -> IdentifiedSchema:
+                return _read_identified(answer, _schema_id(answer["id"]), given)
+
+            return await self._call("POST", _with_query(path, flags), _body(given), read=read)
+
+        return await self._once(self._identities, (subject, given, normalize, deleted), fetch)
 
     async def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
         """Return a version of a subject, the latest for None. Raises SchemaRegistryError (40401, 40402)."""
         number = "latest" if version is None else str(version)
-        answer = await self._call("GET", f"/subjects/{_quoted(subject)}/versions/{number}")
-        return RegisteredSchema(
-            subject=str(answer["subject"]),
-            version=int(answer["version"]),
-            id=int(answer["id"]),
-            text=str(answer["schema"]),
-        )
+        return await self._call("GET", f"/subjects/{_quoted(subject)}/versions/{number}", read=_read_version)
+
+    async def referenced_version(self, subject: str, version: int) -> RegisteredSchema:
+        """Return a version to which schemas refer, also one that was deleted softly. Such a version never changes."""
+        path = f"/subjects/{_quoted(subject)}/versions/{version}?deleted=true"
+
+        async def fetch() -> RegisteredSchema:
+            return await self._call("GET", path, read=_read_version)
+
+        return await self._once(self._referenced, (subject, version), fetch)
 
     async def subjects(self) -> list[str]:
         """Return the names of all subjects."""
-        return [str(name) for name in await self._call("GET", "/subjects")]
+        return await self._call("GET", "/subjects", read=lambda answer: [str(name) for name in answer])
 
     async def versions(self, subject: str) -> list[int]:
         """Return the numbers of a subject's versions. Raises SchemaRegistryError (40401)."""
-        return [int(number) for number in await self._call("GET", f"/subjects/{_quoted(subject)}/versions")]
+        path = f"/subjects/{_quoted(subject)}/versions"
+        return await self._call("GET", path, read=lambda answer: [int(number) for number in answer])
 
-    async def why_incompatible(self, subject: str, text: str) -> list[str]:
+    async def why_incompatible(self, subject: str, schema: str | SchemaText) -> list[str]:
         """Return the reasons why a schema cannot follow the subject's versions; empty if it can."""
         path = f"/compatibility/subjects/{_quoted(subject)}/versions?verbose=true"
-        answer = await self._call("POST", path, {"schema": text})
-        reasons = [str(message) for message in answer.get("messages") or ()]
-        return [] if answer["is_compatible"] else reasons or ["the registry gives no reason"]
+        given = schema if isinstance(schema, SchemaText) else SchemaText(schema)
+
+        def read(answer: Any) -> list[str]:
+            reasons = [str(message) for message in answer.get("messages") or ()]
+            return [] if answer["is_compatible"] else reasons or ["the registry gives no reason"]
+
+        return await self._call("POST", path, _body(given), read=read)
 
     async def level(self, subject: str | None = None) -> str:
         """Return the compatibility level of a subject, or the default level (None)."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}?defaultToGlobal=true"
-        return str((await self._call("GET", path))["compatibilityLevel"])
+        return await self._call("GET", path, read=lambda answer: str(answer["compatibilityLevel"]))
 
     async def set_level(self, level: str, subject: str | None = None) -> None:
         """Set the compatibility level of a subject, or the default level (None)."""
@@ -131,33 +169,42 @@ class SchemaRegistryClient:
         """Send a request of Confluent's API that has no method here, and return the JSON of the answer."""
         return await self._call(method, path, body)
 
-    async def _once(self, cache: dict[Any, Value], key: Hashable, fetch: Callable[[], Awaitable[Value]]) -> Value:
+    async def _once(
+        self, cache: BoundedCache[Any, Value], key: Hashable, fetch: Callable[[], Awaitable[Value]]
+    ) -> Value:
         if key in cache:
             return cache[key]
-        lock = self._locks.setdefault(key, trio.Lock())
+        locked = (id(cache), key)
+        lock = self._locks.setdefault(locked, trio.Lock())
         try:
             async with lock:
-                if key not in cache:
-                    cache[key] = await fetch()
-                return cache[key]
+                return cache[key] if key in cache else cache.put(key, await fetch())
         finally:
             if not lock.statistics().tasks_waiting:
-                self._locks.pop(key, None)
+                self._locks.pop(locked, None)
 
-    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask the registries in turn until one answers."""
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        read: Callable[[Any], Value] = lambda answer: answer,
+    ) -> Value:
+        """Ask the registries in turn until one gives an answer that `read` understands; return what it returns."""
         last_error: Exception | None = None
         delay_s = RETRY_DELAY_S
         with trio.move_on_after(self._timeout_s):
             while True:
                 for url in list(self._urls):
                     try:
-                        return await self._ask(method, url + path, body)
+                        with trio.fail_after(MAX_ATTEMPT_S):
+                            return _understood(await self._ask(method, url + path, body), read, url)
                     except SchemaRegistryError as error:
-                        if error.status < 500:
+                        if error.status < 500 and error.status != TOO_MANY_REQUESTS:
                             raise
                         last_error = error
-                    except (httpx.HTTPError, ValueError) as error:
+                    except (httpx.HTTPError, ValueError, trio.TooSlowError) as error:
                         last_error = error
                     self._urls.remove(url)
                     self._urls.append(url)
@@ -169,23 +216,110 @@ class SchemaRegistryClient:
         ) from last_error
 
     async def _ask(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
-        response = await self._http.request(method, url, json=body)
+        async with self._http.stream(method, url, json=body) as response:
+            content = await _read_bounded(response)
         if response.is_success:
-            return response.json()
+            return _json(content)
         try:
-            error = response.json()
+            error = _json(content)
             code, message = int(error["error_code"]), str(error["message"])
         except (ValueError, KeyError, TypeError):
-            code, message = response.status_code, f"{url} answers HTTP {response.status_code}: {response.text[:200]}"
+            text = content[:200].decode(errors="replace")
+            code, message = response.status_code, f"{url} answers HTTP {response.status_code}: {text}"
         raise SchemaRegistryError(response.status_code, code, message)
+
+
+async def _read_bounded(response: httpx.Response) -> bytes:
+    content = bytearray()
+    async with aclosing(cast("AsyncGenerator[bytes]", response.aiter_bytes())) as parts:
+        async for part in parts:
+            content += part
+            if len(content) > MAX_ANSWER_BYTES:
+                raise ValueError(f"{response.url} answers more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(content)
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("the answer nests too deep") from error
+
+
+def _understood(answer: Any, read: Callable[[Any], Value], url: str) -> Value:
+    """Return what `read` returns. Raises ValueError for an answer that it does not understand."""
+    try:
+        return read(answer)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{url} gives no answer of a schema registry: {str(answer)[:200]}") from error
+
+
+def _read_identified(answer: Any, schema_id: int | None, schema: SchemaText) -> IdentifiedSchema:
+    guid = answer.get("guid")
+    return IdentifiedSchema(id=schema_id, guid=None if guid is None else UUID(guid), schema=schema)
+
+
+def _read_schema(answer: Any) -> SchemaText:
+    text = answer["schema"]
+    if not isinstance(text, str):
+        raise TypeError("the schema is no text")
+    references = tuple(
+        VersionReference(name=str(each["name"]), subject=str(each["subject"]), version=int(each["version"]))
+        for each in answer.get("references") or ()
+    )
+    return SchemaText(text, references, str(answer.get("schemaType") or AVRO_TYPE))
+
+
+def _read_version(answer: Any) -> RegisteredSchema:
+    schema = _read_schema(answer)
+    identified = _read_identified(answer, _schema_id(answer["id"]), schema)
+    return RegisteredSchema(
+        subject=str(answer["subject"]),
+        version=int(answer["version"]),
+        id=_required_id(identified),
+        text=schema.text,
+        references=schema.references,
+        schema_type=schema.schema_type,
+        guid=identified.guid,
+    )
+
+
+def _schema_id(value: Any) -> int:
+    schema_id = int(value)
+    if not 0 <= schema_id < 2**31:
+        raise ValueError(f"{schema_id} is no schema id")
+    return schema_id
+
+
+def _required_id(identified: IdentifiedSchema) -> int:
+    if identified.id is None:
+        raise ValueError("the answer has no id")
+    return identified.id
+
+
+def _body(schema: SchemaText) -> dict[str, Any]:
+    body: dict[str, Any] = {"schema": schema.text}
+    if schema.schema_type != AVRO_TYPE:
+        body["schemaType"] = schema.schema_type
+    if schema.references:
+        body["references"] = [
+            {"name": each.name, "subject": each.subject, "version": each.version} for each in schema.references
+        ]
+    return body
 
 
 def _quoted(subject: str) -> str:
     return quote(subject, safe="")
 
 
+def _with_query(path: str, flags: Sequence[str]) -> str:
+    return f"{path}?{'&'.join(flags)}" if flags else path
+
+
 @asynccontextmanager
-async def open_schema_registry(urls: Sequence[str], *, timeout_s: float = 30.0) -> AsyncIterator[SchemaRegistryClient]:
+async def open_schema_registry(
+    urls: Sequence[str], *, timeout_s: float = 30.0, cache_capacity: int = CACHE_CAPACITY
+) -> AsyncIterator[SchemaRegistryClient]:
     """Open a client of the registries at these URLs, which hold the same schemas, until the block ends.
 
     `timeout_s` bounds each call. Connects when first used. Raises ConfigurationError for a text that is not a URL.
@@ -195,7 +329,9 @@ async def open_schema_registry(urls: Sequence[str], *, timeout_s: float = 30.0) 
             raise ConfigurationError("schema.registry.url", f"{url!r} does not begin with http:// or https://")
     if not urls:
         raise ConfigurationError("schema.registry.url", "is empty: name at least one URL")
-    headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
+    headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE, "Accept-Encoding": "identity"}
     timeout = min(MAX_ATTEMPT_S, timeout_s)
     async with httpx.AsyncClient(headers=headers, timeout=timeout, follow_redirects=True) as http:
-        yield SchemaRegistryClient(http, [url.rstrip("/") for url in urls], timeout_s=timeout_s)
+        yield SchemaRegistryClient(
+            http, [url.rstrip("/") for url in urls], timeout_s=timeout_s, cache_capacity=cache_capacity
+        )

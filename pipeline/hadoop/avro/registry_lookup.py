@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import trio
 
 from pipeline.client.registry.client import SCHEMA_NOT_FOUND, SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.errors import SerializationError
+from pipeline.client.registry.references import complete_text
 from pipeline.hadoop.avro.avro_schema import SchemaError
 
 
@@ -34,7 +36,9 @@ class RegistryLookup:
     async def _fetch(self, schema_id: int) -> str:
         async with open_schema_registry(self.urls) as registry:
             try:
-                return await registry.schema_text(schema_id)
+                return await complete_text(registry, (await registry.schema(schema_id)).schema)
+            except SerializationError as error:
+                raise SchemaError(f"schema {schema_id}: {error}") from error
             except SchemaRegistryError as error:
                 if error.code == SCHEMA_NOT_FOUND:
                     raise SchemaError(f"the registry has no schema {schema_id}") from error

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from pipeline.client.registry.avro import value_subject
 from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.subjects import value_subject
 from pipeline.hadoop.avro.avro_schema import SchemaError
 from pipeline.hadoop.commit.manifest import DataFile, TableSchema
 from pipeline.hadoop.load.config import LoadConfig, SubjectStrategy

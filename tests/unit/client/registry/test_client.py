@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.client.registry.client import RegisteredSchema, SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.schemas import RegisteredSchema
 from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.client.registry.client import RegisteredSchema, SchemaRegistryError
+from pipeline.client.registry.client import SchemaRegistryError
+from pipeline.client.registry.schemas import RegisteredSchema
 from pipeline.hadoop.avro.avro_schema import SchemaError
 from pipeline.hadoop.avro.column_types import check_columns
 from pipeline.hadoop.commit.manifest import DataFile, TableSchema

@@ -1,0 +1,11 @@
+"""Errors of schemas and of data with schemas. Pure."""
+
+from pipeline.errors import PipelineError
+
+
+class SerializationError(PipelineError):
+    """Bytes that are not a framed datum of a known schema, or a schema that cannot be used."""
+
+
+class SchemaMismatchError(SerializationError):
+    """An object that does not match the schema of its topic."""

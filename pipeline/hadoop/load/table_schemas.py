@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.errors import SerializationError
+from pipeline.client.registry.references import complete_text
 from pipeline.client.registry.subjects import value_subject
 from pipeline.hadoop.avro.avro_schema import SchemaError
 from pipeline.hadoop.commit.manifest import DataFile, TableSchema
@@ -44,13 +46,14 @@ async def latest_schemas(
 async def _latest(registry: SchemaRegistryClient, record_type: str | None, subject: str) -> TableSchema | None:
     try:
         latest = await registry.version(subject)
+        text = await complete_text(registry, latest.schema)
+    except SerializationError as error:
+        raise SchemaError(f"{subject}: {error}") from error
     except SchemaRegistryError as error:
         if error.code in NO_SUBJECT:
             return None
         raise
-    return TableSchema(
-        record_type=record_type, subject=subject, version=latest.version, schema_id=latest.id, text=latest.text
-    )
+    return TableSchema(record_type=record_type, subject=subject, version=latest.version, schema_id=latest.id, text=text)
 
 
 async def plan_schemas(config: LoadConfig, previous: Iterable[TableSchema]) -> tuple[TableSchema, ...]:

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.references import complete_text
 from pipeline.errors import ConfigurationError
 
 _FRAME: Final = struct.Struct(">bi")
@@ -135,7 +136,7 @@ def find_avro_values(options: AvroOptions, topic: str | None, value: DataType) -
                 text = json.dumps(derive_schema(value, _record_name(subject)))
                 return AvroValues(schema_id=await registry.register(subject, text), text=text)
             found = await registry.version(subject)
-            return AvroValues(schema_id=found.id, text=found.text)
+            return AvroValues(schema_id=found.id, text=await complete_text(registry, found.schema))
 
     try:
         values = trio.run(fetch)

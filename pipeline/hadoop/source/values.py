@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
 from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.references import complete_text
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.avro.avro_columns import RECORD_FIELDS, DatumColumns
 from pipeline.hadoop.avro.avro_kernels import FAULT_REASONS, DatumFault
@@ -52,7 +53,7 @@ def find_schema(options: ValueOptions, topics: Sequence[str]) -> ValueSchema:
     async def fetch() -> ValueSchema:
         async with open_schema_registry(options.registry) as registry:
             found = await registry.version(subject, options.version)
-            return ValueSchema(schema_id=found.id, text=await registry.schema_text(found.id))
+            return ValueSchema(schema_id=found.id, text=await complete_text(registry, found.schema))
 
     try:
         return trio.run(fetch)

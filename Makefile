@@ -26,7 +26,7 @@ check: install install-test
 	.venv/bin/lint-imports --no-cache
 
 bench: install install-test
-	.venv/bin/python -m bench $(or $(BENCH),codec columns log cleaner)
+	.venv/bin/python -m bench $(or $(BENCH),codec columns log cleaner serialising)
 
 # BENCH: of which rows, QUICK, ROUNDS, SCALE and JSON as in docs/benchmarks.md.
 bench_options = $(if $(BENCH),--rows '$(BENCH)') $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \

@@ -43,6 +43,8 @@ def parse_avro(text: str, referenced: Sequence[str] = ()) -> UsableSchema:
         document = _load(text)
         if referenced:
             document = with_named_types(document, [_load(other) for other in referenced])
+        while isinstance(document, dict) and isinstance(document["type"], dict | list):
+            document = document["type"]
         parsed = fastavro.parse_schema(document)
         shape = _Shape()
         shape.look_at(parsed)

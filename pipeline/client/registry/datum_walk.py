@@ -12,7 +12,7 @@ from pipeline.client.registry.named_types import RECORD_TYPES
 
 MAX_DECIMAL_BYTES: Final = 1024
 """A decimal of this size has some 2,400 digits."""
-MAX_EMPTY_ITEMS: Final = 1_000_000
+MAX_EMPTY_ITEMS: Final = 100_000
 """Items of a datum that take no byte."""
 MAX_VARINT_BYTES: Final = 10
 _SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}

@@ -45,7 +45,7 @@ def read_frame(data: bytes | memoryview, header: bytes | None = None) -> tuple[i
     Raises SerializationError if neither the header nor the data identify a schema.
     """
     if header is not None:
-        schema, rest = _identification(memoryview(header), "header with a schema id")
+        schema, rest = _identification(memoryview(header), "a header with a schema id")
         if rest:
             raise SerializationError(f"not a header with a schema id: {len(rest)} bytes too long")
         return schema, memoryview(data)

@@ -73,7 +73,7 @@ class _Expansion:
             return self._named(schema, namespace)
         kind = schema["type"]
         if isinstance(kind, dict | list) or kind not in PRIMITIVE_TYPES | NAMED_TYPES | {"array", "map"}:
-            return {**schema, "type": self.expand(kind, namespace, is_referenced=is_referenced)}
+            return self.expand(kind, namespace, is_referenced=is_referenced)
         if kind in NAMED_TYPES:
             return self._defined_type(schema, namespace, is_referenced=is_referenced)
         inner = {"array": "items", "map": "values"}.get(kind)

@@ -1,5 +1,6 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pipeline.client.registry.client import SchemaRegistryError, open_schema_reg
 from pipeline.client.registry.schemas import RegisteredSchema
 from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.testing.memory_journal import MemoryJournal
+from tests.support.http_answers import Answer, as_json, http_server
 from tests.support.registry import serving_registry
 
 NOBODY = "http://127.0.0.1:1"
@@ -34,7 +36,9 @@ async def test_a_client_makes_every_call_of_the_registry(connect: Callable[..., 
         assert await registry.register("s", '"int"') == 1
         assert await registry.schema_id("s", '"int"') == 1
         assert await registry.schema_text(1) == '"int"'
-        expected = RegisteredSchema(subject="s", version=1, id=1, text='"int"')
+        guid = (await registry.schema(1)).guid
+        assert (await registry.schema(guid)).schema.text == '"int"'
+        expected = RegisteredSchema(subject="s", version=1, id=1, text='"int"', guid=guid)
         assert await registry.version("s") == await registry.version("s", 1) == expected
         assert "s" in await registry.subjects()
         assert await registry.versions("s") == [1]
@@ -108,3 +112,84 @@ async def test_urls_are_checked(urls: Any) -> None:
     with pytest.raises(ConfigurationError):
         async with open_schema_registry(urls):
             pass
+
+
+NONSENSE: list[Answer] = [
+    (200, b""),
+    (200, b"<html>welcome</html>"),
+    (200, b"[" * 100_000),
+    (200, b"\xff"),
+    as_json(None),
+    as_json([]),
+    as_json({"schema": None}),
+    as_json({"schema": {"type": "int"}}),
+    as_json({"schema": '"int"', "references": [{"name": "a"}]}),
+    as_json({"schema": '"int"', "references": 7}),
+    as_json({"schema": '"int"', "guid": "no guid"}),
+    as_json({"schema": '"int"', "guid": 7}),
+    as_json({"message": "not ready"}, 503),
+    as_json({"error_code": 429, "message": "slow down"}, 429),
+]
+
+
+@pytest.mark.parametrize("answer", NONSENSE, ids=repr)
+async def test_an_answer_that_is_none_of_a_registry_makes_the_next_one_be_asked(
+    answer: Answer, connect: Callable[..., Any]
+) -> None:
+    with http_server({"/schemas/ids/1": answer}) as confused:
+        async with connect() as registry:
+            assert await registry.register("s", '"int"') == 1
+        async with open_schema_registry([confused], timeout_s=0.3) as alone:
+            with pytest.raises(DeadlineExceededError, match="GET /schemas/ids/1"):
+                await alone.schema(1)
+        async with connect(confused) as registry:
+            await registry.register("s", '"int"')
+            registry._urls.sort(key=lambda url: url != confused)
+            assert await registry.schema_text(1) == '"int"'
+
+
+async def test_an_id_that_no_payload_holds_is_no_answer() -> None:
+    entry = {"subject": "s", "version": 1, "schema": '"int"'}
+    for schema_id in (-1, 2**31, "x", None):
+        with http_server({"/subjects/s/versions/latest": as_json({**entry, "id": schema_id})}) as url:
+            async with open_schema_registry([url], timeout_s=0.3) as registry:
+                with pytest.raises(DeadlineExceededError, match="gives no answer of a schema registry"):
+                    await registry.version("s")
+
+
+async def test_a_registry_that_sends_byte_by_byte_is_left_for_the_next(
+    connect: Callable[..., Any], nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.client.registry.client.MAX_ATTEMPT_S", 0.2)
+
+    async def drip(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some()
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while True:
+                await stream.send_all(b" ")
+                await trio.sleep(0.01)
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, drip, 0, host="127.0.0.1"))
+    slow = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+    async with connect(slow) as registry:
+        assert await registry.register("s", '"int"') == 1
+    nursery.cancel_scope.cancel()
+
+
+async def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.client.registry.client.MAX_ANSWER_BYTES", 1000)
+    with http_server({"/subjects": as_json(["x" * 2000])}) as url:
+        async with open_schema_registry([url], timeout_s=0.3) as registry:
+            with pytest.raises(DeadlineExceededError, match="more than 1000 bytes"):
+                await registry.subjects()
+
+
+async def test_caches_are_bounded(journal: MemoryJournal) -> None:
+    async with serving_registry(journal) as url, open_schema_registry([url], cache_capacity=3) as registry:
+        for number in range(8):
+            schema_id = await registry.register(f"s{number}", f'{{"type": "fixed", "name": "F", "size": {number + 1}}}')
+            await registry.schema(schema_id)
+            await registry.referenced_version(f"s{number}", 1)
+        assert [len(cache) for cache in (registry._schemas, registry._identities, registry._referenced)] == [3, 3, 3]
+        assert len(registry._locks) == 0

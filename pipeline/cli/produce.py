@@ -5,8 +5,8 @@ import json as json_module
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,7 +139,8 @@ async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: st
         producer = await stack.enter_async_context(_producer(cluster, options))
         bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", total=None))
         count = 0
-        async for line in _lines(options.file):
+        lines = await stack.enter_async_context(aclosing(_lines(options.file)))
+        async for line in lines:
             key, text = _split(line, options.key_separator)
             value: bytes | None = text
             headers: list[Header] = []
@@ -188,7 +189,7 @@ async def _open_serializers(options: ProduceOptions, stack: AsyncExitStack) -> _
     )
 
 
-async def _lines(file: Path | None) -> AsyncIterator[bytes]:
+async def _lines(file: Path | None) -> AsyncGenerator[bytes]:
     """Yield lines without their ends, read in a thread, so that records are sent while the next line is awaited."""
     try:
         with io.FileIO(sys.stdin.fileno(), closefd=False) if file is None else io.FileIO(file) as stream:

@@ -23,6 +23,7 @@ from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
 from pipeline.broker.settings.topic import DefaultOf, TopicSettings
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
+from pipeline.client.registry.config import SerializerConfig
 from pipeline.hadoop.load.config import LoadConfig, LoadSelection
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
@@ -47,6 +48,7 @@ MODELS: Mapping[type[Any], str] = {
     ClientConfig: "client.md",
     ProducerConfig: "client.md",
     ConsumerConfig: "client.md",
+    SerializerConfig: "registry/serialisers.md",
 }
 NUMBERS = {MAX_INT32: "2³¹−1", MAX_INT64: "2⁶³−1", sys.float_info.max: "no limit"}
 
@@ -98,6 +100,8 @@ def _client_cells(model: type[Any], field: "dataclasses.Field[Any]") -> list[str
     value, bound = field.default, bounds(model).get(field.name)
     if isinstance(value, Enum):
         return [field.name, f"`{type(value).__name__}.{value.name}`", ", ".join(f"`{one.name}`" for one in type(value))]
+    if inspect.isfunction(value):
+        return [field.name, f"`{value.__name__}`", ""]
     limits = f"{_number(bound.lowest)} to {_number(bound.highest)}" if bound else ""
     return [field.name, _text(field.name, value), limits]
 

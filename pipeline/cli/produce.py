@@ -226,4 +226,16 @@ async def _serialize(
     try:
         return await serializer.serialize(topic, _parse(text, number), headers)
     except SchemaMismatchError as error:
-        output.exit_with(f"line {number}: {error}")
+        encoder = await serializer.encoder(topic)
+        try:
+            return await serializer.serialize(topic, _avro_json(text, encoder.fastavro_schema), headers)
+        except Exception:  # fastavro does not document its exceptions
+            output.exit_with(f"line {number}: {error}")
+
+
+def _avro_json(text: bytes, schema: Any) -> Any:
+    """Return the object of a line in Avro's JSON encoding: `{"string": "x"}` in a union, bytes as ISO-8859-1."""
+    from fastavro import json_reader
+
+    (datum,) = json_reader(io.StringIO(text.decode()), schema)
+    return datum

@@ -37,7 +37,7 @@ from pipeline.client.registry.framing import (
     read_frame,
 )
 from pipeline.client.registry.reading_rules import reason_not_readable
-from pipeline.client.registry.references import usable_schema
+from pipeline.client.registry.references import NOT_FOUND, usable_schema
 from pipeline.client.registry.schemas import IdentifiedSchema, SchemaText
 from pipeline.errors import ConfigurationError
 
@@ -51,13 +51,15 @@ class AvroEncoder:
 
     `encode` returns the bytes of an object, and None for None (a tombstone). A union's branch may be named:
     `("string", "x")`. Missing fields take their default; unknown fields are refused. Raises SchemaMismatchError, which
-    names the field. `headers` belong to every record that is not a tombstone.
+    names the field. `headers` belong to every record that is not a tombstone. `fastavro_schema` is the schema with all
+    types that it uses, as fastavro takes it.
     """
 
     subject: str
     schema_id: int | None
     guid: UUID | None
     schema: SchemaText
+    fastavro_schema: Any
     headers: tuple[tuple[str, bytes], ...]
     encode: Encode
 
@@ -138,6 +140,7 @@ class AvroSerializer:
             schema_id=found.id,
             guid=found.guid,
             schema=found.schema,
+            fastavro_schema=usable.fastavro,
             headers=self._headers(found),
             encode=_encode_function(usable, self._frame(found), topic, self._to_dict),
         )
@@ -247,9 +250,12 @@ class AvroDeserializer:
         try:
             found = await self._registry.schema(schema)
         except SchemaRegistryError as error:
-            if error.code != SCHEMA_NOT_FOUND and error.status != 404:
+            is_guid = isinstance(schema, UUID)
+            if error.code != SCHEMA_NOT_FOUND and not (
+                is_guid and error.status == NOT_FOUND
+            ):  # old registries: no path
                 raise
-            kind = "GUID" if isinstance(schema, UUID) else "id"
+            kind = "GUID" if is_guid else "id"
             raise SerializationError(f"the registry knows no schema of {kind} {schema}") from error
         writer = await usable_schema(self._registry, found.schema)
         if self._reader is None and self._reader_schema is not None:

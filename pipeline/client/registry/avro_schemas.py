@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import fastavro
 
+from pipeline.client.registry.byte_defaults import with_bytes
 from pipeline.client.registry.errors import SerializationError
 from pipeline.client.registry.named_types import NAMED_TYPES, PRIMITIVE_TYPES, RECORD_TYPES, with_named_types
 
@@ -48,6 +49,10 @@ def parse_avro(text: str, referenced: Sequence[str] = ()) -> UsableSchema:
         parsed = fastavro.parse_schema(document)
         shape = _Shape()
         shape.look_at(parsed)
+        for record in shape.named.values():
+            for field in record.get("fields", ()):
+                if "default" in field:
+                    field["default"] = with_bytes(field["type"], field["default"], shape.named)
         kind = parsed.get("type") if isinstance(parsed, dict) else parsed
         return UsableSchema(
             document=document,

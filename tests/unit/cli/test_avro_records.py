@@ -88,6 +88,23 @@ async def test_the_latest_version_a_schema_id_and_no_registration(site: Any) -> 
     assert [record.value[:5] for record in site.records()] == [b"\x00\x00\x00\x00\x01"] * 3
 
 
+async def test_lines_are_plain_json_or_avros(site: Any) -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "a", "type": ["null", "string"]}, {"name": "b", "type": "bytes", "default": ""}],
+    }
+    lines = ['{"a": "x"}', '{"a": {"string": "x"}, "b": "\\u00ff"}', '{"a": null, "b": "y"}', "null"]
+    at = ("--registry", site.url, "--schema", site.file("r.avsc", json.dumps(schema)))
+    await site.run("produce", site.file("lines", "\n".join(lines)), *at)
+    frame = b"\x00\x00\x00\x00\x01"
+    assert [record.value for record in site.records()] == [
+        frame + b"\x02\x02x\x00", frame + b"\x02\x02x\x02\xff", frame + b"\x00\x02y", None,
+    ]  # fmt: skip
+    told = await site.run("produce", site.file("lines", '{"a": 7}'), *at, code=1)
+    assert "line 1: the object does not match the schema of visits" in told
+
+
 async def test_a_schema_with_references_and_a_reader_schema(site: Any) -> None:
     at = ("--registry", site.url)
     async with open_schema_registry([site.url]) as registry:

@@ -146,3 +146,24 @@ def test_field_names_are_no_source_text() -> None:
     name = "x\"]; raise SystemExit('"
     schema = {"type": "record", "name": "R", "fields": [{"name": name, "type": "int"}]}
     assert encoder(schema)({name: 1}) == b"frame\x02"
+
+
+def test_defaults_of_bytes_are_written_and_read_as_bytes() -> None:
+    """fastavro refuses to write them, and reads them as text."""
+    fixed = {"type": "fixed", "name": "F", "size": 2}
+    inner = {"type": "record", "name": "I", "fields": [{"name": "b", "type": "bytes"}]}
+    fields = [
+        {"name": "a", "type": "bytes", "default": "\u00ff"},
+        {"name": "b", "type": [fixed, "null"], "default": "xy"},
+        {"name": "c", "type": {"type": "array", "items": "bytes"}, "default": ["z"]},
+        {"name": "d", "type": {"type": "map", "values": "F"}, "default": {"k": "uv"}},
+        {"name": "e", "type": inner, "default": {"b": "w"}},
+    ]
+    filled = {"a": b"\xff", "b": b"xy", "c": [b"z"], "d": {"k": b"uv"}, "e": {"b": b"w"}}
+    schema = {"type": "record", "name": "R", "fields": fields}
+    assert encoder(schema)({}) == encoder(schema)(filled)
+    written = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "null"}]}
+    reader = parse_avro(json.dumps(schema)).fastavro
+    read: Any = fastavro.schemaless_reader(io.BytesIO(b""), fastavro.parse_schema(written), reader)
+    assert read == filled
+    assert json.loads(json.dumps(parse_avro(json.dumps(schema)).document)) == schema

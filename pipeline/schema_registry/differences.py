@@ -95,9 +95,7 @@ def differences(old: str, new: str, work: Work | None = None) -> list[SchemaDiff
 
 
 def _root_path(root: TypeUse) -> tuple[str, ...]:
-    schema = root.schema
-    name = schema.get("name") if isinstance(schema, dict) and schema.get("type") in NAMED else None
-    return (name.rpartition(".")[2],) if isinstance(name, str) else ()
+    return (root.full_name.rpartition(".")[2],) if root.kind in NAMED else ()
 
 
 class _Comparison:
@@ -251,6 +249,8 @@ def _logical_types(old: TypeUse, new: TypeUse, path: tuple[str, ...]) -> Iterato
 
 
 def _logical(found: Mapping[str, Any]) -> str | None:
+    if not found:
+        return None
     return ", ".join(
         f"{name} {_as_json(value)}" if name != "logicalType" else str(value) for name, value in found.items()
     )

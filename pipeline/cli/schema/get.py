@@ -77,7 +77,7 @@ def list_subjects(
     """List all subjects with their versions and compatibility levels."""
 
     async def ask(registry: "RegistryAdministration") -> list[tuple[str, list[int], list[int], str]]:
-        from pipeline.client.registry.administration import EVERY_CONTEXT, ask_each
+        from pipeline.client.registry.administration import ask_each
 
         async def describe(subject: str) -> tuple[str, list[int], list[int], str]:
             versions = await registry.versions(subject, deleted=deleted)
@@ -86,7 +86,7 @@ def list_subjects(
             gone = [version for version in versions if version not in live]
             return subject, versions, gone, str(config.get("compatibilityLevel"))
 
-        names = await registry.subjects(prefix or EVERY_CONTEXT, deleted=deleted)
+        names = await registry.subjects(prefix, deleted=deleted)
         with output.progress("Subjects read", len(names)) as progress:
 
             async def described(subject: str) -> tuple[str, list[int], list[int], str]:

@@ -93,9 +93,9 @@ class RegistryAdministration:
     def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
         self._call = call
 
-    async def subjects(self, prefix: str = EVERY_CONTEXT, *, deleted: bool = False) -> list[str]:
-        """Return subjects whose names begin with the prefix, with `deleted` also soft-deleted ones."""
-        return await self._pages("/subjects", {"subjectPrefix": prefix, **_deleted(deleted)}, str)
+    async def subjects(self, prefix: str = "", *, deleted: bool = False) -> list[str]:
+        """Return subjects whose names begin with the prefix; with `deleted` also soft-deleted ones."""
+        return await self._pages("/subjects", {**_prefix(prefix), **_deleted(deleted)}, str)
 
     async def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the version numbers of a subject, with `deleted` also soft-deleted ones."""
@@ -107,8 +107,11 @@ class RegistryAdministration:
         return _entry(await self._call("GET", _url(f"/subjects/{_path(subject)}/versions/{number}", _deleted(deleted))))
 
     async def schemas(self, prefix: str = EVERY_CONTEXT, *, deleted: bool = False) -> list[SchemaEntry]:
-        """Return all versions of subjects whose names begin with the prefix, with `deleted` also soft-deleted ones."""
-        return await self._pages("/schemas", {"subjectPrefix": prefix, **_deleted(deleted)}, _entry)
+        """Return all versions of subjects whose names begin with the prefix, with `deleted` also soft-deleted ones.
+
+        A registry without contexts knows no EVERY_CONTEXT, and gives all without a prefix.
+        """
+        return await self._pages("/schemas", {**_prefix(prefix), **_deleted(deleted)}, _entry)
 
     async def content_of_id(self, schema_id: int, subject: str | None = None) -> Mapping[str, Any]:
         """Return the schema of an id of the default context, or of the subject's context."""
@@ -168,10 +171,10 @@ class RegistryAdministration:
         path = f"/subjects/{_path(subject)}/versions/{number}/referencedby"
         return [int(schema_id) for schema_id in await self._call("GET", path)]
 
-    async def contexts(self) -> list[str]:
-        """Return all contexts but the default one, as `:.context:`; none if the registry knows no contexts."""
-        names = await self._found("/contexts") or []
-        return [f":{name}:" for name in map(str, names) if name != "."]
+    async def contexts(self) -> list[str] | None:
+        """Return all contexts but the default one, as `:.context:`; None if the registry knows no contexts."""
+        names = await self._found("/contexts")
+        return None if names is None else [f":{name}:" for name in map(str, names) if name != "."]
 
     async def schema_types(self) -> list[str]:
         """Return the types of schemas that the registry takes; none if it does not say."""
@@ -216,15 +219,17 @@ class RegistryAdministration:
 
         Raises PipelineError if the registry changes meanwhile, again and again.
         """
+        contexts = await self.contexts()
+        prefix = "" if contexts is None else EVERY_CONTEXT
         for _ in range(MAX_READINGS):
-            entries = {(entry.subject, entry.version): entry for entry in await self.schemas(deleted=True)}
-            live = {(entry.subject, entry.version) for entry in await self.schemas()}
+            entries = {(entry.subject, entry.version): entry for entry in await self.schemas(prefix, deleted=True)}
+            live = {(entry.subject, entry.version) for entry in await self.schemas(prefix)}
             subjects = await self.subjects(deleted=True)
             if live <= entries.keys() and {subject for subject, _ in entries} == set(subjects):
                 break
         else:
             raise PipelineError("schemas were registered or deleted while they were read. Try again")
-        named = {*await self.contexts(), *subjects, *scopes}
+        named = {*(contexts or ()), *subjects, *scopes}
         all_scopes: list[str | None] = [None, *sorted(named)]
 
         async def settings(scope: str | None) -> tuple[Mapping[str, Any] | None, str | None]:
@@ -242,13 +247,15 @@ class RegistryAdministration:
     async def _pages(self, path: str, query: Mapping[str, Any], read: Callable[[Any], Item]) -> list[Item]:
         """Return a list page by page. A registry may give less than asked, or everything whatever is asked."""
         found: list[Item] = []
+        page_size = 0
         while True:
             answer = await self._call("GET", _url(path, {**query, "offset": len(found), "limit": PAGE_SIZE}))
             page = [read(item) for item in answer]
             if not page or (found and page[0] == found[0]):
                 return found
             found += page
-            if len(page) > PAGE_SIZE:
+            page_size = page_size or len(page)
+            if len(page) > PAGE_SIZE or len(page) < page_size:
                 return found
 
     async def _found(self, path: str) -> Any:
@@ -318,6 +325,10 @@ def _path(subject: str) -> str:
 
 def _url(path: str, query: Mapping[str, Any]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
+
+
+def _prefix(prefix: str) -> dict[str, str]:
+    return {"subjectPrefix": prefix} if prefix else {}
 
 
 def _deleted(deleted: bool) -> dict[str, str]:

@@ -16,8 +16,16 @@ def model() -> RegistryModel:
 
 
 @pytest.fixture(params=["ours", "model"])
-def url(request: pytest.FixtureRequest, model: RegistryModel) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, model: RegistryModel, capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
     with registry_in_thread() if request.param == "ours" else serving_model(model) as url:
+        capsys.readouterr()  # the registry's log
+        yield url
+
+
+@pytest.fixture
+def our_url(capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
+    with registry_in_thread() as url:
+        capsys.readouterr()  # the registry's log
         yield url
 
 

@@ -16,6 +16,9 @@ import trio
 
 from pipeline.client.registry.client import SchemaRegistryError
 
+EVERYWHERE = ":.__GLOBAL:"
+"""Settings of all contexts; those without a scope are of the default context alone."""
+DEFAULT_CONFIG = {"compatibilityLevel": "BACKWARD"}
 TYPES = ("JSON", "PROTOBUF", "AVRO")
 
 
@@ -31,8 +34,8 @@ class RegistryModel:
     def __init__(self, *, page: int = 3) -> None:
         self.page = page
         self.schemas: dict[tuple[str, int], dict[str, Any]] = {}
-        self.configs: dict[str, dict[str, Any]] = {"": {"compatibilityLevel": "BACKWARD"}}
-        self.modes: dict[str, str] = {"": "READWRITE"}
+        self.configs: dict[str, dict[str, Any]] = {}
+        self.modes: dict[str, str] = {}
         self.why_incompatible: Callable[[str, dict[str, Any]], list[str]] = lambda subject, body: []
         self.requests: list[tuple[str, str]] = []
 
@@ -40,9 +43,7 @@ class RegistryModel:
         return subject[: subject.index(":", 1) + 1] if subject.startswith(":.") else ""
 
     def mode_of(self, subject: str) -> str:
-        if self.modes[""] == "READONLY_OVERRIDE":
-            return self.modes[""]
-        return self.modes.get(subject) or self.modes.get(self.context(subject)) or self.modes[""]
+        return str(self.setting(self.modes, subject, 40409, True, "READWRITE"))
 
     def versions(self, subject: str, deleted: bool = False) -> list[int]:
         found = sorted(v for (s, v), e in self.schemas.items() if s == subject and (deleted or not e["deleted"]))
@@ -139,15 +140,17 @@ class RegistryModel:
         return body
 
     def set_config(self, scope: str, body: dict[str, Any]) -> dict[str, Any]:
-        if scope and self.mode_of(scope).startswith("READONLY"):
+        if self.mode_of(scope).startswith("READONLY"):
             raise Refused(42205, f"Subject {scope} is in read-only mode")
         given = {"compatibilityLevel" if name == "compatibility" else name: value for name, value in body.items()}
         self.configs[scope] = {**self.configs.get(scope, {}), **given}
         return body
 
-    def setting(self, found: dict[str, Any], scope: str, code: int, inherited: bool) -> Any:
-        chain = [scope, self.context(scope), ""] if inherited else [scope]
+    def setting(self, found: dict[str, Any], scope: str, code: int, inherited: bool, default: Any) -> Any:
+        chain = [scope, self.context(scope), EVERYWHERE] if inherited else [scope]
         value = next((found[each] for each in chain if each in found), None)
+        if value is None and (inherited or scope in ("", EVERYWHERE)):
+            return default
         if value is None:
             raise Refused(code, f"{scope} has no such setting of its own")
         return value
@@ -199,19 +202,19 @@ class RegistryModel:
             case "DELETE", "subjects", subject, "versions", version:
                 return self.delete(subject, version, permanent)
             case "GET", "config", *scope:
-                return self.setting(self.configs, "".join(scope), 40408, inherited)
+                return self.setting(self.configs, "".join(scope), 40408, inherited, DEFAULT_CONFIG)
             case "PUT", "config", *scope:
                 return self.set_config("".join(scope), body)
             case "DELETE", "config", *scope:
-                self.setting(self.configs, "".join(scope), 40408, False)
-                return self.configs.pop("".join(scope))
+                self.setting(self.configs, "".join(scope), 40408, False, DEFAULT_CONFIG)
+                return self.configs.pop("".join(scope), DEFAULT_CONFIG)
             case "GET", "mode", *scope:
-                return {"mode": self.setting(self.modes, "".join(scope), 40409, inherited)}
+                return {"mode": self.setting(self.modes, "".join(scope), 40409, inherited, "READWRITE")}
             case "PUT", "mode", *scope:
                 return self.set_mode("".join(scope), body, query.get("force") == "true")
             case "DELETE", "mode", *scope:
-                self.setting(self.modes, "".join(scope), 40409, False)
-                return {"mode": self.modes.pop("".join(scope))}
+                self.setting(self.modes, "".join(scope), 40409, False, "READWRITE")
+                return {"mode": self.modes.pop("".join(scope), "READWRITE")}
         raise Refused(404, "HTTP 404 Not Found")
 
     def paged(self, items: list[Any], query: dict[str, str]) -> list[Any]:

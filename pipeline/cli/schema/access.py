@@ -22,7 +22,10 @@ Subject = Annotated[
 ]
 Scope = Annotated[
     str | None,
-    typer.Argument(metavar="SUBJECT", help="A subject, or a context as :.NAME: . Default: the whole registry."),
+    typer.Argument(
+        metavar="SUBJECT",
+        help="A subject, a context as :.NAME: , or all contexts as :.__GLOBAL: . Default: the default context.",
+    ),
 ]
 SchemaFile = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="File with the schema.")]
 References = Annotated[

@@ -20,7 +20,6 @@ from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_sche
 
 if TYPE_CHECKING:
     from pipeline.client.registry.administration import RegistryAdministration
-    from pipeline.client.registry.client import SchemaRegistryError
 
 NEW = "new"
 COMPATIBLE = "compatible"
@@ -168,26 +167,29 @@ async def _judge(
         text = await text_with_types(registry, folder, schema)
     except InvalidSchemaError as error:
         return SchemaVerdict(subject=subject, file=file, result=INVALID, reasons=[str(error)])
+    is_refused = False
     try:
         reasons = await registry.why_incompatible(subject, {"schema": text}, normalize=normalize)
     except SchemaRegistryError as error:
         if error.status not in UNPROCESSABLE:
             raise
-        return _invalid(subject, file, text, error)
+        is_refused, reasons = True, [error.message]
     if not reasons:
         return SchemaVerdict(subject=subject, file=file, result=NEW if is_new else COMPATIBLE)
-    details = await explain(registry, subject, text)
-    return SchemaVerdict(subject=subject, file=file, result=INCOMPATIBLE, reasons=reasons, details=details)
+    details = _faults(text)  # registries call an invalid schema incompatible
+    result = INVALID if is_refused or details else INCOMPATIBLE
+    if result == INCOMPATIBLE:
+        details = await explain(registry, subject, text)
+    return SchemaVerdict(subject=subject, file=file, result=result, reasons=reasons, details=details)
 
 
-def _invalid(subject: str, file: str, text: str, refusal: "SchemaRegistryError") -> SchemaVerdict:
-    """Return the verdict on a schema that the registry refuses, with the field if this program finds it, too."""
-    details = []
+def _faults(text: str) -> list[SchemaReason]:
+    """Return the field of an invalid schema and what is wrong with it; none if this program finds no fault."""
     try:
         parse_schema(text)
     except InvalidSchemaError as error:
-        details = [SchemaReason(field=error.path, rule="INVALID_SCHEMA", new=error.reason)]
-    return SchemaVerdict(subject=subject, file=file, result=INVALID, reasons=[refusal.message], details=details)
+        return [SchemaReason(field=error.path, rule="INVALID_SCHEMA", new=error.reason)]
+    return []
 
 
 async def text_with_types(registry: "RegistryAdministration", folder: SchemaFolder, schema: FolderSchema) -> str:

@@ -123,7 +123,7 @@ def reset_mode(url: Url, scope: Scope = None) -> None:
 
 
 def _named(scope: str | None) -> str:
-    return "All subjects" if scope is None else output.printable(scope)
+    return "Default context" if scope is None else output.printable(scope)
 
 
 def _say_if_inherited(scope: str | None, inherited: bool) -> None:

@@ -48,13 +48,20 @@ async def explain(registry: "RegistryAdministration", subject: str, text: str) -
 
     Empty if these rules find nothing, or versions cannot be compared: the registry's own sentences hold.
     """
+    from pipeline.client.registry.client import SchemaRegistryError
+
     config = await registry.config(subject, inherited=True) or {}
     try:
         level = CompatibilityLevel(config.get("compatibilityLevel", ""))
         new = parse_schema(text, check_defaults=False)
     except (ValueError, InvalidSchemaError):
         return []
-    numbers = await registry.versions(subject)
+    try:
+        numbers = await registry.versions(subject)
+    except SchemaRegistryError as error:
+        if error.status == 404:
+            return []
+        raise
     reasons: list[SchemaReason] = []
     for number in numbers if level.transitive else numbers[-1:]:
         entry = await registry.version(subject, number)

@@ -8,7 +8,7 @@ B. An id never stands for two schemas, nor a version for two ids: such a differe
    nothing is written.
 C. Referenced versions are registered before, and deleted after those that refer to them. All versions are registered
    before the first is deleted.
-D. The global mode is the registry's own, and not part of an import.
+D. The modes of the default context and of all contexts together are the registry's own, and not part of an import.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from pipeline.client.registry.administration import RegistryContents, SchemaEntry, context_prefix
+from pipeline.client.registry.administration import SETTINGS_OF_ALL, RegistryContents, SchemaEntry, context_prefix
 
 SameSchema = Callable[[SchemaEntry, SchemaEntry], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportPlan:
-    """Steps of an import, and what forbids it. Configs and modes are by subject or context, None the registry."""
+    """Steps of an import, and what forbids it. Configs and modes are by subject or context, None the default one."""
 
     conflicts: Sequence[str] = ()
     registrations: Sequence[SchemaEntry] = ()
@@ -79,9 +79,14 @@ def plan_import(
         modes={
             scope: mode
             for scope, mode in export.modes.items()
-            if scope is not None and mode != registry.modes.get(scope)
+            if is_imported_mode(scope) and scope is not None and mode != registry.modes.get(scope)
         },
     )
+
+
+def is_imported_mode(scope: str | None) -> bool:
+    """Return False for the modes of invariant D."""
+    return scope not in {None, SETTINGS_OF_ALL}
 
 
 def in_order(

@@ -1,8 +1,8 @@
 """Carries out an import.
 
-While it runs the registry is in mode IMPORT, in which it takes schemas with their ids, and no others. The modes that
-were there before are kept in a file until they are set again, so that an import that was interrupted, and is repeated,
-restores them.
+While it runs the registry's contexts are in mode IMPORT, in which they take schemas with their ids, and no others. The
+modes that were there before are kept in a file until they are set again, so that an import that was interrupted, and is
+repeated, restores them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import trio
 
-from pipeline.cli.schema.import_plan import ImportPlan, SameSchema, plan_import
+from pipeline.cli.schema.import_plan import ImportPlan, SameSchema, is_imported_mode, plan_import
 from pipeline.cli.schema.modes_before import ModesBefore
 from pipeline.cli.terminal import output
 from pipeline.client.registry.administration import (
@@ -66,7 +66,8 @@ async def _carry_out(registry: RegistryAdministration, plan: ImportPlan, modes: 
     if modes[None] != IMPORT:
         await registry.set_mode(IMPORT, force=True)  # without force the registry would remove soft-deleted versions
     for scope in sorted(plan.scopes):
-        if modes.get(scope) not in (None, IMPORT):
+        is_context = scope == context_prefix(scope)
+        if modes.get(scope) != IMPORT and (is_context or scope in modes):  # other subjects have that of their context
             await registry.set_mode(IMPORT, scope, force=True)
     with output.progress("Schemas imported", plan.steps) as progress:
         for entry in plan.registrations:
@@ -86,7 +87,8 @@ async def _carry_out(registry: RegistryAdministration, plan: ImportPlan, modes: 
 
 def _kept_modes(export: RegistryContents, before: ModesBefore) -> dict[str, str]:
     """Return the modes of the export where a mode before is kept: an earlier run may have set them already."""
-    return {scope: mode for scope, mode in export.modes.items() if scope is not None and scope in before.modes}
+    kept = before.modes.keys()
+    return {s: mode for s, mode in export.modes.items() if s is not None and s in kept and is_imported_mode(s)}
 
 
 async def _restore_modes(registry: RegistryAdministration, before: ModesBefore, imported: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ SUFFIX = ".modes-before"
 
 
 class ModesBefore:
-    """Modes by subject or context, None the whole registry; None where there was none.
+    """Modes by subject or context, None the default context; None where there was none.
 
     Invariant: the file is on disk before the first mode is changed, and is removed after the last one was restored. A
     mode that is kept already is never replaced: it may have been changed by an import that was interrupted.

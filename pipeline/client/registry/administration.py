@@ -1,8 +1,8 @@
 """Administration of a schema registry: requests of Confluent's API that serializers do not need.
 
-Subjects are qualified as in the API: `subject` in the default context, `:.context:subject` in another one;
-`:.context:` names the context itself, and None the whole registry. What a schema consists of (`schema`, `schemaType`,
-`references`, `metadata`, `ruleSet`) goes through as the registry has it.
+Subjects are qualified as in the API: `subject` in the default context, `:.context:subject` in another one. Settings
+are of a subject, of a context (`:.context:`), of all contexts (`:.__GLOBAL:`), or of the default context (None). What a
+schema consists of (`schema`, `schemaType`, `references`, `metadata`, `ruleSet`) goes through as the registry has it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -20,6 +20,8 @@ from pipeline.net.nurseries import unwrapped_errors
 CONTENT: Final = ("schemaType", "references", "metadata", "ruleSet", "schema")
 """Attributes of a schema that do not depend on its subject."""
 EVERY_CONTEXT: Final = ":*:"
+SETTINGS_OF_ALL: Final = ":.__GLOBAL:"
+"""Scope of settings for all contexts."""
 PAGE_SIZE: Final = 500
 MAX_READINGS: Final = 3
 _CONCURRENT_REQUESTS: Final = 8
@@ -172,7 +174,7 @@ class RegistryAdministration:
         return [int(schema_id) for schema_id in await self._call("GET", path)]
 
     async def contexts(self) -> list[str] | None:
-        """Return all contexts but the default one, as `:.context:`; None if the registry knows no contexts."""
+        """Return the contexts beside the default one, as `:.context:`; None if the registry knows no contexts."""
         names = await self._found("/contexts")
         return None if names is None else [f":{name}:" for name in map(str, names) if name != "."]
 
@@ -214,7 +216,7 @@ class RegistryAdministration:
     ) -> RegistryContents:
         """Read everything. `advance` is called with the number of subjects whose settings were read.
 
-        Settings are read of the registry, its contexts and subjects, and of `scopes`: a subject that has no versions
+        Settings are read of all contexts and subjects, and of `scopes`: a subject that has no versions
         may have settings, and is not listed.
 
         Raises PipelineError if the registry changes meanwhile, again and again.
@@ -229,7 +231,7 @@ class RegistryAdministration:
                 break
         else:
             raise PipelineError("schemas were registered or deleted while they were read. Try again")
-        named = {*(contexts or ()), *subjects, *scopes}
+        named = {*subjects, *scopes} | ({SETTINGS_OF_ALL, *contexts} if contexts is not None else set())
         all_scopes: list[str | None] = [None, *sorted(named)]
 
         async def settings(scope: str | None) -> tuple[Mapping[str, Any] | None, str | None]:

@@ -85,7 +85,7 @@ def test_one_schema_is_checked_with_its_details(schema: Command, our_url: str, t
     assert (answer["subject"], answer["compatible"], answer["reasons"]) == ("v", False, said[1:])
     assert [detail["field"] for detail in answer["details"]] == ["V.page", "V.user"]
     put(tmp_path, w="{")
-    assert "42201" in schema(our_url, *arguments, code=1)
+    assert "not JSON" in schema(our_url, *arguments, code=1)
 
 
 def test_all_levels_name_the_version_and_the_reader(schema: Command, our_url: str, tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_a_deletion_is_asked_for_on_a_terminal(
 
 def test_configs_are_set_and_reset(schema: Command, url: str) -> None:
     assert schema(url, "config", "get") == "compatibilityLevel = BACKWARD\n"
-    assert schema(url, "config", "set", "--level", "full") == "All subjects: compatibilityLevel = FULL\n"
+    assert schema(url, "config", "set", "--level", "full") == "Default context: compatibilityLevel = FULL\n"
     answer = schema(url, "config", "get", "n", "--json")
     assert (answer["subject"], answer["config"]["compatibilityLevel"], answer["inherited"]) == ("n", "FULL", True)
     assert "n has none of its own." in schema(url, "config", "get", "n")

@@ -40,7 +40,7 @@ def test_versions_are_chosen(schema: Command, model_url: str, orders: RegistryMo
     assert (answer["subject"], answer["from"]["version"], answer["to"]) == ("orders", 1, {"version": 2, "id": 3})
     assert answer["differences"] == [
         {"field": "Order.n", "change": "TYPE_CHANGED", "old": "int", "new": "long"},
-        {"field": "Order.to", "change": "FIELD_ADDED", "old": None, "new": "x.Address"},
+        {"field": "Order.to", "change": "FIELD_ADDED", "old": None, "new": "record x.Address"},
     ]
     assert [reason["field"] for reason in answer["new_reads_old"]["reasons"]] == ["Order.to"]
     assert [reason["field"] for reason in answer["old_reads_new"]["reasons"]] == ["Order.n"]

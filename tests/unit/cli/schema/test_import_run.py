@@ -210,7 +210,7 @@ async def test_an_import_that_dies_at_any_request_is_finished_by_the_next(tmp_pa
     assert expected.modes[None] == "READONLY_OVERRIDE"
     assert expected.modes["copies-value"] == "READONLY"
     requests = await all_requests(tmp_path)
-    assert requests > 80
+    assert requests > 70
     for last in range(requests):
         target, file = half_full(), tmp_path / f"export-{last}"
         calls = DyingCalls(target, last, is_carried_out=is_carried_out)
@@ -309,7 +309,7 @@ async def test_modes_that_cannot_be_kept_are_not_changed(tmp_path: Path) -> None
     target = RegistryModel()
     with pytest.raises(ConfigurationError, match="cannot be written"):
         await imported(await contents_of(rich_model()), target, tmp_path / "missing" / "export")
-    assert target.modes == {"": "READWRITE"}
+    assert target.modes == {}
 
 
 NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=2)
@@ -362,7 +362,7 @@ def test_any_registry_is_the_same_in_another_one_also_after_a_death(source: Regi
         if await dies(calls, export, file):
             await imported(export, target, file)
         assert without_global_mode(await contents_of(target)) == without_global_mode(export)
-        assert target.modes[""] == "READWRITE"
+        assert target.modes.get("", "READWRITE") == "READWRITE"
 
     with tempfile.TemporaryDirectory() as folder:
         trio.run(run, Path(folder, "export"))

@@ -8,7 +8,7 @@ from pipeline.client.registry.administration import (
     RegistryAdministration,
     SchemaEntry,
     ask_each,
-    context_of,
+    context_prefix,
     in_context,
     open_registry_administration,
 )
@@ -40,7 +40,7 @@ def registry(model: RegistryModel) -> RegistryAdministration:
     ],
 )
 def test_subjects_have_contexts(subject: str, context: str, named: str) -> None:
-    assert context_of(subject) == context
+    assert context_prefix(subject) == context
     assert in_context(subject, "") == subject
     assert in_context(subject, ":.d:") == named
 

@@ -157,7 +157,8 @@ def test_services_are_found_by_host_and_port_alone(cluster: LocalCluster, tmp_pa
     assert (done.returncode, done.stderr) == (0, "")
     done = pipeline("consume", "visits", "--registry", registry, "-b", cluster.bootstrap)
     assert (done.returncode, json.loads(done.stdout)) == (0, {"page": "/home"})
-    assert pipeline("schema", "list", "--registry", registry).stdout.splitlines()[1].split() == ["visits-value", "1"]
+    listed = pipeline("schema", "list", "--registry", registry).stdout.splitlines()
+    assert listed[1].split() == ["visits-value", "1", "BACKWARD"]
     audit = cluster.audit.removeprefix("http://")
     wait_for("brokers' counts", lambda: "clicks" in pipeline("audit", "report", "--audit", audit).stdout)
 

@@ -102,6 +102,20 @@ async def test_an_id_that_stands_for_another_schema_is_a_conflict(tmp_path: Path
         assert await registry.contents() == before
 
 
+async def test_versions_that_were_deleted_since_come_back(tmp_path: Path) -> None:
+    async with serving_registry(MemoryJournal()) as url, open_schema_registry([url]) as client:
+        registry = RegistryAdministration(client.call)
+        await fill(registry)
+        export = await registry.contents()
+        await registry.reset_mode("orders")
+        await registry.reset_mode(":.lab:")
+        for subject in ("orders", "copies", ":.lab:orders", ":.lab:address"):
+            await registry.delete_subject(subject)
+        await registry.delete_subject(":.lab:orders", permanent=True)
+        await import_by(client.call, export, tmp_path / "export")
+        assert await registry.contents() == export
+
+
 class Killed(BaseException):
     """The end of the process."""
 

@@ -54,7 +54,8 @@ def get_schema(
         else:
             content = await registry.content_of_id(schema_id, subject)
             entry = SchemaEntry(subject=subject or "", version=0, id=schema_id, content=content)
-            places = {"versions": [list(place) for place in await registry.versions_of_id(schema_id, subject)]}
+            versions = await registry.versions_of_id(schema_id, subject)
+            places = {"versions": [{"subject": name, "version": number} for name, number in versions]}
         return entry, places, await self_contained(registry, entry) if resolved else entry.text
 
     entry, places, text = with_registry(url, ask)
@@ -80,8 +81,8 @@ def list_subjects(
         from pipeline.client.registry.administration import ask_each
 
         async def describe(subject: str) -> tuple[str, list[int], list[int], str]:
-            versions = await registry.versions(subject, deleted=deleted)
-            live = set(await _live_versions(registry, subject)) if deleted else set(versions)
+            versions = await _versions(registry, subject, deleted=deleted)
+            live = set(await _versions(registry, subject, deleted=False)) if deleted else set(versions)
             config = await registry.config(subject, inherited=True) or {}
             gone = [version for version in versions if version not in live]
             return subject, versions, gone, str(config.get("compatibilityLevel"))
@@ -108,11 +109,12 @@ def list_subjects(
         output.say(output.table(["SUBJECT", "VERSIONS", "LEVEL"], rows))
 
 
-async def _live_versions(registry: "RegistryAdministration", subject: str) -> list[int]:
+async def _versions(registry: "RegistryAdministration", subject: str, *, deleted: bool) -> list[int]:
+    """Return the versions of a subject, none if it was deleted meanwhile."""
     from pipeline.client.registry.client import SchemaRegistryError
 
     try:
-        return await registry.versions(subject)
+        return await registry.versions(subject, deleted=deleted)
     except SchemaRegistryError as error:
         if error.status == 404:
             return []

@@ -84,6 +84,19 @@ def plan_import(
     )
 
 
+def in_waves(entries: Sequence[SchemaEntry]) -> list[list[SchemaEntry]]:
+    """Group versions in order, so that none refers to another one of its group, or of a later one."""
+    waves: list[list[SchemaEntry]] = []
+    places: dict[tuple[str, int], int] = {}
+    for entry in entries:
+        before = [places.get((subject, version), -1) for _, subject, version in entry.references]
+        place = 1 + max(before, default=-1)
+        places[entry.subject, entry.version] = place
+        waves += [[] for _ in range(place + 1 - len(waves))]
+        waves[place].append(entry)
+    return waves
+
+
 def is_imported_mode(scope: str | None) -> bool:
     """Return False for the modes of invariant D."""
     return scope not in {None, SETTINGS_OF_ALL}

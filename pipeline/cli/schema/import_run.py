@@ -10,13 +10,14 @@ from contextlib import suppress
 
 import trio
 
-from pipeline.cli.schema.import_plan import ImportPlan, SameSchema, is_imported_mode, plan_import
+from pipeline.cli.schema.import_plan import ImportPlan, SameSchema, in_waves, is_imported_mode, plan_import
 from pipeline.cli.schema.modes_before import ModesBefore
 from pipeline.cli.terminal import output
 from pipeline.client.registry.administration import (
     RegistryAdministration,
     RegistryContents,
     SchemaEntry,
+    ask_each,
     context_prefix,
 )
 from pipeline.client.registry.client import SchemaRegistryError
@@ -70,9 +71,13 @@ async def _carry_out(registry: RegistryAdministration, plan: ImportPlan, modes: 
         if modes.get(scope) != IMPORT and (is_context or scope in modes):  # other subjects have that of their context
             await registry.set_mode(IMPORT, scope, force=True)
     with output.progress("Schemas imported", plan.steps) as progress:
-        for entry in plan.registrations:
+
+        async def register(entry: SchemaEntry) -> None:
             await registry.restore(entry)
             progress.advance()
+
+        for wave in in_waves(plan.registrations):
+            await ask_each(wave, register)
         for entry in plan.deletions:
             try:
                 await registry.delete_version(entry.subject, entry.version)

@@ -26,6 +26,7 @@ class ModesBefore:
     def read(cls, export: Path, url: str) -> "ModesBefore":
         """Read what an interrupted import has left. Raises ConfigurationError if that was into another registry."""
         path = export.with_name(export.name + SUFFIX)
+        url = url.rpartition("@")[2]  # without a name and password
         if not path.exists():
             return cls(path, url, {})
         try:

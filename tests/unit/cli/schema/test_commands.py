@@ -50,7 +50,13 @@ def test_a_schema_is_got_by_version_and_by_id(schema: Command, url: str, write: 
     found = {"subject": "n-key", "version": 1, "id": 1, "type": "AVRO", "references": [], "schema": INT}
     assert schema(url, "get", "n-key", "--json") == schema(url, "get", "n-key", "--version", "1", "--json") == found
     by_id = schema(url, "get", "--id", "1", "--json")
-    assert by_id == {"versions": [["n-key", 1]], "id": 1, "type": "AVRO", "references": [], "schema": INT}
+    assert by_id == {
+        "versions": [{"subject": "n-key", "version": 1}],
+        "id": 1,
+        "type": "AVRO",
+        "references": [],
+        "schema": INT,
+    }
     assert schema(url, "get", "--id", "1") == schema(url, "get", "n-key") == f"{INT}\n"
 
 

@@ -3,7 +3,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli.schema.import_plan import in_order, plan_import
+from pipeline.cli.schema.import_plan import in_order, in_waves, plan_import
 from pipeline.client.registry.administration import RegistryContents, SchemaEntry
 
 
@@ -75,7 +75,11 @@ def test_any_references_without_circles_are_ordered(targets: dict[int, set[int]]
     }
     ordered, _ = in_order(schemas)
     assert {(each.subject, 1) for each in ordered} == schemas.keys()
-    places = {(each.subject, 1): place for place, each in enumerate(ordered)}
-    for each in ordered:
-        for _, subject, version in each.references:
-            assert places.get((subject, version), -1) < places[each.subject, 1]
+    waves = in_waves(ordered)
+    assert all(waves)
+    for places in ([[each] for each in ordered], waves):
+        place_of = {(each.subject, 1): place for place, group in enumerate(places) for each in group}
+        assert place_of.keys() == schemas.keys()
+        for each in ordered:
+            for _, subject, version in each.references:
+                assert place_of.get((subject, version), -1) < place_of[each.subject, 1]

@@ -294,8 +294,16 @@ async def test_a_registry_that_is_away_when_modes_are_restored_is_named(
     assert "modes of the registry were not restored: repeat the import" in capsys.readouterr().err
     with pytest.raises(ConfigurationError, match="of an import into http://registry:8081 that was interrupted"):
         ModesBefore.read(file, "http://elsewhere:8081")
+    assert ModesBefore.read(file, URL).modes[None] == "READONLY_OVERRIDE"
     await imported(await contents_of(rich_model()), target, file)
     assert target.modes[""] == "READONLY_OVERRIDE"
+
+
+async def test_no_password_is_kept(tmp_path: Path) -> None:
+    url = "http://me:secret@registry:8081"
+    ModesBefore.read(tmp_path / "x", url).keep({None: "READWRITE"})
+    assert "secret" not in (tmp_path / "x.modes-before").read_text()
+    assert ModesBefore.read(tmp_path / "x", url).modes == {None: "READWRITE"}
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"registry": "x", "modes": 7}', "\xff"])

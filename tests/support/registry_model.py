@@ -235,6 +235,13 @@ def content_of(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: entry[name] for name in ("schemaType", "references", "schema") if name in entry}
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of clients that leave before their answer."""
+
+
 @contextmanager
 def serving_model(model: RegistryModel) -> Iterator[str]:
     """Serve the registry until the block ends; gives its URL."""
@@ -268,8 +275,7 @@ def serving_model(model: RegistryModel) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.cli.foreground import run_until_signalled
 from pipeline.cli.schema.access import Url, with_registry
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 
 if TYPE_CHECKING:
-    from pipeline.client.registry.administration import RegistryContents
+    from pipeline.cli.schema.import_plan import ImportPlan
+    from pipeline.client.registry.administration import RegistryAdministration, RegistryContents
 
 MAX_CONFLICTS_SHOWN = 50
 
@@ -49,7 +51,18 @@ def import_registry(
 
     export = read_export(file)
     before = ModesBefore.read(file, url)
-    plan = with_registry(url, lambda registry: run_import(registry, export, before, dry_run=dry_run))
+    plans: list[ImportPlan] = []
+
+    async def until_signalled(registry: "RegistryAdministration") -> None:
+        async def run() -> None:
+            plans.append(await run_import(registry, export, before, dry_run=dry_run))
+
+        await run_until_signalled(run)
+
+    with_registry(url, until_signalled)
+    if not plans:
+        raise typer.Exit(output.EXIT_INTERRUPTED)
+    plan = plans[0]
     done = {
         "registered": len(plan.registrations),
         "deleted": len(plan.deletions),

@@ -109,50 +109,53 @@ def test_a_registry_that_is_away_fails_the_command(schema: Command, write: Comma
         assert "schema registry http://127.0.0.1:1: " in schema(NOBODY, *arguments, code=5)
 
 
-def test_references_are_named_one_by_one(schema: Command, model_url: str, write: Command, model: RegistryModel) -> None:
-    schema(model_url, "register", "address", write("a", ADDRESS))
+def test_references_are_named_one_by_one(schema: Command, url: str, write: Command) -> None:
+    schema(url, "register", "address", write("a", ADDRESS))
     order = write("o", ORDER)
     reference = ("--reference", "x.Address=address:1")
-    schema(model_url, "register", "orders-value", order, *reference)
+    schema(url, "register", "orders-value", order, *reference)
     expected = [{"name": "x.Address", "subject": "address", "version": 1}]
-    assert model.schemas["orders-value", 1]["references"] == expected
-    got = schema(model_url, "get", "orders-value", "--json")
+    got = schema(url, "get", "orders-value", "--json")
     assert got["references"] == expected
-    resolved = schema(model_url, "get", "orders-value", "--resolved", "--json")
+    resolved = schema(url, "get", "orders-value", "--resolved", "--json")
     assert resolved["references"] == []
     assert json.loads(resolved["schema"])["fields"][0]["type"] == json.loads(ADDRESS)
-    assert schema(model_url, "check", "orders-value", order, *reference) == "Compatible.\n"
-    assert "42206" in schema(model_url, "delete", "address", "--yes", code=1)
+    assert schema(url, "check", "orders-value", order, *reference) == "Compatible.\n"
+    assert "42206" in schema(url, "delete", "address", "--yes", code=1)
 
 
-def test_references_are_taken_from_a_folder(
-    schema: Command, model_url: str, write: Command, model: RegistryModel
-) -> None:
+def test_references_are_taken_from_a_folder(schema: Command, url: str, write: Command) -> None:
     write("d/address.avsc", ADDRESS)
     order = write("d/orders-value.avsc", ORDER)
     folder = str(Path(order).parent)
     arguments = ("register", "orders-value", order, "--references-in", folder)
-    assert schema(model_url, *arguments, "--dry-run").splitlines() == [
+    assert schema(url, *arguments, "--dry-run").splitlines() == [
         "address would get a new version; it is compatible.",
         "orders-value would get a new version; it is compatible.",
     ]
-    assert model.schemas == {}
-    assert schema(model_url, *arguments).splitlines() == ["address has schema id 1.", "orders-value has schema id 2."]
+    assert schema(url, "list", "--json")["subjects"] == {}
+    assert schema(url, *arguments).splitlines() == ["address has schema id 1.", "orders-value has schema id 2."]
     expected = [{"name": "x.Address", "subject": "address", "version": 1}]
-    assert model.schemas["orders-value", 1]["references"] == expected
-    assert schema(model_url, *arguments, "--json") == {
+    assert schema(url, "get", "orders-value", "--json")["references"] == expected
+    assert schema(url, *arguments, "--json") == {
         "subject": "orders-value",
         "id": 2,
         "version": 1,
         "references": [{"subject": "address", "id": 1, "version": 1}],
     }
-    assert schema(model_url, *arguments, "--dry-run").splitlines() == [
+    assert schema(url, *arguments, "--dry-run").splitlines() == [
         "address has schema id 1 (version 1) already.",
         "orders-value has schema id 2 (version 1) already.",
     ]
     write("d/address.avsc", ADDRESS.replace('"string"', '"bytes"'))
-    schema(model_url, *arguments)
-    assert model.schemas["orders-value", 2]["references"][0]["version"] == 2
+    schema(url, *arguments)
+    changed = schema(url, "get", "orders-value", "--json")
+    assert (changed["version"], changed["references"][0]["version"]) == (2, 2)
+    answer = schema(url, "check", "--all", folder, "--json")
+    assert {found["subject"]: found["result"] for found in answer["subjects"]} == {
+        "address": "compatible",
+        "orders-value": "compatible",
+    }
 
 
 def test_a_type_without_a_subject_cannot_be_referred_to(schema: Command, model_url: str, write: Command) -> None:
@@ -195,6 +198,15 @@ def test_normalize_reaches_the_registry(schema: Command, model_url: str, model: 
     paths = [path for method, path in model.requests if method == "POST"]
     assert paths
     assert all("normalize=true" in path for path in paths)
+
+
+def test_contexts_are_listed_by_their_prefix(schema: Command, url: str, write: Command) -> None:
+    for subject in ("a", "ab", ":.c:a"):
+        schema(url, "register", subject, write("a", INT))
+    assert set(schema(url, "list", "--json")["subjects"]) == {"a", "ab", ":.c:a"}
+    assert set(schema(url, "list", "--prefix", "ab", "--json")["subjects"]) == {"ab"}
+    assert set(schema(url, "list", "--prefix", ":.c:", "--json")["subjects"]) == {":.c:a"}
+    assert schema(url, "get", "--id", "1", ":.c:a", "--json")["versions"] == [{"subject": ":.c:a", "version": 1}]
 
 
 def test_lists_are_filtered(schema: Command, model_url: str, model: RegistryModel) -> None:
@@ -282,16 +294,16 @@ def test_normalizing_is_a_config(schema: Command, model_url: str, model: Registr
     assert model.configs[":.c:"] == {"normalize": False, "compatibilityLevel": "NONE"}
 
 
-def test_modes_are_set_and_reset(schema: Command, model_url: str, model: RegistryModel) -> None:
-    assert schema(model_url, "mode", "get") == "READWRITE\n"
-    assert schema(model_url, "mode", "set", "readonly", "n") == "n: READONLY\n"
-    assert schema(model_url, "mode", "get", "n", "--json") == {"subject": "n", "mode": "READONLY", "inherited": False}
-    assert schema(model_url, "mode", "get", "m", "--json") == {"subject": "m", "mode": "READWRITE", "inherited": True}
-    assert schema(model_url, "mode", "reset", "n") == "n: reset.\n"
-    assert "READWRITE\nn has none of its own." in schema(model_url, "mode", "get", "n")
-    model.register("n", {"schema": INT})
-    assert "42205" in schema(model_url, "mode", "set", "IMPORT", code=1)
-    assert schema(model_url, "mode", "set", "IMPORT", "--force", "--json") == {"subject": None, "mode": "IMPORT"}
+def test_modes_are_set_and_reset(schema: Command, url: str, write: Command) -> None:
+    assert schema(url, "mode", "get") == "READWRITE\n"
+    assert schema(url, "mode", "set", "readonly", "n") == "n: READONLY\n"
+    assert schema(url, "mode", "get", "n", "--json") == {"subject": "n", "mode": "READONLY", "inherited": False}
+    assert schema(url, "mode", "get", "m", "--json") == {"subject": "m", "mode": "READWRITE", "inherited": True}
+    assert schema(url, "mode", "reset", "n") == "n: reset.\n"
+    assert "READWRITE\nn has none of its own." in schema(url, "mode", "get", "n")
+    schema(url, "register", "n", write("a", INT))
+    assert "42205" in schema(url, "mode", "set", "IMPORT", code=1)
+    assert schema(url, "mode", "set", "IMPORT", "--force", "--json") == {"subject": None, "mode": "IMPORT"}
 
 
 def test_a_subject_may_have_any_name(schema: Command, url: str, write: Command) -> None:

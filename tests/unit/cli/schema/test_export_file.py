@@ -1,4 +1,5 @@
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from pipeline.cli.schema.export_file import read_export, write_export
 from pipeline.client.registry.administration import RegistryContents, SchemaEntry
 from pipeline.errors import ConfigurationError
+from tests.support.registry_model import RegistryModel
 
 HEAD = '{"kind": "registry", "format": 1}\n'
 SCHEMA = '{"kind": "schema", "subject": "s", "version": 1, "id": 1, "schema": "\\"int\\""}\n'
@@ -107,3 +109,27 @@ def test_the_commands_export_and_import(schema: Callable[..., Any], model_url: s
         said = schema(model_url, "import", file, *more, code=1)
         assert "a version 2 has id 2 in the export and id 7 in the registry\n" in said
         assert "nothing was written: 1 conflict" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_import_after_the_modes_are_restored(
+    pipeline_command: Callable[..., Any], model_url: str, model: RegistryModel, tmp_path: Path, number: int
+) -> None:
+    for subject in ("a", "b", "c"):
+        model.register(subject, {"schema": f'{{"type":"fixed","name":"F","size":{ord(subject)}}}'})
+    file = str(tmp_path / "export")
+    assert pipeline_command("schema", "export", file, "--registry", model_url)[0] == 0
+    model.schemas.clear()
+    register = model.register
+
+    def interrupted(subject: str, body: dict[str, Any]) -> dict[str, Any]:
+        signal.raise_signal(number)
+        return register(subject, body)
+
+    model.register = interrupted  # type: ignore[method-assign]
+    assert pipeline_command("schema", "import", file, "--registry", model_url) == (130, "", "")
+    assert model.modes[""] == "READWRITE"
+    assert list(tmp_path.iterdir()) == [Path(file)]
+    model.register = register  # type: ignore[method-assign]
+    assert pipeline_command("schema", "import", file, "--registry", model_url)[0] == 0
+    assert len(model.schemas) == 3

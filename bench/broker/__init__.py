@@ -7,7 +7,7 @@ drifts treats both alike. Each measurement is a client process of its own. What 
 import tempfile
 from pathlib import Path
 
-from bench.broker import lifecycle, many, throughput
+from bench.broker import contract, lifecycle, many, throughput
 from bench.page import machine, write_part
 from bench.report import Options, Row, Show, markdown
 
@@ -19,6 +19,9 @@ def measure(options: Options, show: Show) -> list[Row]:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="pipeline-bench-") as directory:
         rows += lifecycle.measure(options, options.rounds_or(ROUNDS), Path(directory, "both"), show)
+        rows += contract.measure(
+            options, options.rounds_or(contract.ROUNDS_OF_PAIRS), Path(directory, "contract"), show
+        )
         rows += many.measure(options, options.rounds_or(ROUNDS), Path(directory, "many"), show)
     return sorted(rows, key=throughput.is_cpu_row)
 

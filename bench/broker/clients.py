@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,12 +27,12 @@ class ClientError(Exception):
     """A client failed; says how it ended."""
 
 
-def create_topic(server: Server, partitions: int) -> str:
+def create_topic(server: Server, partitions: int, settings: Mapping[str, str] | None = None) -> str:
     """A new topic; its name. Raises RuntimeError with the end of the server's log if it is gone."""
     from confluent_kafka.admin import NewTopic
 
     topic = f"bench-{uuid.uuid4().hex[:8]}"
-    new = NewTopic(topic, partitions, server.replication_factor)
+    new = NewTopic(topic, partitions, server.replication_factor, config=dict(settings or {}))
     _change_topics(server, lambda admin: admin.create_topics([new], operation_timeout=60))
     return topic
 

@@ -20,6 +20,7 @@ POLL_EVERY = 1000
 WORDS = b"GET POST /index /images/logo.png HTTP/1.1 200 404 Mozilla/5.0 Chrome Safari referrer session user".split()
 TEXT_BYTES = 1 << 20
 TIME = struct.Struct(">d")
+FRAME = struct.Struct(">bi")
 NEVER_RESTING = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 1}
 """Settings of a consumer that asks for more as soon as its queue has room. With librdkafka's defaults it rests for a
 second whenever the queue is full, so that a faster broker would look slower."""
@@ -44,6 +45,9 @@ def payloads_of(asked: dict[str, Any]) -> Iterator[bytes]:
             return log_lines()
         case name if name == LOG_EVENTS:
             return log_events(asked["schema_id"])
+        case _ if "frame_of" in asked:
+            frame = FRAME.pack(0, asked["frame_of"])
+            return (frame + value[FRAME.size :] for value in payloads(asked["record_bytes"]))
         case _:
             return payloads(asked["record_bytes"])
 

@@ -94,7 +94,7 @@ def apache_kafka(directory: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def our_broker(directory: Path) -> Iterator[Server]:
+def our_broker(directory: Path, **settings: str) -> Iterator[Server]:
     """Our broker, not running yet, and a ZooKeeper, which runs."""
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
@@ -106,6 +106,7 @@ def our_broker(directory: Path) -> Iterator[Server]:
             "zookeeper.connect": zookeeper.connect,
             "offsets.topic.replication.factor": 1,
             **BENCH_SETTINGS,
+            **settings,
         }
         config = directory / "broker.toml"
         config.write_text("".join(f"{key} = {value!r}\n" for key, value in given.items()), encoding="utf-8")

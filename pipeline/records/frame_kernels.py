@@ -39,16 +39,31 @@ WANTED: Final = 7
 """Bits of the sides that are looked at: 1 for keys, 2 for values."""
 MISSING: Final = 8
 """Entries MISSING + side: records of the chunk without an id on that side, set by `read_frames`."""
-STATE_SIZE: Final = MISSING + SIDES
+USED: Final = MISSING + SIDES
+"""Entries USED + side: ids in the table of that side."""
+TABLE_ID: Final = USED + SIDES
+"""Ids of the tables, side after side."""
+TABLE_AT: Final = TABLE_ID + SIDES * TABLE_IDS
+"""Positions of the GUIDs of the tables."""
+STATE_SIZE: Final = TABLE_AT + SIDES * TABLE_IDS
 
-# Values of `index` that are not places in the table.
+# Columns of `rows`.
+INDEX: Final = 0
+"""Place of the row's id in the table of its side, or NO_FIELD or NO_ID."""
+START: Final = 1
+"""Start of the row's datum, behind the id."""
+STOP: Final = 2
+"""End of the row's datum, -1 for a field that is null."""
+COLUMNS: Final = 3
+
+# Values of INDEX that are not places in the table.
 NO_FIELD: Final = 255
 """A field that is null."""
 NO_ID: Final = 254
 """A field without an id."""
 
 OF_GUID: Final = -1
-"""Entry of `table_id` for a GUID, whose 16 bytes are at `table_at`."""
+"""Entry of TABLE_ID for a GUID, whose 16 bytes are at the position in TABLE_AT."""
 
 FRAME_BYTES: Final = 5
 GUID_BYTES: Final = 17
@@ -112,33 +127,30 @@ def _read_id(buffer: Bytes, start: _Int, end: _Int) -> _Int:
 
 
 @njit(cache=True, nogil=True)
-def _enter_id(
-    buffer: Bytes, table_id: Int64s, table_at: Int64s, used: Int64s, side: int, schema_id: _Int, guid_at: _Int
-) -> _Int:
+def _enter_id(buffer: Bytes, state: Int64s, side: int, schema_id: _Int, guid_at: _Int) -> _Int:
     """Return the place of an id in the table of its side, where it is entered if it is new; -1 without room."""
-    count: _Int = used[side]
+    count: _Int = state[USED + side]
+    first = side * TABLE_IDS
     for place in range(count):
-        at = table_at[side, place]
-        if table_id[side, place] == schema_id and (
+        at = state[TABLE_AT + first + place]
+        if state[TABLE_ID + first + place] == schema_id and (
             schema_id != OF_GUID or _equals(buffer, guid_at, buffer[at : at + GUID_BYTES - 1])
         ):
             return np.int64(place)
     if count == TABLE_IDS:
         return np.int64(-1)
-    table_id[side, count], table_at[side, count] = schema_id, guid_at
-    used[side] = count + 1
+    state[TABLE_ID + first + count], state[TABLE_AT + first + count] = schema_id, guid_at
+    state[USED + side] = count + 1
     return count
 
 
 @njit(cache=True, nogil=True)
-def _enter_header(
-    buffer: Bytes, table_id: Int64s, table_at: Int64s, used: Int64s, side: int, start: _Int, length: _Int
-) -> _Int:
+def _enter_header(buffer: Bytes, state: Int64s, side: int, start: _Int, length: _Int) -> _Int:
     """Enter the id of a header: a GUID after 0x01, or an id after 0x00. Return as `_enter_id`; NO_ID for others."""
     if length == GUID_BYTES and buffer[start] == 1:
-        return _enter_id(buffer, table_id, table_at, used, side, OF_GUID, start + 1)
+        return _enter_id(buffer, state, side, OF_GUID, start + 1)
     schema_id = _read_id(buffer, start, start + length) if length == FRAME_BYTES else np.int64(-1)
-    return np.int64(NO_ID) if schema_id < 0 else _enter_id(buffer, table_id, table_at, used, side, schema_id, 0)
+    return np.int64(NO_ID) if schema_id < 0 else _enter_id(buffer, state, side, schema_id, 0)
 
 
 @njit(cache=True, nogil=True)
@@ -167,29 +179,16 @@ def _read_head(
 
 
 @njit(cache=True, nogil=True)
-def read_frames(
-    buffer: Bytes,
-    state: Int64s,
-    table_id: Int64s,
-    table_at: Int64s,
-    used: Int64s,
-    index: Bytes,
-    starts: Int32s,
-    ends: Int32s,
-) -> int:
-    """Read the next chunk of records; return a fault.
-
-    By side: `table_id` and `table_at` (`used` entries) hold the ids; row i's place in the table is index[i], and its
-    datum lies in starts[i] to ends[i], without the id.
-    """
+def read_frames(buffer: Bytes, state: Int64s, rows: Int32s) -> int:
+    """Read the next chunk of records into `state` and `rows` (by column, side and row); return a fault."""
     header_at, header_length = np.empty(SIDES, dtype=np.int64), np.empty(SIDES, dtype=np.int64)
     position, batch_end, wanted, records_left = state[POSITION], state[END], state[WANTED], state[RECORDS_LEFT]
     base_timestamp, last_delta, last_offset_delta = state[BASE_TIMESTAMP], state[LAST_DELTA], state[LAST_OFFSET_DELTA]
     last_id, last_place = np.full(SIDES, -1), np.empty(SIDES, dtype=np.int64)
+    index, starts, ends = rows[INDEX], rows[START], rows[STOP]
     place: _Int = 0
     row = without_room = 0
-    used[:] = 0
-    state[MISSING:] = 0
+    state[MISSING:TABLE_ID] = 0
     while row < CHUNK_RECORDS and row < records_left:
         at, end, delta, fault = _read_head(buffer, position, batch_end, base_timestamp, last_delta, last_offset_delta)
         if fault:
@@ -215,14 +214,14 @@ def read_frames(
             if stop < 0:
                 place = NO_FIELD
             elif header_at[side] >= 0:
-                place = _enter_header(buffer, table_id, table_at, used, side, header_at[side], header_length[side])
+                place = _enter_header(buffer, state, side, header_at[side], header_length[side])
             else:
                 schema_id = _read_id(buffer, starts[side, row], stop)
                 starts[side, row] += FRAME_BYTES
                 if schema_id < 0:
                     place = NO_ID
                 elif schema_id != last_id[side]:
-                    place = _enter_id(buffer, table_id, table_at, used, side, schema_id, 0)
+                    place = _enter_id(buffer, state, side, schema_id, 0)
                     last_id[side], last_place[side] = schema_id, place
                 else:
                     place = last_place[side]

@@ -11,15 +11,24 @@ Heavy imports (numba, numpy): for brokers with `confluent.schema.registry.url` a
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from pipeline.broker.contract.frames import FrameReader, Rows
-from pipeline.broker.contract.verdicts import ContractVerdict, DatumWalk, RefusalReason, SchemaQuestion
-from pipeline.broker.settings.contract import SubjectRule
-from pipeline.records.batch import HEADER_SIZE, BatchHeader
+from pipeline.broker.contract.frames import READ_IN_LOOP, FrameReader, Rows
+from pipeline.broker.contract.verdicts import (
+    ContractVerdict,
+    DatumWalk,
+    RefusalReason,
+    SchemaKey,
+    SchemaQuestion,
+    VerdictCache,
+)
+from pipeline.broker.settings.contract import Contract, SubjectRule
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
+from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec, ReadableBuffer
+from pipeline.records.frame_kernels import KEY, NO_ID, VALUE
 from pipeline.records.kernels import Bytes
 from pipeline.records.opening import attempts
 from pipeline.records.turns import Steps
@@ -32,6 +41,9 @@ STEPS_PER_BYTE = 16
 STEPS_OF_A_TURN = 500_000
 """Steps of a walk before other work has a turn: some milliseconds."""
 
+MAX_KNOWN = 1000
+"""Ids of a topic that are known without a look into the cache."""
+
 Peek = Callable[[SchemaQuestion], ContractVerdict | None]
 
 
@@ -42,6 +54,31 @@ class SideRule(NamedTuple):
     name: str
     rule: SubjectRule
     decodes: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContractPlan:
+    """A topic's contract as rules of its sides; `wanted`: their bits.
+
+    `known_until`: times until which the ids of a side (its number, the id) are valid without a look into the cache.
+    """
+
+    contract: Contract
+    sides: Sequence[SideRule]
+    wanted: int
+    decodes: bool
+    known_until: dict[tuple[int, SchemaKey], float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, contract: Contract, topic: str) -> Self:
+        """Return the plan for a topic."""
+        demands = ((KEY, "key", contract.key), (VALUE, "value", contract.value))
+        sides = [
+            SideRule(side, name, demand.rule(topic, name), demand.decodes)
+            for side, name, demand in demands
+            if demand is not None
+        ]
+        return cls(contract, sides, sum(1 << side.side for side in sides), any(side.decodes for side in sides))
 
 
 @dataclass(slots=True)
@@ -68,19 +105,18 @@ class Findings:
 def check_payload(
     payload: ReadableBuffer,
     header: BatchHeader,
-    sides: Sequence[SideRule],
+    plan: ContractPlan,
     peek: Peek,
     reader: FrameReader,
     findings: Findings,
 ) -> Steps[None]:
     """Add what a batch holds to the findings; stop early if these are enough. Raises CorruptBatchError."""
     steps = FREE_STEPS + STEPS_PER_BYTE * len(payload)
-    wanted = sum(1 << side.side for side in sides)
-    for first in reader.chunks(payload, header, wanted):
-        for side in sides:
+    for first in reader.chunks(payload, header, plan.wanted):
+        for side in plan.sides:
             number = side.side
-            bare = reader.rows_without_id(number)
-            if bare is not None:
+            if reader.lacks_ids(number):
+                bare = reader.rows_of(number, NO_ID)
                 findings.refuse(first, bare, RefusalReason.NO_ID, f"The {side.name} bears no schema id.")
             for place, schema in enumerate(reader.schemas(number)):
                 question = SchemaQuestion(schema, side.rule, side.decodes)
@@ -98,16 +134,6 @@ def check_payload(
         if findings.is_enough:
             return
         yield None
-
-
-def look_at(
-    payload: ReadableBuffer, header: BatchHeader, sides: Sequence[SideRule], peek: Peek, reader: FrameReader
-) -> Findings:
-    """Return what a batch holds, in one step: for small batches. Raises CorruptBatchError."""
-    findings = Findings()
-    for _ in check_payload(payload, header, sides, peek, reader, findings):
-        pass
-    return findings
 
 
 def _walk_rows(reader: FrameReader, side: int, rows: Rows, walk: DatumWalk, steps: int) -> Steps[tuple[Bytes, int]]:
@@ -135,20 +161,67 @@ def _refuse_datums(findings: Findings, first: int, rows: Rows, faults: Bytes, si
 def check_batch(
     batch: memoryview,
     header: BatchHeader,
-    sides: Sequence[SideRule],
+    plan: ContractPlan,
     peek: Peek,
     max_opened_bytes: int,
 ) -> Steps[Findings]:
     """Return what one batch holds; a compressed batch is opened within a charge. Raises CorruptBatchError."""
     findings, reader = Findings(), FrameReader()
     if header.codec is Codec.NONE:
-        yield from check_payload(batch[HEADER_SIZE:], header, sides, peek, reader, findings)
+        yield from check_payload(batch[HEADER_SIZE:], header, plan, peek, reader, findings)
         return findings
     for attempt in attempts(batch, 0, header, max_opened_bytes):
         with attempt.ask() as charge:
             yield charge
             payload = attempt.open(charge)
             if payload is not None:
-                yield from check_payload(payload, header, sides, peek, reader, findings)
+                yield from check_payload(payload, header, plan, peek, reader, findings)
                 return findings
     raise AssertionError("the last attempt opens the batch or raises")
+
+
+class LoopChecks:
+    """Checks of small batches in the thread of the event loop, one at a time and without a wait."""
+
+    def __init__(self, cache: VerdictCache) -> None:
+        self._cache = cache
+        self._reader = FrameReader(READ_IN_LOOP)
+        builder = BatchBuilder(Codec.NONE, 1024)
+        builder.append(None, b"\0\0\0\0\1", (), 0)
+        batch = builder.build()
+        for reader in (self._reader, FrameReader()):  # compiles, or loads what was compiled
+            for _ in reader.chunks(batch[HEADER_SIZE:], read_header(batch), 1 << VALUE):
+                pass
+
+    def has_known_ids(self, payload: ReadableBuffer, header: BatchHeader, plan: ContractPlan) -> bool:
+        """True if all records bear ids that `look_at` has seen lately. Raises CorruptBatchError.
+
+        Most batches need no more: `look_at` takes several times as long.
+        """
+        reader, known_until, now_s = self._reader, plan.known_until, self._cache.clock()
+        for _ in reader.chunks(payload, header, plan.wanted):
+            for side in plan.sides:
+                number = side.side
+                if reader.lacks_ids(number):
+                    return False
+                for schema in reader.schemas(number):
+                    if known_until.get((number, schema), 0.0) < now_s:
+                        return False
+        return True
+
+    def look_at(self, payload: ReadableBuffer, header: BatchHeader, plan: ContractPlan) -> Findings:
+        """Return what a batch holds. Raises CorruptBatchError."""
+        findings = Findings()
+        for _ in check_payload(payload, header, plan, self._cache.peek, self._reader, findings):
+            pass
+        if not findings.faults and not findings.missing:
+            self._note_known(plan)
+        return findings
+
+    def _note_known(self, plan: ContractPlan) -> None:
+        if len(plan.known_until) >= MAX_KNOWN:
+            plan.known_until.clear()
+        for side in plan.sides:
+            for schema in self._reader.schemas(side.side):
+                question = SchemaQuestion(schema, side.rule, side.decodes)
+                plan.known_until[side.side, schema] = self._cache.fresh_until(question)

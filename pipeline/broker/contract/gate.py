@@ -8,8 +8,7 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -24,21 +23,22 @@ from pipeline.broker.contract.verdicts import (
 from pipeline.broker.runtime.scan_threads import ScanThreads
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.contract import Contract
-from pipeline.errors import InvalidRecordError
+from pipeline.errors import InvalidRecordError, OpenedBatchTooLargeError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import HEADER_SIZE, BatchHeader
-from pipeline.records.compression import Codec
+from pipeline.records.compression import Codec, ReadableBuffer, decompress
 from pipeline.records.memory import max_opened_bytes
-from pipeline.records.opening import UNCHARGED_BYTES, open_uncharged
 
 if TYPE_CHECKING:
-    from pipeline.broker.contract.checking import Findings, SideRule
+    from pipeline.broker.contract.checking import ContractPlan, Findings, LoopChecks
     from pipeline.broker.contract.lookups import SchemaLookups
     from pipeline.broker.contract.registry import RegistryQuestions
 
 PLAIN_BYTES_OF_A_MS = 1 << 20
+GZIP_COST = 4
+"""Times as long as it takes to open a batch of another codec."""
 MAX_TOPICS_KEPT = 1000
-"""Topics whose rules are not made anew for each batch."""
+"""Topics whose plans are not made anew for each batch."""
 
 
 class ContractGate:
@@ -57,8 +57,8 @@ class ContractGate:
         self._questions: RegistryQuestions | None = None
         self.refused: Counter[tuple[str, RefusalReason]] = Counter()
         self.hits = 0
-        self._look: Callable[..., Findings] | None = None
-        self._sides: dict[tuple[str, Contract], Sequence[SideRule]] = {}
+        self._now: LoopChecks | None = None
+        self._plans: dict[str, ContractPlan] = {}
         self._budget_ms = 0
         self._budget_bytes = 0
 
@@ -90,28 +90,19 @@ class ContractGate:
     def _load(self) -> None:
         """Import the heavy modules, and have the kernels compiled, or read from their cache."""
         import pipeline.broker.contract.lookups  # noqa: F401
-        from pipeline.broker.contract.checking import look_at
-        from pipeline.broker.contract.frames import READ_IN_LOOP, FrameReader
-        from pipeline.records.batch import read_header
-        from pipeline.records.builder import BatchBuilder
+        from pipeline.broker.contract.checking import LoopChecks
 
-        builder = BatchBuilder(Codec.NONE, 1024)
-        builder.append(None, b"\0\0\0\0\1", (), 0)
-        batch = builder.build()
-        for reader in (FrameReader(), FrameReader(READ_IN_LOOP)):
-            for _ in reader.chunks(batch[HEADER_SIZE:], read_header(batch), 2):
-                pass
-        self._look = partial(look_at, peek=self.cache.peek, reader=reader)
+        self._now = LoopChecks(self.cache)
 
     def admits(
         self, contract: Contract, topic: str, records: memoryview, headers: Sequence[BatchHeader], now_ms: int
     ) -> bool:
         """True if the batches meet the contract; False if only `check` can tell. Raises InvalidRecordError."""
-        look = self._look
-        if look is None:
+        checks = self._now
+        if checks is None:
             return False
-        sides = self._sides_of(contract, topic)
-        if any(side.decodes for side in sides):
+        plan = self._plan_of(contract, topic)
+        if plan.decodes:
             return False
         if now_ms != self._budget_ms:
             self._budget_ms, self._budget_bytes = now_ms, PLAIN_BYTES_OF_A_MS
@@ -121,23 +112,28 @@ class ContractGate:
             if payload is None:
                 return False
             position += header.size_bytes
-            findings = look(payload, header, sides)
+            if checks.has_known_ids(payload, header, plan):
+                self.hits += 1
+                continue
+            findings = checks.look_at(payload, header, plan)
             if findings.missing:
                 return False
             self._judge(topic, findings)
         return True
 
-    def _open_now(self, records: memoryview, position: int, header: BatchHeader) -> memoryview | bytes | None:
+    def _open_now(self, records: memoryview, position: int, header: BatchHeader) -> ReadableBuffer | None:
         """Return the payload of a batch, None if it is too large for the event loop now. Raises CorruptBatchError."""
-        end = position + header.size_bytes
-        size_bytes = header.size_bytes - HEADER_SIZE if header.codec is Codec.NONE else UNCHARGED_BYTES
-        if size_bytes > self._budget_bytes:
+        section, codec = records[position + HEADER_SIZE : position + header.size_bytes], header.codec
+        cost = GZIP_COST if codec is Codec.GZIP else 1
+        limit_bytes = self._budget_bytes // cost
+        if len(section) > limit_bytes:
             return None
-        if header.codec is Codec.NONE:
-            payload: memoryview | bytes | None = records[position + HEADER_SIZE : end]
-        else:
-            payload = open_uncharged(records, position, header, UNCHARGED_BYTES)
-        self._budget_bytes -= size_bytes if payload is None else len(payload)
+        try:
+            payload = decompress(codec, section, limit_bytes)
+        except OpenedBatchTooLargeError:
+            self._budget_bytes = 0
+            return None
+        self._budget_bytes -= cost * len(payload)
         return payload
 
     async def check(
@@ -161,7 +157,7 @@ class ContractGate:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason)
         from pipeline.broker.contract.checking import check_batch
 
-        sides = self._sides_of(contract, topic)
+        plan = self._plan_of(contract, topic)
         answers: dict[SchemaQuestion, ContractVerdict] = {}
 
         def peek(question: SchemaQuestion) -> ContractVerdict | None:
@@ -173,7 +169,7 @@ class ContractGate:
             batch = records[position : position + header.size_bytes]
             position += header.size_bytes
             while True:
-                steps = check_batch(batch, header, sides, peek, max_opened_bytes(max_batch_bytes))
+                steps = check_batch(batch, header, plan, peek, max_opened_bytes(max_batch_bytes))
                 findings = await threads.run(steps)
                 if not findings.missing or (findings.faults and answers):  # a refusal needs no more answers
                     self._judge(topic, findings)
@@ -184,22 +180,15 @@ class ContractGate:
                     self._judge(topic, findings)  # a batch with other faults is refused for these
                     raise
 
-    def _sides_of(self, contract: Contract, topic: str) -> "Sequence[SideRule]":
-        sides = self._sides.get((topic, contract))
-        if sides is None:
-            from pipeline.broker.contract.checking import SideRule
-            from pipeline.records.frame_kernels import KEY, VALUE
+    def _plan_of(self, contract: Contract, topic: str) -> "ContractPlan":
+        plan = self._plans.get(topic)
+        if plan is None or (plan.contract is not contract and plan.contract != contract):
+            from pipeline.broker.contract.checking import ContractPlan
 
-            demands = ((KEY, "key", contract.key), (VALUE, "value", contract.value))
-            sides = [
-                SideRule(side, name, demand.rule(topic, name), demand.decodes)
-                for side, name, demand in demands
-                if demand is not None
-            ]
-            if len(self._sides) >= MAX_TOPICS_KEPT:
-                self._sides.clear()
-            self._sides[topic, contract] = sides
-        return sides
+            if len(self._plans) >= MAX_TOPICS_KEPT:
+                self._plans.clear()
+            plan = self._plans[topic] = ContractPlan.of(contract, topic)
+        return plan
 
     def _judge(self, topic: str, findings: "Findings") -> None:
         """Count, and raise InvalidRecordError if there are invalid records."""

@@ -80,7 +80,7 @@ class VerdictCache:
         self._max_size = max_size
         self._fresh_s = fresh_s
         self._refused_s = refused_s
-        self._clock = clock
+        self.clock = clock
         self._valid: dict[SchemaQuestion, _Kept] = {}
         self._refused: dict[SchemaQuestion, _Kept] = {}
         self._due: set[SchemaQuestion] = set()
@@ -92,11 +92,16 @@ class VerdictCache:
         """Return the verdict; None if it is not known."""
         kept = self._valid.get(question)
         if kept is not None:
-            if kept.until_s < self._clock():
+            if kept.until_s < self.clock():
                 self._due.add(question)
             return kept.verdict
         kept = self._refused.get(question)
-        return kept.verdict if kept is not None and kept.until_s > self._clock() else None
+        return kept.verdict if kept is not None and kept.until_s > self.clock() else None
+
+    def fresh_until(self, question: SchemaQuestion) -> float:
+        """Return the time of the cache's clock until which a valid verdict needs no new answer, 0 for others."""
+        kept = self._valid.get(question)
+        return 0.0 if kept is None else kept.until_s
 
     def keep(self, question: SchemaQuestion, verdict: ContractVerdict) -> None:
         """Keep an answer of the registry, in place of the one before."""
@@ -106,7 +111,7 @@ class VerdictCache:
         kept = self._valid if is_valid else self._refused
         if len(kept) >= self._max_size:
             del kept[next(iter(kept))]
-        kept[question] = _Kept(verdict, self._clock() + (self._fresh_s if is_valid else self._refused_s))
+        kept[question] = _Kept(verdict, self.clock() + (self._fresh_s if is_valid else self._refused_s))
 
     def take_due(self) -> list[SchemaQuestion]:
         """Return the questions of valid verdicts that were used although they are old, once."""

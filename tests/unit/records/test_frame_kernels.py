@@ -13,7 +13,7 @@ from pipeline.errors import CorruptBatchError
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header, write_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
-from pipeline.records.frame_kernels import KEY, NO_FIELD, VALUE, read_frames
+from pipeline.records.frame_kernels import KEY, NO_FIELD, NO_ID, VALUE, read_frames
 from pipeline.records.record import Record, iterate_records
 
 NAMES = {KEY: "__key_schema_id", VALUE: "__value_schema_id"}
@@ -50,8 +50,9 @@ def by_kernel(payload: bytes, header: BatchHeader, side: int, read: Callable[...
             kind = "guid" if isinstance(schema, bytes) else "id"
             for row in reader.rows_of(side, place).tolist():
                 found[first + row] = (kind, schema, datum(row))
-        bare = reader.rows_without_id(side)
-        for row in [] if bare is None else bare.tolist():
+        bare = reader.rows_of(side, NO_ID).tolist()
+        assert bool(bare) == reader.lacks_ids(side)
+        for row in bare:
             found[first + row] = ("bare", None, None)
         for row in reader.rows_of(side, NO_FIELD).tolist():
             found[first + row] = ("null", None, None)

@@ -9,7 +9,7 @@ Invariants:
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -27,7 +27,6 @@ from pipeline.errors import InvalidRecordError, OpenedBatchTooLargeError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import HEADER_SIZE, BatchHeader
 from pipeline.records.compression import Codec, ReadableBuffer, decompress
-from pipeline.records.memory import max_opened_bytes
 
 if TYPE_CHECKING:
     from pipeline.broker.contract.checking import ContractPlan, Findings, LoopChecks
@@ -39,6 +38,16 @@ GZIP_COST = 4
 """Times as long as it takes to open a batch of another codec."""
 MAX_TOPICS_KEPT = 1000
 """Topics whose plans are not made anew for each batch."""
+
+
+class BatchesToCheck(NamedTuple):
+    """Batches for a topic with a contract, each of which may hold so many bytes when it is opened."""
+
+    contract: Contract
+    topic: str
+    records: memoryview
+    headers: Sequence[BatchHeader]
+    max_opened_bytes: int
 
 
 class ContractGate:
@@ -136,20 +145,15 @@ class ContractGate:
         self._budget_bytes -= cost * len(payload)
         return payload
 
-    async def check(
-        self,
-        contract: Contract,
-        topic: str,
-        records: memoryview,
-        headers: Sequence[BatchHeader],
-        *,
-        max_batch_bytes: int,
-        threads: ScanThreads,
-    ) -> None:
+    def deadline(self) -> float:
+        """Return the time (trio's) by which the registry must answer a request that begins to wait now."""
+        return trio.current_time() + self._timeout_s
+
+    async def check(self, batches: BatchesToCheck, threads: ScanThreads, deadline: float) -> None:
         """Return if the batches meet the contract; wait for threads, memory and the registry as far as needed.
 
         Raises InvalidRecordError, CorruptBatchError, OpenedBatchTooLargeError, MemoryExhaustedError, and KafkaError
-        (REQUEST_TIMED_OUT) if the registry does not answer.
+        (REQUEST_TIMED_OUT) if the registry does not answer by the deadline.
         """
         lookups = self._lookups
         if lookups is None:
@@ -157,27 +161,25 @@ class ContractGate:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason)
         from pipeline.broker.contract.checking import check_batch
 
-        plan = self._plan_of(contract, topic)
+        plan = self._plan_of(batches.contract, batches.topic)
         answers: dict[SchemaQuestion, ContractVerdict] = {}
 
         def peek(question: SchemaQuestion) -> ContractVerdict | None:
             return answers.get(question) or self.cache.peek(question)
 
         position = 0
-        deadline = trio.current_time() + self._timeout_s
-        for header in headers:
-            batch = records[position : position + header.size_bytes]
+        for header in batches.headers:
+            batch = batches.records[position : position + header.size_bytes]
             position += header.size_bytes
             while True:
-                steps = check_batch(batch, header, plan, peek, max_opened_bytes(max_batch_bytes))
-                findings = await threads.run(steps)
+                findings = await threads.run(check_batch(batch, header, plan, peek, batches.max_opened_bytes))
                 if not findings.missing or (findings.faults and answers):  # a refusal needs no more answers
-                    self._judge(topic, findings)
+                    self._judge(batches.topic, findings)
                     break
                 try:
-                    answers.update(await lookups.settle(findings.missing, len(records), deadline))
+                    answers.update(await lookups.settle(findings.missing, len(batches.records), deadline))
                 except KafkaError:
-                    self._judge(topic, findings)  # a batch with other faults is refused for these
+                    self._judge(batches.topic, findings)  # a batch with other faults is refused for these
                     raise
 
     def _plan_of(self, contract: Contract, topic: str) -> "ContractPlan":

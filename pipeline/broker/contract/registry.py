@@ -96,18 +96,18 @@ class RegistryQuestions:
             return ContractVerdict(
                 RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} is no Avro schema, so its data are not decoded."
             )
-        referenced: dict[tuple[str, int], str] = {}
-        if not await self._gather(text, referenced):
+        referenced: list[str] = []
+        if not await self._gather(text, set(), referenced):
             return ContractVerdict(
                 RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} has references that do not resolve."
             )
         try:
-            walk = await trio.to_thread.run_sync(self._compile, [*referenced.values(), text["schema"]])
+            walk = await trio.to_thread.run_sync(self._compile, [*referenced, text["schema"]])
         except PipelineError as error:
             return ContractVerdict(RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)}: {error}")
         return ContractVerdict(None, walk=walk)
 
-    async def _gather(self, text: Mapping[str, Any], found: dict[tuple[str, int], str]) -> bool:
+    async def _gather(self, text: Mapping[str, Any], seen: set[tuple[str, int]], found: list[str]) -> bool:
         """Add the texts of all references, those that others need first. Return False if one is missing."""
         references = text.get("references") or []
         if not isinstance(references, list):
@@ -115,21 +115,19 @@ class RegistryQuestions:
         for reference in references:
             try:
                 key = str(reference["subject"]), int(reference["version"])
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise RegistryAwayError(f"its answer has a reference without {error}", is_silent=False) from error
-            if key in found:
+            if key in seen:
                 continue
-            if len(found) >= MAX_REFERENCES:
+            if len(seen) >= MAX_REFERENCES:
                 return False
-            found[key] = ""  # a cycle ends here
-            path = f"/subjects/{_quoted(key[0])}/versions/{key[1]}?deleted=true"
-            version = await self._call("GET", path)
+            seen.add(key)
+            version = await self._call("GET", f"/subjects/{_quoted(key[0])}/versions/{key[1]}?deleted=true")
             if not isinstance(version, dict) or not isinstance(version.get("schema"), str):
                 return False
-            del found[key]
-            if not await self._gather(version, found):
+            if not await self._gather(version, seen, found):
                 return False
-            found[key] = version["schema"]
+            found.append(version["schema"])
         return True
 
     async def _call(self, method: str, path: str, body: Any = None) -> Any:
@@ -162,13 +160,14 @@ class RegistryQuestions:
 
     async def _ask(self, method: str, url: str, body: Any) -> tuple[int, Any]:
         async with self._http.stream(method, url, json=body) as response:
-            parts, size_bytes = [], 0
-            async for part in response.aiter_raw():
+            data = bytearray()
+            size_bytes = 0
+            async for part in response.aiter_raw():  # to the end or the deadline: httpx leaves no loop before cleanly
                 size_bytes += len(part)
-                if size_bytes > MAX_ANSWER_BYTES:
-                    raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
-                parts.append(part)
-        data = b"".join(parts)
+                if size_bytes <= MAX_ANSWER_BYTES:
+                    data += part
+        if size_bytes > MAX_ANSWER_BYTES:
+            raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
         if len(data) <= _PARSED_AT_ONCE_BYTES:
             return response.status_code, json.loads(data)
         return response.status_code, await trio.to_thread.run_sync(partial(json.loads, data))

@@ -113,8 +113,8 @@ class VerdictCache:
             del kept[next(iter(kept))]
         kept[question] = _Kept(verdict, self.clock() + (self._fresh_s if is_valid else self._refused_s))
 
-    def take_due(self) -> list[SchemaQuestion]:
-        """Return the questions of valid verdicts that were used although they are old, once."""
-        due = [question for question in list(self._due) if question in self._valid]
-        self._due.clear()
+    def take_due(self, at_most: int) -> list[SchemaQuestion]:
+        """Return questions of valid verdicts that were used although they are old; the rest comes next time."""
+        due = [question for question in list(self._due) if question in self._valid][:at_most]
+        self._due.difference_update(due)
         return due

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import trio
 
+from pipeline.broker.contract.gate import BatchesToCheck
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.replication.copier_claims import check_copier
@@ -64,6 +65,7 @@ from pipeline.protocol.messages.produce import (
 )
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, take_batches
 from pipeline.records.compression import Codec
+from pipeline.records.memory import max_opened_bytes
 
 MAGIC_POSITION = 16
 OLD_MAGICS = frozenset({0, 1})
@@ -357,12 +359,12 @@ async def _answer_later(
     broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]
 ) -> ProduceResponse | None:
     """Open and append all batches before waiting for any disk: one flush then serves them all."""
-    deadline = _deadline(request)
+    deadline, by_s = _deadline(request), broker.produce.contracts.deadline()
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         for number, data in enumerate(topic.partition_data):
             outcome = of_topic[number]
             if isinstance(outcome, _Closed):
-                of_topic[number] = await _open_and_append(broker, data, outcome, request.acks)
+                of_topic[number] = await _open_and_append(broker, data, outcome, request.acks, by_s)
             elif isinstance(outcome, _Unplaced):
                 of_topic[number] = await _roll_and_append(broker, data, outcome, request.acks)
     done = []
@@ -377,16 +379,16 @@ def _deadline(request: ProduceRequest) -> float:
 
 
 async def _open_and_append(
-    broker: BrokerContext, data: PartitionProduceData, closed: _Closed, acks: int
+    broker: BrokerContext, data: PartitionProduceData, closed: _Closed, acks: int, by_s: float
 ) -> PartitionProduceResponse | _Appended:
+    """Append batches that meet contract and settings; the registry has until `by_s` (trio's time) to answer."""
     partition, records, headers, contract = closed
     settings, openers = partition.settings, broker.produce.openers
     try:
         if contract is not None:
-            topic, most_bytes = partition.topic_partition.topic, settings.max_message_bytes
-            await broker.produce.contracts.check(
-                contract, topic, records, headers, max_batch_bytes=most_bytes, threads=openers
-            )
+            topic, most_bytes = partition.topic_partition.topic, max_opened_bytes(settings.max_message_bytes)
+            check = BatchesToCheck(contract, topic, records, headers, max_opened_bytes=most_bytes)
+            await broker.produce.contracts.check(check, openers, by_s)
         now_ms = broker.clock()
         if not settings.admission.admits(headers, now_ms):
             records = await openers.run(settings.admission.admit_opened(records, headers, now_ms))

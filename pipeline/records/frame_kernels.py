@@ -20,7 +20,7 @@ from pipeline.records.kernels import Bytes, Fault, Int32s, Int64s, read_field, r
 _Int = int | np.int64
 
 CHUNK_RECORDS: Final = 4096
-TABLE_IDS: Final = 16
+TABLE_IDS: Final = 64
 """Different ids of a chunk, for each side."""
 SIDES: Final = 2
 KEY: Final = 0

@@ -1,6 +1,7 @@
 """Foreign producers, with and without a serialiser, at a broker with a contract."""
 
 import json
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ pytest.importorskip("authlib", reason="confluent-kafka's registry client needs a
 pytest.importorskip("cachetools", reason="confluent-kafka's registry client needs cachetools")
 with warnings.catch_warnings(action="ignore"):
     from confluent_kafka import KafkaError, Producer
-    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
     from confluent_kafka.schema_registry.avro import AvroSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
     from kafka import KafkaProducer
@@ -42,7 +43,8 @@ class Place:
 
 
 async def open_place(directory: Path, url: str) -> AsyncIterator[str]:
-    async with serving_cluster(directory, confluent_schema_registry_url=url) as cluster:
+    settings: dict[str, Any] = {"confluent_schema_registry_url": url, "schema_registry_cache_ttl_sec": 1}
+    async with serving_cluster(directory, **settings) as cluster:
         configs = {"confluent.value.schema.validation": "true"}
         await create_topics(cluster, [NewTopic(name="t", partitions=1, replication_factor=1, configs=configs)])
         yield str(next(iter((await cluster.refresh()).brokers.values())).address)
@@ -62,12 +64,16 @@ async def scripted_place(tmp_path: Path) -> AsyncIterator[Place]:
             yield Place(bootstrap, registry)
 
 
-def by_confluent(bootstrap: str, *values: bytes | None, **settings: Any) -> list[KafkaError | None]:
-    """The outcome of each record, sent in one batch."""
+def code_of(error: Any) -> int | None:
+    return None if error is None else int(error.code())
+
+
+def by_confluent(bootstrap: str, *values: bytes | None, headers: Any = (), **settings: Any) -> list[int | None]:
+    """The error code of each record, sent in one batch."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 200, **settings})
-    found: list[KafkaError | None] = []
+    found: list[int | None] = []
     for value in values:
-        producer.produce("t", value, on_delivery=lambda error, _: found.append(error))
+        producer.produce("t", value, headers=list(headers), on_delivery=lambda error, _: found.append(code_of(error)))
     assert producer.flush(DEADLINE_S) == 0
     return found
 
@@ -84,8 +90,37 @@ async def test_records_of_confluents_serialiser_pass_and_bare_ones_are_refused(p
         assert by_confluent(place.bootstrap, value, None) == [None, None]
         for settings in ({}, {"enable.idempotence": True}):
             refused = by_confluent(place.bootstrap, b"bare", value, **settings)
-            assert [error and error.code() for error in refused] == [KafkaError.INVALID_RECORD] * 2
+            assert refused == [KafkaError.INVALID_RECORD] * 2
             assert by_confluent(place.bootstrap, value, **settings) == [None]
+
+    await in_thread(produce)
+
+
+async def test_guids_in_headers_pass(place: Place) -> None:
+    def produce() -> None:
+        with SchemaRegistryClient({"url": place.registry}) as client:
+            serializer = AvroSerializer(client, VISIT, conf={"schema.id.serializer": header_schema_id_serializer})
+            context = SerializationContext("t", MessageField.VALUE, headers=[])
+            value = serializer({"n": 1}, context)
+        assert value == b"\2", "without an id"
+        assert by_confluent(place.bootstrap, value, headers=context.headers) == [None]
+        unknown = [("__value_schema_id", b"\1" + bytes(16))]
+        refused = by_confluent(place.bootstrap, value, headers=unknown)
+        assert refused == [KafkaError.INVALID_RECORD]
+
+    await in_thread(produce)
+
+
+async def test_records_of_a_deleted_subject_are_refused_in_time(place: Place) -> None:
+    def produce() -> None:
+        with SchemaRegistryClient({"url": place.registry}) as client:
+            value = AvroSerializer(client, VISIT)({"n": 1}, SerializationContext("t", MessageField.VALUE))
+            assert by_confluent(place.bootstrap, value) == [None]
+            client.delete_subject("t-value")
+        deadline = time.monotonic() + DEADLINE_S
+        while (found := by_confluent(place.bootstrap, value)) == [None] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert found == [KafkaError.INVALID_RECORD]
 
     await in_thread(produce)
 
@@ -97,7 +132,7 @@ async def test_an_idempotent_producer_of_confluent_goes_on_after_a_refusal(place
         producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True, "linger.ms": 0})
         found: list[Any] = []
         for sent in (value, b"bare", value, value, b"bare", value):
-            producer.produce("t", sent, on_delivery=lambda error, _: found.append(error and error.code()))
+            producer.produce("t", sent, on_delivery=lambda error, _: found.append(code_of(error)))
             assert producer.flush(DEADLINE_S) == 0
         refused = KafkaError.INVALID_RECORD
         assert found == [None, refused, None, None, refused, None]

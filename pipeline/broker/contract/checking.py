@@ -34,8 +34,10 @@ from pipeline.records.opening import attempts
 from pipeline.records.turns import Steps
 
 MAX_RECORDS_NAMED = 100
-MAX_ASKED = 64
+MAX_ASKED = 16
 """Questions that one look at a batch collects, before they are asked."""
+MAX_CHUNKS_NOW = 16
+"""Chunks of a batch that are looked at on the event loop: with very many ids they are short, and many."""
 FREE_STEPS = 1_000_000
 STEPS_PER_BYTE = 16
 STEPS_OF_A_TURN = 500_000
@@ -122,7 +124,8 @@ def check_payload(
                 question = SchemaQuestion(schema, side.rule, side.decodes)
                 verdict = peek(question)
                 if verdict is None:
-                    findings.missing[question] = None
+                    if len(findings.missing) < MAX_ASKED:
+                        findings.missing[question] = None
                     continue
                 findings.hits += 1
                 if verdict.reason is not None:
@@ -199,21 +202,24 @@ class LoopChecks:
         Most batches need no more: `look_at` takes several times as long.
         """
         reader, known_until, now_s = self._reader, plan.known_until, self._cache.clock()
-        for _ in reader.chunks(payload, header, plan.wanted):
+        for number, _ in enumerate(reader.chunks(payload, header, plan.wanted)):
+            if number == MAX_CHUNKS_NOW:
+                return False
             for side in plan.sides:
-                number = side.side
-                if reader.lacks_ids(number):
+                if reader.lacks_ids(side.side):
                     return False
-                for schema in reader.schemas(number):
-                    if known_until.get((number, schema), 0.0) < now_s:
+                for schema in reader.schemas(side.side):
+                    if known_until.get((side.side, schema), 0.0) < now_s:
                         return False
         return True
 
-    def look_at(self, payload: ReadableBuffer, header: BatchHeader, plan: ContractPlan) -> Findings:
-        """Return what a batch holds. Raises CorruptBatchError."""
+    def look_at(self, payload: ReadableBuffer, header: BatchHeader, plan: ContractPlan) -> Findings | None:
+        """Return what a batch holds, None if the look takes too long. Raises CorruptBatchError."""
         findings = Findings()
-        for _ in check_payload(payload, header, plan, self._cache.peek, self._reader, findings):
-            pass
+        steps = check_payload(payload, header, plan, self._cache.peek, self._reader, findings)
+        for number, _ in enumerate(steps, 1):
+            if number == MAX_CHUNKS_NOW:
+                return None
         if not findings.faults and not findings.missing:
             self._note_known(plan)
         return findings

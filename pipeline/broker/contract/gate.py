@@ -125,7 +125,7 @@ class ContractGate:
                 self.hits += 1
                 continue
             findings = checks.look_at(payload, header, plan)
-            if findings.missing:
+            if findings is None or findings.missing:
                 return False
             self._judge(topic, findings)
         return True

@@ -120,7 +120,7 @@ def test_a_payload_that_is_cut_off_is_refused(fields: Any, size: int) -> None:
 
 
 def test_more_records_and_ids_than_a_chunk_holds() -> None:
-    fields = [(None, struct.pack(">bi", 0, number % 40 if number < 5000 else 7), (), 0) for number in range(12_000)]
+    fields = [(None, struct.pack(">bi", 0, number % 150 if number < 5000 else 7), (), 0) for number in range(12_000)]
     batch, header = built(fields)
     found = by_kernel(bytes(batch[HEADER_SIZE:]), header, VALUE)
     assert found == [plain(record, VALUE) for record in iterate_records(batch)]

@@ -323,7 +323,7 @@ class BrokerConfig(SettingsModel):
 
     schema_registry_urls: SchemaRegistryUrls = Field((), alias="confluent.schema.registry.url")
     """URLs of schema registries that hold the same schemas, `http://HOST:PORT,...`. Needed on every broker that leads a
-    partition of a topic with `confluent.value.schema.validation` or its like. Takes about 100 MB of memory."""
+    partition of a topic with `confluent.value.schema.validation` or its like. Takes about 140 MB of memory."""
     schema_registry_timeout_ms: int = Field(3000, alias="schema.registry.timeout.ms", ge=100, le=60_000)
     """Time in ms that a Produce request waits at most for the schema registries. The client then gets REQUEST_TIMED_OUT
     and tries again."""

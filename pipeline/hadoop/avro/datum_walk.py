@@ -63,15 +63,22 @@ class CompiledDatums:
 
 
 def compile_datums(texts: Sequence[str]) -> CompiledDatums:
-    """Compile the last text, whose references are the texts before it. Raises SchemaError."""
+    """Compile the last text, whose references are the texts before it. Raises SchemaError.
+
+    The first call of a process loads the kernel, and the first call ever compiles it, which takes seconds.
+    """
     if len(texts) == 1:
-        return CompiledDatums(schema_table(parse(texts[0])), 0)
-    try:  # a list of types knows the names of all
-        together = json.dumps([json.loads(text) for text in texts])
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"not an Avro schema: {error}") from error
-    table = schema_table(parse(together))
-    return CompiledDatums(table, int(table.children[table.argument[0] + len(texts) - 1]))
+        table, root = schema_table(parse(texts[0])), 0
+    else:
+        try:  # a list of types knows the names of all
+            together = json.dumps([json.loads(text) for text in texts])
+        except (ValueError, RecursionError) as error:
+            raise SchemaError(f"not an Avro schema: {error}") from error
+        table = schema_table(parse(together))
+        root = int(table.children[table.argument[0] + len(texts) - 1])
+    compiled, none = CompiledDatums(table, root), np.empty(0, dtype=np.int64)
+    compiled.walk(np.frombuffer(b"\0", dtype=np.uint8), none, none, np.empty(0, dtype=np.uint8), 0, 1)
+    return compiled
 
 
 @njit(cache=True, nogil=True)

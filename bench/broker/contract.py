@@ -26,6 +26,8 @@ TARGETS = {"none": 0.85, "lz4": 0.7}
 SMALL_BATCH_BYTES = 16 * 1024
 WARM_UP_RECORDS = 50_000
 ROUNDS_OF_PAIRS = 5
+LEAST_RECORDS = 100_000
+"""Fewer take too short a time to compare, also in a quick run."""
 
 
 def works(options: Options) -> list[Workload]:
@@ -33,7 +35,7 @@ def works(options: Options) -> list[Workload]:
     found = []
     for codec, bound in TARGETS.items():
         for batch_bytes in (None, SMALL_BATCH_BYTES):
-            records = options.scaled(RECORDS[1000], least=1000)
+            records = options.scaled(RECORDS[1000], least=LEAST_RECORDS)
             work = Workload(
                 action="produce",
                 client=CONFLUENT,

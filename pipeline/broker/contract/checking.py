@@ -66,6 +66,7 @@ class ContractPlan:
     """
 
     contract: Contract
+    topic: str
     sides: Sequence[SideRule]
     wanted: int
     decodes: bool
@@ -80,7 +81,8 @@ class ContractPlan:
             for side, name, demand in demands
             if demand is not None
         ]
-        return cls(contract, sides, sum(1 << side.side for side in sides), any(side.decodes for side in sides))
+        wanted = sum(1 << side.side for side in sides)
+        return cls(contract, topic, sides, wanted, any(side.decodes for side in sides))
 
 
 @dataclass(slots=True)

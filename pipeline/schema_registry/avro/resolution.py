@@ -46,6 +46,7 @@ from pipeline.schema_registry.avro.work import TooMuchWorkError, Work
 MAX_REASONS: Final = 100
 MAX_DEPTH: Final = 120
 """Types within types, also by their names: as deep as any reader's own recursion goes."""
+_UNNAMED: Final = PRIMITIVES | {"array", "map", "union"}
 _SHOWN_PARTS: Final = 10
 _SHOWN_DEPTH: Final = 3
 
@@ -121,8 +122,7 @@ class _Resolver:
         if reader is writer and not isinstance(reader, Reference):
             return ()  # the parser shares equal types without names
         self._work.take("comparing the schemas")
-        if self._depth >= MAX_DEPTH:
-            raise TooMuchWorkError(f"comparing types that nest deeper than {MAX_DEPTH}")
+        _check_depth(self._depth)
         self._depth += 1
         try:
             return self._resolve(reader, writer)
@@ -135,7 +135,7 @@ class _Resolver:
         if isinstance(writer, Reference):
             writer = self._writer_names[writer.name]
         if isinstance(writer, Union):
-            same = isinstance(reader, Union) and self._shapes.equal(reader, writer)
+            same = isinstance(reader, Union) and self._shapes.are_equal(reader, writer, self._depth)
             readers = reader.branches if isinstance(reader, Union) and same else (reader,) * len(writer.branches)
             pairs = zip(readers, writer.branches, strict=True)
             return self._same_names(writer) or _first(reason for pair in pairs for reason in self.resolve(*pair))
@@ -305,35 +305,44 @@ class _Shapes:
         self._work = work
         self._known: dict[tuple[str, str], bool] = {}
 
-    def equal(self, reader: AvroType, writer: AvroType) -> bool:
-        """Return True if branches of the two may be compared in order."""
+    def are_equal(self, reader: Union, writer: Union, depth: int) -> bool:
+        """Return True if the branches of the two, which lie within `depth` types, may be compared in order."""
+        equal = self._all_equal(reader.branches, writer.branches, depth)
+        if not equal:  # what was found equal may have been so by an assumption that fell
+            self._known = {pair: False for pair, known in self._known.items() if not known}
+        return equal
+
+    def _all_equal(self, readers: Sequence[AvroType], writers: Sequence[AvroType], depth: int) -> bool:
+        if len(readers) != len(writers):
+            return False
+        self._work.take("comparing the schemas", len(readers))
+        labels = (
+            (label_of(one), label_of(self._to_reader(other))) for one, other in zip(readers, writers, strict=True)
+        )
+        if any(short_name(one) != short_name(other) for one, other in labels):
+            return False
+        return all(self._equal(one, other, depth + 1) for one, other in zip(readers, writers, strict=True))
+
+    def _to_reader(self, type_: AvroType) -> AvroType:
+        """Return a writer's named type as a reference by the name that it has for the reader."""
+        return type_ if label_of(type_) in _UNNAMED else Reference(self._names.of_type(label_of(type_)))
+
+    def _equal(self, reader: AvroType, writer: AvroType, depth: int) -> bool:
         self._work.take("comparing the schemas")
+        _check_depth(depth)
         if isinstance(reader, Reference):
             reader = self._reader_names[reader.name]
         if isinstance(writer, Reference):
             writer = self._writer_names[writer.name]
-        if reader is writer:
-            return True
         match reader, writer:
             case Primitive(), Primitive():
                 return reader.kind == writer.kind
             case Array(), Array():
-                return self.equal(reader.items, writer.items)
+                return self._equal(reader.items, writer.items, depth + 1)
             case Map(), Map():
-                return self.equal(reader.values, writer.values)
+                return self._equal(reader.values, writer.values, depth + 1)
             case Union(), Union():
-                return self._all_equal(reader.branches, writer.branches)
-        if isinstance(reader, Fixed | Enum | RecordSchema) and isinstance(writer, Fixed | Enum | RecordSchema):
-            return self._named_equal(reader, writer)
-        return False
-
-    def _all_equal(self, readers: Sequence[AvroType], writers: Sequence[AvroType]) -> bool:
-        return len(readers) == len(writers) and all(map(self.equal, readers, writers))
-
-    def _named_equal(self, reader: Named, writer: Named) -> bool:
-        if short_name(reader.name) != short_name(self._names.of_type(writer.name)):
-            return False
-        match reader, writer:
+                return self._all_equal(reader.branches, writer.branches, depth)
             case Fixed(), Fixed():
                 return reader.size == writer.size
             case Enum(), Enum():
@@ -343,12 +352,20 @@ class _Shapes:
                 pair = (reader.name, writer.name)
                 if pair not in self._known:
                     self._known[pair] = True  # until shown otherwise
-                    names = tuple(self._names.of_field(writer.name, field.name) for field in writer.fields)
-                    self._known[pair] = names == tuple(field.name for field in reader.fields) and self._all_equal(
-                        [field.type for field in reader.fields], [field.type for field in writer.fields]
-                    )
+                    self._known[pair] = self._records_equal(reader, writer, depth)
                 return self._known[pair]
         return False
+
+    def _records_equal(self, reader: RecordSchema, writer: RecordSchema, depth: int) -> bool:
+        names = [self._names.of_field(writer.name, field.name) for field in writer.fields]
+        return names == [field.name for field in reader.fields] and self._all_equal(
+            [field.type for field in reader.fields], [field.type for field in writer.fields], depth
+        )
+
+
+def _check_depth(depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise TooMuchWorkError(f"comparing types that nest deeper than {MAX_DEPTH}")
 
 
 def _why_ambiguous(sources: Sequence[str], others: Sequence[str]) -> str:

@@ -1,12 +1,15 @@
 """Schemas made to keep a registry busy: each is judged or refused within the steps that a request has."""
 
 import json
+import re
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from pipeline.schema_registry.avro.canonical import canonical_form
+from pipeline.schema_registry.avro.normalization import normalized_text
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
 from pipeline.schema_registry.avro.resolution import Mismatch, why_unreadable
 from pipeline.schema_registry.avro.types import AvroSchema
@@ -182,3 +185,94 @@ def test_real_schemas_take_a_small_part_of_the_steps() -> None:
     newer = parse_schema(wide.replace("f299", "f300"))
     assert why_incompatible(CompatibilityLevel.FULL_TRANSITIVE, newer, versions, work) == []
     assert work.taken < MAX_STEPS / 2
+
+
+@pytest.mark.parametrize("around", [lambda name: name, lambda name: ["null", name]], ids=["records", "unions"])
+def test_types_that_nest_by_their_names_have_a_bound_in_unions_too(around: Callable[[str], Any]) -> None:
+    def deepest_first(unread: str, kind: str) -> AvroSchema:
+        more = [record(f"R{number}", field("f", around(f"R{number - 1}"))) for number in range(1, 2_000)]
+        types = [record("R0", field("f", kind)), *more]
+        return schema(record("R", field(unread, types, default={"f": 1}), field("f", around("R1999"))))
+
+    with pytest.raises(TooMuchWorkError, match="nest deeper than"):
+        why_unreadable(reader=deepest_first("one", "int"), writer=deepest_first("other", "long"))
+
+
+def test_the_steps_of_equal_unions_grow_with_their_number() -> None:
+    taken = {}
+    for count in (50, 200):
+        types = [record("Big", *(field(f"f{number}", "int") for number in range(200))), record("Other")]
+        fields = [field(f"u{number}", ["null", "Big", "Other"]) for number in range(count)]
+        versions = [
+            schema(record("R", field("types", types), *fields)),
+            schema(record("R", field("types", types), *fields, namespace="x")),
+            schema(record("R", field("types", [types[0], record("Other", field("a", "int", default=1))]), *fields)),
+        ]
+        work = CountedWork()
+        for other in versions[1:]:
+            assert why_unreadable(reader=other, writer=versions[0], work=work) == ()
+        taken[count] = work.taken
+    assert taken[200] < 5 * taken[50]
+
+
+STRANGE_TEXTS = {
+    "NUL in a name": (record("a\0b"), "is not a name"),
+    "NUL in the name of a field": (record("R", field("a\0", "int")), "not a field name"),
+    "NUL in a symbol": ({"type": "enum", "name": "E", "symbols": ["A\0"]}, "is not a symbol"),
+    "NUL in a namespace": (record("R", namespace="a\0"), "is not a name"),
+    "a homoglyph": (record("\u0410"), "is not a name"),
+    "digits of another script": (record("R\u0663"), "is not a name"),
+    "a line break at the end": (record("R\n"), "is not a name"),
+    "half of a pair": (record("R", field("\ud800", "int")), "not a field name"),
+    "a float for a size": ({"type": "fixed", "name": "F", "size": 2.0}, "whole number"),
+    "a truth for a size": ({"type": "fixed", "name": "F", "size": True}, "whole number"),
+    "a float for an int": (record("R", field("f", "int", default=1.0)), "not of type int"),
+    "an int beyond a long": (record("R", field("f", "long", default=1 << 63)), "not of type long"),
+    "an int beyond a double": (record("R", field("f", "double", default=10**4_000)), "not of type double"),
+    "an object for a namespace": (record("R", namespace={"a": 1}), "must be a string"),
+    "a number for an alias": (record("R", aliases=[1]), "'aliases' must be an array of names"),
+    "an object for a type": (record("R", field("f", {"type": {"type": "int"}})), "'type' of a schema object"),
+    "an array for a name": (record(["R"]), "needs a 'name'"),  # type: ignore[arg-type]
+    "an empty name": (record(""), "is not a name"),
+    "dots alone": (record("..."), "is not a name"),
+    "a recursive default that never ends": (record("R", field("r", "R", default={"r": {"r": {}}}), field("a", "int")),
+                                            "lacks field 'a'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRANGE_TEXTS)
+def test_strange_texts_are_refused_with_a_sentence(name: str) -> None:
+    json_schema, message = STRANGE_TEXTS[name]
+    with pytest.raises(InvalidSchemaError, match=re.escape(message)) as caught:
+        parse_schema(json.dumps(json_schema))
+    str(caught.value).encode(errors="backslashreplace")
+
+
+def test_the_last_of_two_equal_attributes_counts_as_in_java() -> None:
+    text = '{"type": "fixed", "name": "F", "size": 1, "size": 2}'
+    assert why_unreadable(reader=parse_schema(text), writer=schema({"type": "fixed", "name": "F", "size": 2})) == ()
+    assert canonical_form(text) == canonical_form('{"type": "fixed", "name": "F", "size": 2}')
+    assert normalized_text(parse_schema(text)) == '{"type":"fixed","name":"F","size":2}'
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda: record("R", field("f", "string", default="d" * 900_000)),
+        lambda: record("R", field("f", "int", unit={"u": [[]] * 100_000})),
+        lambda: record("R", *(field(f"f{number}", "int", aliases=[f"f{number + 1}"]) for number in range(2_000))),
+        lambda: [record(f"R{number}", aliases=[f"R{number + 1}"]) for number in range(2_000)],
+        lambda: record("R", *(field(f"f{number}", "int", aliases=["a"]) for number in range(2_000))),
+        lambda: record("R", field("f", "int", aliases=["a" * 9] * 70_000)),
+        lambda: {"type": "enum", "name": "E", "symbols": [f"S{number}" for number in range(30_000)]},
+        lambda: [{"type": "fixed", "name": f"F{number}", "size": 1} for number in range(3_000)],
+    ],
+    ids=["a text", "a property", "fields in a chain", "types in a chain", "one alias", "aliases", "symbols", "a union"],
+)  # fmt: skip
+def test_large_schemas_are_parsed_compared_and_normalised_within_the_steps(hostile: Callable[[], Any]) -> None:
+    reader = schema(hostile())
+    writer = parse_schema(f" {reader.text}")
+    reasons = why_incompatible(CompatibilityLevel.FULL, reader, [(1, writer)])
+    assert not any("too many steps" in sentence or len(sentence) > 1_000 for sentence in reasons)
+    normalized = parse_schema(normalized_text(reader))
+    assert normalized_text(normalized) == normalized.text

@@ -23,6 +23,8 @@ from pipeline.schema_registry.freshness import Freshness, StalenessHeader, ask_b
 from pipeline.schema_registry.id_guard import GUARD_SUFFIX, IdGuard, why_ids_are_lost
 from pipeline.schema_registry.journal import SchemaJournal
 from pipeline.schema_registry.kafka_journal import check_log_topic, create_log_topic, has_topic, open_kafka_journal
+from pipeline.schema_registry.page.registry_page import AskTopics, no_topics, page_routes
+from pipeline.schema_registry.page.validating_topics import ValidatingTopics
 from pipeline.schema_registry.routes import prepare_application, registry_routes
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
@@ -59,6 +61,7 @@ async def run_registry(
             replay_deadline=deadline,
             metrics=metrics,
             cluster_id=lambda: cluster.view.cluster_id,
+            ask_topics=ValidatingTopics(cluster).document,
             task_status=task_status,
         )
 
@@ -106,6 +109,7 @@ async def serve_registry(
     replay_deadline: float,
     metrics: CollectorRegistry,
     cluster_id: Callable[[], str | None] = lambda: None,
+    ask_topics: AskTopics = no_topics,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a registry over any journal, which must be replayed by `replay_deadline` (trio's clock).
@@ -137,6 +141,7 @@ async def serve_registry(
         routes = [
             *operations_routes(metrics, lambda: None, warning=partial(_warning, service, freshness)),
             journal_route(journal, service.follower, freshness, is_source=guard is not None),
+            *page_routes(ask_topics),
             *registry_routes(service, cluster_id=cluster_id),
         ]
         application = http_application(routes)

@@ -1,7 +1,6 @@
 """The mirror's status page in a real Chromium."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from pipeline.mirror.page.status_page import StatusPage
 from pipeline.model import HostPort
 from pipeline.net.http import http_application, serve_http
 from tests.support.brokers import clock, serving_cluster
-from tests.support.browser import PAGE_DEADLINE_S, chromium
+from tests.support.browser import Window, chromium
 from tests.support.mirrors import CLICKS, DEADLINE_S, make, mirroring_of, publish, until, until_copied, until_said
 from tests.support.status_pages import ShownMirror, serving_page
 
@@ -28,45 +27,6 @@ HOSTILE = "<script>document.title='caught'</script><img src=x onerror=\"document
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     with chromium(tmp_path_factory.mktemp("chromium")) as started:
         yield started
-
-
-class Window:
-    """The page in the browser, asked from a thread so that the mirror goes on."""
-
-    def __init__(self, browser: Chrome) -> None:
-        self._browser = browser
-
-    async def open(self, url: str) -> None:
-        await self.complaints()  # forget what other tests logged
-        await trio.to_thread.run_sync(self._browser.get, url)
-
-    async def run(self, script: str) -> Any:
-        return await trio.to_thread.run_sync(self._browser.execute_script, script)
-
-    async def text(self, element_id: str) -> str:
-        return str(await self.run(f"return document.getElementById('{element_id}').innerText"))
-
-    async def until(self, element_id: str, *wanted: str) -> str:
-        """The text of an element once it holds all that is wanted."""
-        deadline_s, found = time.monotonic() + PAGE_DEADLINE_S, ""
-        while time.monotonic() < deadline_s:
-            found = await self.text(element_id)
-            if all(text in found for text in wanted):
-                return found
-            await trio.sleep(0.05)
-        raise AssertionError(f"{element_id} shows {found!r}, not {wanted!r}")
-
-    async def until_true(self, script: str) -> None:
-        deadline_s = time.monotonic() + PAGE_DEADLINE_S
-        while not await self.run(f"return Boolean({script})"):
-            assert time.monotonic() < deadline_s, script
-            await trio.sleep(0.05)
-
-    async def complaints(self) -> list[str]:
-        """What Chromium logged: errors of scripts, and what the page's policy forbade."""
-        get_log: Callable[[str], list[dict[str, str]]] = self._browser.get_log
-        entries = await trio.to_thread.run_sync(get_log, "browser")
-        return [entry["message"] for entry in entries]
 
 
 @pytest.fixture

@@ -2,11 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+import trio
+from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.common.by import By
 
 UNPACKED = Path(__file__).resolve().parents[2] / ".cache" / "chromium"
 PAGE_DEADLINE_S = 60
@@ -55,3 +59,63 @@ def _environment(directory: Path) -> dict[str, str]:
         "FONTCONFIG_FILE": str(directory / "fonts.conf"),
         "LD_LIBRARY_PATH": os.pathsep.join(present + libraries),
     }
+
+
+class Window:
+    """A page in the browser, asked from a thread so that its service goes on."""
+
+    def __init__(self, browser: Chrome) -> None:
+        self._browser = browser
+
+    async def open(self, url: str) -> None:
+        await self.complaints()  # forget what other tests logged
+        await trio.to_thread.run_sync(self._browser.get, url)
+
+    async def run(self, script: str) -> Any:
+        return await trio.to_thread.run_sync(self._browser.execute_script, script)
+
+    async def press(self, *keys: str) -> None:
+        """Press keys one after the other, wherever the focus is."""
+        await trio.to_thread.run_sync(ActionChains(self._browser).send_keys(*keys).perform)
+
+    async def command(self, name: str, **parameters: Any) -> None:
+        """Give Chromium a command of its DevTools."""
+        await trio.to_thread.run_sync(self._browser.execute_cdp_cmd, name, parameters)
+
+    async def nameless(self, selector: str) -> list[str]:
+        """Elements that a screen reader cannot name."""
+
+        def find() -> list[str]:
+            found = self._browser.find_elements(By.CSS_SELECTOR, selector)
+            return [
+                str(each.get_attribute("outerHTML"))[:200]
+                for each in found
+                if each.is_displayed() and not each.accessible_name
+            ]
+
+        return await trio.to_thread.run_sync(find)
+
+    async def text(self, element_id: str) -> str:
+        return str(await self.run(f"return document.getElementById('{element_id}').innerText"))
+
+    async def until(self, element_id: str, *wanted: str) -> str:
+        """The text of an element once it holds all that is wanted."""
+        deadline_s, found = time.monotonic() + PAGE_DEADLINE_S, ""
+        while time.monotonic() < deadline_s:
+            found = await self.text(element_id)
+            if all(text in found for text in wanted):
+                return found
+            await trio.sleep(0.05)
+        raise AssertionError(f"{element_id} shows {found!r}, not {wanted!r}")
+
+    async def until_true(self, script: str) -> None:
+        deadline_s = time.monotonic() + PAGE_DEADLINE_S
+        while not await self.run(f"return Boolean({script})"):
+            assert time.monotonic() < deadline_s, script
+            await trio.sleep(0.05)
+
+    async def complaints(self) -> list[str]:
+        """What Chromium logged: errors of scripts, and what the page's policy forbade."""
+        get_log: Callable[[str], list[dict[str, str]]] = self._browser.get_log
+        entries = await trio.to_thread.run_sync(get_log, "browser")
+        return [entry["message"] for entry in entries]

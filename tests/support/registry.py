@@ -12,6 +12,7 @@ from pipeline.model import HostPort
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.schema_registry.journal import SchemaJournal
+from pipeline.schema_registry.page.registry_page import AskTopics, no_topics
 from pipeline.schema_registry.server import serve_registry
 from pipeline.testing.memory_journal import MemoryJournal
 
@@ -19,6 +20,8 @@ from pipeline.testing.memory_journal import MemoryJournal
 @asynccontextmanager
 async def serving_registry(
     journal: SchemaJournal,
+    ask_topics: AskTopics = no_topics,
+    /,
     *,
     guard: SchemaJournal | None = None,
     is_copy: bool = False,
@@ -41,6 +44,7 @@ async def serving_registry(
             name=uuid4().hex,
             replay_deadline=deadline,
             metrics=metrics or CollectorRegistry(),
+            ask_topics=ask_topics,
             task_status=task_status,
         )
 

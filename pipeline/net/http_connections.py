@@ -39,6 +39,8 @@ CHECK_S = 0.5
 """Time between two looks for deadlines that have passed."""
 SENT_BYTES = 4 << 20
 """Size of the pieces in which a large answer is sent."""
+UNSHIELDED_BYTES = 16 * 1024
+"""Answers up to this size fit into the buffer of a socket, so that sending one does not wait if the client reads."""
 HEAD_BYTES = 8 * 1024
 """Bytes received at once between requests: so many can be requests that wait for their turn."""
 BODY_BYTES = 64 * 1024
@@ -182,11 +184,15 @@ class _Connection:
 
     async def write(self, data: bytes) -> None:
         """Send. A stop of the service does not interrupt it, but cuts the connection off later. Raises NetworkError."""
-        view = memoryview(data)
-        with trio.CancelScope(shield=True):
-            for first in range(0, len(data), SENT_BYTES):
-                self.deadline = trio.current_time() + MAX_SEND_S
-                await self._transport.send((view[first : first + SENT_BYTES],))
+        if len(data) <= UNSHIELDED_BYTES:
+            self.deadline = trio.current_time() + MAX_SEND_S
+            await self._transport.send((data,))
+        else:
+            with trio.CancelScope(shield=True):
+                view = memoryview(data)
+                for first in range(0, len(data), SENT_BYTES):
+                    self.deadline = trio.current_time() + MAX_SEND_S
+                    await self._transport.send((view[first : first + SENT_BYTES],))
         self.deadline = math.inf
 
     async def linger(self) -> None:

@@ -26,9 +26,9 @@ def schema_routes(service: RegistryService) -> list[ApiRoute]:
     """Return the routes."""
     api = _Schemas(service)
     return [
+        ApiRoute("GET", "/schemas/ids/{id}", Action.READ, api.by_id),  # first, as it is asked for most
         ApiRoute("GET", "/schemas", Action.READ, api.schemas),
         ApiRoute("GET", "/schemas/types", Action.READ, api.types),
-        ApiRoute("GET", "/schemas/ids/{id}", Action.READ, api.by_id),
         ApiRoute("GET", "/schemas/ids/{id}/schema", Action.READ, api.text_by_id),
         ApiRoute("GET", "/schemas/ids/{id}/subjects", Action.READ, api.subjects_of_id),
         ApiRoute("GET", "/schemas/ids/{id}/versions", Action.READ, api.versions_of_id),

@@ -23,7 +23,7 @@ from pipeline.schema_registry.freshness import Freshness, StalenessHeader, ask_b
 from pipeline.schema_registry.id_guard import GUARD_SUFFIX, IdGuard, why_ids_are_lost
 from pipeline.schema_registry.journal import SchemaJournal
 from pipeline.schema_registry.kafka_journal import check_log_topic, create_log_topic, has_topic, open_kafka_journal
-from pipeline.schema_registry.page.registry_page import AskTopics, no_topics, page_routes
+from pipeline.schema_registry.page.registry_page import AskTopics, browser_route, no_topics, page_routes
 from pipeline.schema_registry.page.validating_topics import ValidatingTopics
 from pipeline.schema_registry.routes import prepare_application, registry_routes
 from pipeline.schema_registry.service import RegistryService
@@ -138,11 +138,12 @@ async def serve_registry(
         freshness = _freshness(config, journal, service, http, metrics)
         nursery.start_soon(freshness.run)
         nursery.start_soon(service.writer.repair)
-        routes = [
+        routes = [  # tried in order
+            browser_route(),
+            *registry_routes(service, cluster_id=cluster_id),
+            *page_routes(ask_topics),
             *operations_routes(metrics, lambda: None, warning=partial(_warning, service, freshness)),
             journal_route(journal, service.follower, freshness, is_source=guard is not None),
-            *page_routes(ask_topics),
-            *registry_routes(service, cluster_id=cluster_id),
         ]
         application = http_application(routes)
         prepare_application(application)

@@ -46,14 +46,11 @@ async def no_topics() -> dict[str, Any]:
 
 
 def page_routes(ask_topics: AskTopics = no_topics) -> list[BaseRoute]:
-    """Return the routes of the page. They come before those of the API, whose `/` they leave to other clients."""
+    """Return the routes of the page, but for `browser_route`."""
     files = resources.files("pipeline.schema_registry.page") / "static"
 
     async def serve_topics(_request: Request) -> Response:
         return JSONResponse(await ask_topics(), headers={"Cache-Control": "no-store"})
-
-    async def redirect(_request: Request) -> Response:
-        return RedirectResponse("ui/", 303, headers={"Vary": "Accept"})
 
     index = (files / "index.html").read_bytes()
 
@@ -66,15 +63,23 @@ def page_routes(ask_topics: AskTopics = no_topics) -> list[BaseRoute]:
         *(_file_route(path, (files / name).read_bytes(), kind) for path, (name, kind) in FILES.items()),
         *(Route(path, serve_index) for path in (PAGE_PATH, PAGE_PATH.rstrip("/"))),
         Route(f"{PAGE_PATH}topics", serve_topics),
-        _BrowserRoute("/", redirect),
     ]
+
+
+def browser_route() -> BaseRoute:
+    """Return the route from `/` to the page. It comes before the API's `/`, which it leaves to other clients."""
+
+    async def redirect(_request: Request) -> Response:
+        return RedirectResponse(PAGE_PATH.removeprefix("/"), 303, headers={"Vary": "Accept"})
+
+    return _BrowserRoute("/", redirect)
 
 
 class _BrowserRoute(Route):
     """A route for browsers alone, which ask for HTML."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if any(name == b"accept" and b"text/html" in value for name, value in scope.get("headers", ())):
+        if scope["path"] == self.path and any(name == b"accept" and b"text/html" in value for name, value in scope.get("headers", ())):
             return super().matches(scope)
         return Match.NONE, {}
 

@@ -41,7 +41,7 @@ SENT_BYTES = 4 << 20
 """Size of the pieces in which a large answer is sent."""
 UNSHIELDED_BYTES = 16 * 1024
 """Answers up to this size fit into the buffer of a socket, so that sending one does not wait if the client reads."""
-HEAD_BYTES = 8 * 1024
+HEAD_BYTES = 4 * 1024
 """Bytes received at once between requests: so many can be requests that wait for their turn."""
 BODY_BYTES = 64 * 1024
 FAIR_REQUESTS = 16
@@ -68,8 +68,7 @@ class HttpConnections:
             return
         if len(self._connections) >= MAX_CONNECTIONS:
             self._cut_off_oldest()
-        transport = SocketTransport(socket.socket(fileno=stream.socket.detach()))
-        connection = _Connection(transport, client)
+        connection = _Connection(SocketTransport(socket.socket(fileno=stream.socket.detach())), client)
         self._connections[connection] = None
         try:
             with connection.scope:

@@ -29,7 +29,10 @@ def http_scope(request: HttpRequest, client: HostPort, server: HostPort) -> Scop
     """Return the scope of a request. Raises BadRequestError for a target that is no path."""
     target = request.target
     if not target.startswith(b"/") and target != b"*":
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError as error:
+            raise BadRequestError(BAD_REQUEST, "the target is no URL") from error
         if parts.scheme not in {b"http", b"https"}:
             raise BadRequestError(BAD_REQUEST, "the target is no path")
         target = (parts.path or b"/") + (b"?" + parts.query if parts.query else b"")
@@ -94,8 +97,8 @@ class HttpExchange:
             return {"type": "http.disconnect"}
         if self.is_over:
             return {"type": "http.disconnect"}
-        body = request.parts.popleft() if request.parts else b""
-        self._is_received = request.is_complete and not request.parts
+        body = request.take_parts()
+        self._is_received = request.is_complete
         return {"type": "http.request", "body": body, "more_body": not self._is_received}
 
     async def send(self, message: Message) -> None:

@@ -43,10 +43,16 @@ class HttpRequest:
     headers: list[tuple[bytes, bytes]]
     """Names in lower case, in order."""
     keep_alive: bool
-    parts: deque[bytes] = field(default_factory=deque)
+    parts: list[bytes] = field(default_factory=list)
     """Parts of the body that have arrived and were not taken yet."""
     is_complete: bool = False
     """True if the whole body has arrived."""
+
+    def take_parts(self) -> bytes:
+        """Return what has arrived of the body since the last call."""
+        taken = b"".join(self.parts)
+        self.parts.clear()
+        return taken
 
     @property
     def expects_continue(self) -> bool:

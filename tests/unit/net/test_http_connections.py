@@ -133,6 +133,7 @@ async def test_a_large_body_arrives_whole() -> None:
         (b"GET http://a/stream HTTP/1.1", b"", (200, b"first second", True)),
         (b"GET /str%65am HTTP/1.1", b"", (200, b"first second", True)),
         (b"GET ftp://a/stream HTTP/1.1", b"", (400, b"", False)),
+        (b"GET http://[/stream HTTP/1.1", b"", (400, b"", False)),
         (b"OPTIONS * HTTP/1.1", b"", (404, b"Not Found", True)),
         (b"GET / HTTP/1.1", b"Broken header\r\n", (400, b"", False)),
         (b"GET /" + b"a" * 80_000 + b" HTTP/1.1", b"", (431, b"", False)),

@@ -1,3 +1,4 @@
+import contextlib
 from itertools import pairwise
 
 import h11
@@ -5,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.model import HostPort
 from pipeline.net.http_connections import BODY_BYTES
+from pipeline.net.http_exchange import http_scope
 from pipeline.net.http_requests import MAX_UNFINISHED_BYTES, BadRequestError, RequestParser
 
 Parsed = list[tuple[str, bytes, list[tuple[bytes, bytes]], bytes]]
@@ -113,3 +116,24 @@ def test_an_offer_of_another_protocol_is_declined_and_the_body_read() -> None:
             ("GET", b"/c", b""),
         ]
         assert b"upgrade" not in dict(found[0][2])
+
+
+ADDRESS = HostPort("127.0.0.1", 1)
+
+
+@given(
+    request_bytes(),
+    st.lists(st.tuples(st.integers(0, 120), st.binary(min_size=1, max_size=4)), max_size=3),
+    st.sampled_from([b"/", b"http://[", b"http://[::1", b"//", b"*", b"a:b", b"http://\xff", b"/%zz%00", b"http://a?"]),
+)
+def test_no_bytes_raise_anything_else(stream: bytes, changes: list[tuple[int, bytes]], target: bytes) -> None:
+    stream = stream.replace(b"/", target, 1)
+    for place, instead in changes:
+        stream = stream[:place] + instead + stream[place + 1 :]
+    parser = RequestParser()
+    with contextlib.suppress(BadRequestError):
+        parser.feed(stream)
+    for request in parser.requests:
+        with contextlib.suppress(BadRequestError):
+            assert http_scope(request, ADDRESS, ADDRESS)["type"] == "http"
+    parser.close()

@@ -181,3 +181,19 @@ async def test_a_topic_that_was_deleted_or_emptied_is_not_begun_anew(local: Any)
         await delete_topics(cluster, ["_gone_guard"])
     async with registry_over(local.bootstrap, "_gone") as url, open_schema_registry([url]) as registry:
         assert await registry.register("s", '"int"') == 1  # the operator wanted it
+
+
+async def test_topics_that_validate_are_those_of_the_cluster(local: Any) -> None:
+    contract = NewTopic(
+        name="contract", partitions=1, replication_factor=1, configs={"confluent.value.schema.validation": "true"}
+    )
+    config = ClientConfig(
+        bootstrap=RegistryConfig.from_settings({"bootstrap.servers": local.bootstrap}).bootstrap_servers
+    )
+    async with open_cluster(config) as cluster:
+        await create_topics(cluster, [contract], timeout_s=DEADLINE_S)
+    async with registry_over(local.bootstrap, "_page") as url, httpx.AsyncClient(base_url=url) as http:
+        answer = (await http.get("/ui/topics", timeout=DEADLINE_S)).json()
+        assert answer["topics"] == [
+            {"topic": "contract", "key": None, "value": {"strategy": "TopicNameStrategy", "decodes": False}}
+        ]

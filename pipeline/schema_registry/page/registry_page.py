@@ -79,7 +79,9 @@ class _BrowserRoute(Route):
     """A route for browsers alone, which ask for HTML."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["path"] == self.path and any(name == b"accept" and b"text/html" in value for name, value in scope.get("headers", ())):
+        if scope["path"] == self.path and any(
+            name == b"accept" and b"text/html" in value for name, value in scope.get("headers", ())
+        ):
             return super().matches(scope)
         return Match.NONE, {}
 

@@ -353,7 +353,7 @@ async def test_a_large_array_is_written_in_turns_with_others(nursery: trio.Nurse
     items = ["x" * 100_000] * 20
     response = await array_answer(Request({"type": "http", "headers": []}), items)
     assert json.loads(bytes(response.body)) == items
-    assert turns >= len(items)
+    assert turns >= len(items) - 1  # it may begin first
 
 
 async def test_head_is_answered_without_a_body(http: Any) -> None:

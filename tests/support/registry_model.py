@@ -249,6 +249,7 @@ def serving_model(model: RegistryModel) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body in one packet, which no delayed acknowledgement holds back
 
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)

@@ -111,6 +111,7 @@ def test_the_commands_export_and_import(schema: Callable[..., Any], model_url: s
         assert "nothing was written: 1 conflict" in said
 
 
+@pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_an_import_after_the_modes_are_restored(
     pipeline_command: Callable[..., Any], model_url: str, model: RegistryModel, tmp_path: Path, number: int
@@ -122,8 +123,11 @@ def test_a_signal_ends_an_import_after_the_modes_are_restored(
     model.schemas.clear()
     register = model.register
 
+    signals = [number]
+
     def interrupted(subject: str, body: dict[str, Any]) -> dict[str, Any]:
-        signal.raise_signal(number)
+        if signals:
+            signal.raise_signal(signals.pop())
         return register(subject, body)
 
     model.register = interrupted  # type: ignore[method-assign]

@@ -23,6 +23,8 @@ EVERY_CONTEXT: Final = ":*:"
 SETTINGS_OF_ALL: Final = ":.__GLOBAL:"
 """Scope of settings for all contexts."""
 PAGE_SIZE: Final = 500
+SCHEMAS_PAGE_SIZE: Final = 200
+"""Versions in a page: with the largest schemas, too, less than an answer may hold."""
 MAX_READINGS: Final = 3
 _CONCURRENT_REQUESTS: Final = 8
 _NOT_FOUND: Final = (40401, 40403)
@@ -113,7 +115,7 @@ class RegistryAdministration:
 
         A registry without contexts knows no EVERY_CONTEXT, and gives all without a prefix.
         """
-        return await self._pages("/schemas", {**_prefix(prefix), **_deleted(deleted)}, _entry)
+        return await self._pages("/schemas", {**_prefix(prefix), **_deleted(deleted)}, _entry, SCHEMAS_PAGE_SIZE)
 
     async def content_of_id(self, schema_id: int, subject: str | None = None) -> Mapping[str, Any]:
         """Return the schema of an id of the default context, or of the subject's context."""
@@ -246,18 +248,20 @@ class RegistryAdministration:
             modes={scope: mode for scope, (_, mode) in settings_of.items() if mode is not None},
         )
 
-    async def _pages(self, path: str, query: Mapping[str, Any], read: Callable[[Any], Item]) -> list[Item]:
+    async def _pages(
+        self, path: str, query: Mapping[str, Any], read: Callable[[Any], Item], limit: int = PAGE_SIZE
+    ) -> list[Item]:
         """Return a list page by page. A registry may give less than asked, or everything whatever is asked."""
         found: list[Item] = []
         page_size = 0
         while True:
-            answer = await self._call("GET", _url(path, {**query, "offset": len(found), "limit": PAGE_SIZE}))
+            answer = await self._call("GET", _url(path, {**query, "offset": len(found), "limit": limit}))
             page = [read(item) for item in answer]
             if not page or (found and page[0] == found[0]):
                 return found
             found += page
             page_size = page_size or len(page)
-            if len(page) > PAGE_SIZE or len(page) < page_size:
+            if len(page) > limit or len(page) < page_size:
                 return found
 
     async def _found(self, path: str) -> Any:

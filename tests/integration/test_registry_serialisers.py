@@ -14,7 +14,7 @@ from pipeline.client.registry.config import SerializerConfig
 from pipeline.client.registry.errors import SerializationError
 from pipeline.client.registry.framing import SchemaIdSerializer
 from pipeline.client.registry.schemas import SchemaText, VersionReference
-from pipeline.client.registry.subjects import SUBJECT_NAME_STRATEGIES
+from pipeline.client.registry.subjects import SUBJECT_NAME_STRATEGIES, record_name_strategy
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 
@@ -237,6 +237,9 @@ async def test_a_chosen_schema_id(url: Any, registry: SchemaRegistryClient) -> N
         url, registry, None, DATUM, ours=chosen, theirs={"auto.register.schemas": False, "use.schema.id": 1}
     )
     assert written[:5] == b"\x00\x00\x00\x00\x01"
+    await registry.register("shop.Order", ORDER)
+    by_name = SerializerConfig(use_schema_id=1, subject_name_strategy=record_name_strategy)
+    assert await AvroSerializer(registry, config=by_name).serialize("log", DATUM) == written
     with pytest.raises(SchemaRegistryError, match="40403"):
         await AvroSerializer(registry, config=SerializerConfig(use_schema_id=3)).serialize("log", "x")
     with pytest.raises(SerializationError, match=r"id\.compatibility\.strict=false"):

@@ -129,12 +129,18 @@ class AvroSerializer:
     async def _find_encoder(self, topic: str) -> AvroEncoder:
         if self._schema is not None and self._own is None:
             self._own = await usable_schema(self._registry, self._schema)
-        subject = self._config.subject_name_strategy(topic, self._for_keys, self._own.name if self._own else None)
+        chosen: UsableSchema | None = None
+        if self._config.use_schema_id is not None:
+            chosen = await usable_schema(
+                self._registry, (await self._registry.schema(self._config.use_schema_id)).schema
+            )
+        named = self._own or chosen
+        subject = self._config.subject_name_strategy(topic, self._for_keys, named.name if named else None)
         if not isinstance(subject, str) or not subject:
             raise ConfigurationError(
                 "subject.name.strategy", f"gives {subject!r} for topic {topic}, which is no subject"
             )
-        found, usable = await self._find_schema(subject)
+        found, usable = await self._find_schema(subject, chosen)
         encoder = AvroEncoder(
             subject=subject,
             schema_id=found.id,
@@ -149,35 +155,39 @@ class AvroSerializer:
             self._found_at[topic] = trio.current_time()
         return self._encoders.put(topic, encoder)
 
-    async def _find_schema(self, subject: str) -> tuple[IdentifiedSchema, UsableSchema]:
+    async def _find_schema(self, subject: str, chosen: UsableSchema | None) -> tuple[IdentifiedSchema, UsableSchema]:
+        """Return the schema that the settings choose; `chosen` is that of `use_schema_id`."""
         config, registry = self._config, self._registry
-        if config.use_schema_id is not None:
-            chosen = (await registry.schema(config.use_schema_id)).schema
-            found = await registry.identity(subject, chosen, registers=False, deleted=True)
+        if config.use_schema_id is not None and chosen is not None:
+            text = (await registry.schema(config.use_schema_id)).schema
+            found = await registry.identity(subject, text, registers=False, deleted=True)
             if found.id != config.use_schema_id:
-                raise SerializationError(
-                    f"subject {subject} has the schema under id {found.id}, not {config.use_schema_id}"
-                )
-            setting, is_strict = "id.compatibility.strict", config.id_compatibility_strict
-        elif config.use_latest_version:
+                raise SerializationError(f"{subject} has the schema of id {config.use_schema_id} under id {found.id}")
+            return found, self._able_to_read(chosen, found, "id.compatibility.strict", config.id_compatibility_strict)
+        if config.use_latest_version:
             latest = await registry.version(subject)
             found = IdentifiedSchema(id=latest.id, guid=latest.guid, schema=latest.schema)
-            setting, is_strict = "latest.compatibility.strict", config.latest_compatibility_strict
-        else:
-            assert self._schema is not None
-            assert self._own is not None
-            found = await registry.identity(
-                subject, self._schema, registers=config.auto_register_schemas, normalize=config.normalize_schemas
-            )
-            return found, self._own
-        usable = await usable_schema(registry, found.schema)
+            usable = await usable_schema(registry, found.schema)
+            is_strict = config.latest_compatibility_strict
+            return found, self._able_to_read(usable, found, "latest.compatibility.strict", is_strict)
+        assert self._schema is not None
+        assert self._own is not None
+        found = await registry.identity(
+            subject, self._schema, registers=config.auto_register_schemas, normalize=config.normalize_schemas
+        )
+        return found, self._own
+
+    def _able_to_read(
+        self, usable: UsableSchema, found: IdentifiedSchema, setting: str, is_strict: bool
+    ) -> UsableSchema:
+        """Return the schema. Raises SerializationError if it must, but cannot, read data of the serialiser's own."""
         reason = reason_not_readable(usable.document, self._own.document) if is_strict and self._own else None
         if reason:
             raise SerializationError(
-                f"schema {found.id} of subject {subject} cannot read the data of the serialiser's schema: {reason}"
+                f"schema {found.id} cannot read the data of the serialiser's schema: {reason}"
                 f" ({setting}=false writes them nevertheless)"
             )
-        return found, usable
+        return usable
 
     def _frame(self, found: IdentifiedSchema) -> bytes:
         if self._config.schema_id_serializer is SchemaIdSerializer.HEADER:

@@ -6,6 +6,7 @@ requests, even of clients that do not read their answers.
 
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -19,6 +20,9 @@ from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.net.exposition import exposition
 from pipeline.net.http_connections import HttpConnections
+
+BACKLOG = 512
+"""Connections that wait to be accepted."""
 
 HealthCheck = Callable[[], str | None]
 """Returns None, or a sentence that says what is wrong."""
@@ -100,10 +104,11 @@ async def serve_http(
     bound = _listen(address)
     host, port = bound.getsockname()[:2]
     connections = HttpConnections(application, HostPort(host, port))
-    async with trio.SocketListener(trio.socket.from_stdlib_socket(bound)) as listener, trio.open_nursery() as nursery:
-        task_status.started(HostPort(host, port))
-        nursery.start_soon(connections.run)
-        nursery.start_soon(trio.serve_listeners, connections.serve, [listener])
+    with closing(bound):
+        async with trio.open_nursery() as nursery:
+            task_status.started(HostPort(host, port))
+            nursery.start_soon(connections.run)
+            nursery.start_soon(connections.accept, bound)
 
 
 def _listen(address: HostPort) -> socket.socket:
@@ -111,8 +116,9 @@ def _listen(address: HostPort) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setblocking(False)
         listener.bind((address.host, address.port))
-        listener.listen()
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise ConfigurationError("http.listen", f"cannot listen on {address}: {error}") from error

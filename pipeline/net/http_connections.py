@@ -6,6 +6,7 @@ has passed. The application runs in the task of the connection, without a bound 
 """
 
 import math
+import os
 import socket
 from collections import OrderedDict
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pipeline.errors import NetworkError
 from pipeline.model import HostPort
 from pipeline.net.http_exchange import HttpExchange, error_answer, http_scope
 from pipeline.net.http_requests import BadRequestError, HttpRequest, RequestParser
+from pipeline.net.server import ACCEPT_RETRY_ERRORS, ACCEPT_RETRY_S
 from pipeline.net.signals import Signal
 from pipeline.net.transport import SocketTransport
 
@@ -43,8 +45,9 @@ UNSHIELDED_BYTES = 16 * 1024
 """Answers up to this size fit into the buffer of a socket, so that sending one does not wait if the client reads."""
 HEAD_BYTES = 4 * 1024
 """Bytes received at once between requests: so many can be requests that wait for their turn."""
-BODY_BYTES = 64 * 1024
-FAIR_REQUESTS = 16
+BODY_BYTES = 16 * 1024
+ACCEPTED_AT_ONCE = 64
+FAIR_REQUESTS = 2
 """Requests of a connection that are answered without a wait, before other connections have their turn."""
 
 logger = structlog.get_logger()
@@ -60,15 +63,31 @@ class HttpConnections:
         """The one whose last request is the longest ago comes first."""
         self._ended = Signal()
 
-    async def serve(self, stream: trio.SocketStream) -> None:
+    async def accept(self, listener: socket.socket) -> None:
+        """Accept and serve connections until cancelled. Many are accepted at once: one in each turn would be slow."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    await trio.lowlevel.wait_readable(listener)
+                    for _ in range(ACCEPTED_AT_ONCE):
+                        connected, address = listener.accept()
+                        nursery.start_soon(self._serve, connected, HostPort(*address[:2]))
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    if error.errno in ACCEPT_RETRY_ERRORS:
+                        logger.error("http_accept_failed", error=os.strerror(error.errno), retry_s=ACCEPT_RETRY_S)
+                        await trio.sleep(ACCEPT_RETRY_S)
+
+    async def _serve(self, connected: socket.socket, client: HostPort) -> None:
         """Serve a connection until it ends."""
-        try:
-            client = HostPort(*stream.socket.getpeername()[:2])
-        except OSError:  # the client has left
-            return
         if len(self._connections) >= MAX_CONNECTIONS:
             self._cut_off_oldest()
-        connection = _Connection(SocketTransport(socket.socket(fileno=stream.socket.detach())), client)
+        try:
+            connection = _Connection(SocketTransport(connected), client)
+        except OSError:  # the client has left
+            connected.close()
+            return
         self._connections[connection] = None
         try:
             with connection.scope:

@@ -18,6 +18,9 @@ from pipeline.schema_registry.errors import Code, RegistryError
 
 MAX_BODY_BYTES: Final = 1_000_000
 """Bound by which a schema in its record stays below Kafka's default bound of a batch."""
+MAX_ARRIVING_BYTES = 50_000_000
+"""Bound of all large bodies that are arriving. Small ones always have a place."""
+SMALL_BODY_BYTES: Final = 16_384
 MAX_BODY_S = 10.0
 """Time in which a body must arrive."""
 MAX_PAGE: Final = 1_000
@@ -62,19 +65,48 @@ def _number(request: Request, name: str, default: int) -> int:
     return int(text)
 
 
+class _ArrivingBodies:
+    """Bytes of large bodies that are arriving at this process, for all requests together."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def grow(self, body: bytearray, part: bytes) -> None:
+        """Add a part to a body. Raises RegistryError 413, 503."""
+        before = self._counted(body)
+        body += part
+        self.size += self._counted(body) - before
+        if len(body) > MAX_BODY_BYTES:
+            raise RegistryError(Code.PAYLOAD_TOO_LARGE, f"The body is larger than {MAX_BODY_BYTES} bytes")
+        if self._counted(body) and self.size > MAX_ARRIVING_BYTES:
+            raise RegistryError(Code.OVERLOADED, "Too many large bodies arrive. Try again later.")
+
+    def leave(self, body: bytearray) -> None:
+        """Forget a body."""
+        self.size -= self._counted(body)
+
+    @staticmethod
+    def _counted(body: bytearray) -> int:
+        return len(body) if len(body) > SMALL_BODY_BYTES else 0
+
+
+_ARRIVING: Final = _ArrivingBodies()
+
+
 async def body_of(request: Request) -> bytes:
-    """Return the body. Raises RegistryError: 408, 413, 415."""
+    """Return the body. Raises RegistryError: 408, 413, 415, 503."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in _BODY_TYPES:
         reason = f"HTTP 415 Unsupported Media Type: send {CONTENT_TYPE} or application/json"
         raise RegistryError(Code.UNSUPPORTED_MEDIA_TYPE, reason)
     body = bytearray()
-    with trio.move_on_after(MAX_BODY_S) as reading:
-        async with aclosing(request.stream()) as parts:
-            async for part in parts:
-                body += part
-                if len(body) > MAX_BODY_BYTES:
-                    raise RegistryError(Code.PAYLOAD_TOO_LARGE, f"The body is larger than {MAX_BODY_BYTES} bytes")
+    try:
+        with trio.move_on_after(MAX_BODY_S) as reading:
+            async with aclosing(request.stream()) as parts:
+                async for part in parts:
+                    _ARRIVING.grow(body, part)
+    finally:
+        _ARRIVING.leave(body)
     if reading.cancelled_caught:
         raise RegistryError(Code.REQUEST_TIMEOUT, f"The body did not arrive within {MAX_BODY_S:g} s")
     return bytes(body)

@@ -267,3 +267,19 @@ async def test_a_body_that_does_not_arrive_is_given_up(http: Any, monkeypatch: p
                 answer += part
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert (await http.get("/subjects")).json() == []
+
+
+async def test_large_bodies_that_arrive_are_bounded_together(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_requests, "MAX_ARRIVING_BYTES", 100_000)
+    large = json.dumps({"type": "enum", "name": "E", "symbols": ["A"], "doc": "x" * 50_000})
+    head = b"POST /subjects/s/versions HTTP/1.1\r\nHost: registry\r\nContent-Length: 900000\r\n\r\n"
+    with trio.fail_after(60):
+        async with await trio.open_tcp_stream(http.base_url.host, http.base_url.port) as stream:
+            await stream.send_all(head + bytes(90_000))
+            while (answer := await register(http, "large", large)).status_code != 503:
+                await http.delete("/subjects/large")
+            assert "Try again later" in is_error(answer, 503, 503)
+            assert (await register(http, "small", RECORD)).status_code == 200
+        while (answer := await register(http, "large", large)).status_code == 503:
+            pass
+    assert answer.status_code == 200

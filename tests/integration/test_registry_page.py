@@ -115,6 +115,7 @@ async def test_subjects_versions_differences_references_and_a_check(window: Wind
         await show(window, shown.page())
         topics = await window.until("content", "BACKWARD", "READWRITE", "orders-value", "every datum must decode")
         assert "1 of 42 topics, as the brokers told 3.2 s ago" in topics
+        await window.until("state", f"writer {shown.url}, epoch 1", "complete", " s ago")
         await window.until("matches", "3 subjects")
         await window.run("document.getElementById('deleted').click()")
         assert "old-value deleted" in await window.until("subjects", "old-value")
@@ -267,6 +268,12 @@ async def test_names_roles_contrast_and_width(window: Window, scheme: str) -> No
                 assert len(ids) == len(set(ids))
         await window.command("Emulation.clearDeviceMetricsOverride")
         assert await window.run("return document.documentElement.lang") == "en"
+
+
+async def test_a_replica_that_never_reached_its_writers_is_said_to_be_unproven(window: Window) -> None:
+    async with serving_registry(MemoryJournal(), is_copy=True) as url:
+        await show(window, f"{url}/ui/")
+        await window.until("state", "not proven to be complete")
 
 
 async def test_a_registry_that_does_not_answer_is_said(window: Window) -> None:

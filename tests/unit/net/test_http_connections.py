@@ -250,3 +250,28 @@ async def test_connections_in_use_are_not_the_ones_cut_off(monkeypatch: pytest.M
         await ask(await connect())
         assert await is_ended(second)
         await ask(first)
+
+
+async def test_many_requests_at_once_do_not_keep_others_waiting() -> None:
+    flood, others = 20_000, 20
+    async with server() as address, contextlib.AsyncExitStack() as clients, trio.open_nursery() as nursery:
+
+        async def connect() -> trio.SocketStream:
+            return await clients.enter_async_context(await trio.open_tcp_stream(address.host, address.port))
+
+        greedy, answered = await connect(), [0]
+
+        async def take() -> None:
+            async for part in greedy:
+                answered[0] += part.count(b"HTTP/1.1 204")
+
+        nursery.start_soon(greedy.send_all, b"GET /empty HTTP/1.1\r\nHost: a\r\n\r\n" * flood)
+        nursery.start_soon(take)
+        while not answered[0]:
+            await trio.lowlevel.checkpoint()
+        for _ in range(others):
+            client = await connect()
+            await client.send_all(b"GET /empty HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert await answers(client, "GET") == [(204, b"", True)]
+        assert 0 < answered[0] < flood / 2
+        nursery.cancel_scope.cancel()

@@ -137,7 +137,7 @@ class ForwardedWrites:
         if self._service.writer.may_claim:
             targets = [(known, TRUE)]
         else:
-            targets = [(known, TRUE)] * bool(known) + [(url, ONCE) for url in self._settings.urls if url != known]
+            targets = [(url, ONCE) for url in self._settings.urls] + [(known, TRUE)] * bool(known)
         is_lost = False
         for url, mark in targets:
             try:
@@ -146,6 +146,8 @@ class ForwardedWrites:
                 is_lost = is_lost or not isinstance(error, _NEVER_SENT)
                 self._forwards.labels("failed").inc()
                 logger.warning("registry_writer_silent", url=url, epoch=refusal.epoch, error=repr(error))
+                if is_lost and scope["method"] == "DELETE":  # invariant B
+                    break
                 continue
             if _is_refused(answer):
                 self._forwards.labels("refused").inc()

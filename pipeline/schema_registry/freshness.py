@@ -71,7 +71,7 @@ class Freshness:
         if age_s is None and trio.current_time() - self._began_at > START_PATIENCE_S:
             return "the schemas were never proven to be complete: the registries that write were not reached"
         if age_s is not None and age_s > WARNING_AGE_S:
-            return f"the schemas may be {age_s:.0f} s old: the registries that write, or the mirror, are not reached"
+            return f"the schemas may be {age_s:.0f} s old: brokers, registries that write or the mirror are not reached"
         return None
 
     async def run(self) -> None:

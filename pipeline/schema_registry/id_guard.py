@@ -10,7 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from pipeline.schema_registry.journal import SchemaJournal
+from pipeline.errors import PipelineError
+from pipeline.schema_registry.contexts import DEFAULT_CONTEXT
+from pipeline.schema_registry.journal import JournalLostError, SchemaJournal
 from pipeline.schema_registry.state import RegistryState
 
 GUARD_SUFFIX: Final = "_guard"
@@ -32,6 +34,12 @@ def decode_ids(value: bytes | None) -> dict[str, int]:
     return {context: highest for context, highest in found if isinstance(highest, int)}
 
 
+def highest_ids(state: RegistryState) -> dict[str, int]:
+    """Return the highest ids that the state knows, by context."""
+    known = state.reserved_ids()
+    return {DEFAULT_CONTEXT: known.highest_id, **dict(known.of_contexts)}
+
+
 def unknown_ids(state: RegistryState, given: Mapping[str, int]) -> dict[str, int]:
     """Return the highest ids that were given out, by context, where the state knows only lower ones."""
     return {context: highest for context, highest in given.items() if highest > state.highest_id(context)}
@@ -50,6 +58,10 @@ def why_ids_are_lost(state: RegistryState, given: Mapping[str, int]) -> str | No
     )
 
 
+def _guard_lost(error: JournalLostError) -> PipelineError:
+    return PipelineError(f"the topic of the highest ids was lost, restart the registry to create it again: {error}")
+
+
 class IdGuard:
     """The highest ids that are known to have been given out, by context. For one task at a time."""
 
@@ -60,18 +72,24 @@ class IdGuard:
 
     async def given_ids(self) -> Mapping[str, int]:
         """Read to the end of the guard's log, and return its ids. Raises PipelineError if it cannot be reached."""
-        end_offset = await self._journal.end_offset()
-        while self._next_offset < end_offset:
-            page = await self._journal.read(self._next_offset)
-            for record in page.records:
-                self._note(decode_ids(record.value))
-            self._next_offset = page.next_offset
+        try:
+            end_offset = await self._journal.end_offset()
+            while self._next_offset < end_offset:
+                page = await self._journal.read(self._next_offset)
+                for record in page.records:
+                    self._note(decode_ids(record.value))
+                self._next_offset = page.next_offset
+        except JournalLostError as error:
+            raise _guard_lost(error) from error
         return self._ids
 
     async def raise_to(self, ids: Mapping[str, int]) -> None:
         """Remember ids before they are given out. Raises PipelineError if that is not sure."""
         if any(highest > self._ids.get(context, 0) for context, highest in ids.items()):
-            await self._journal.append([encode_ids({**self._ids, **self._higher(ids)})])
+            try:
+                await self._journal.append([encode_ids({**self._ids, **self._higher(ids)})])
+            except JournalLostError as error:
+                raise _guard_lost(error) from error
             self._note(ids)
 
     def _higher(self, ids: Mapping[str, int]) -> dict[str, int]:

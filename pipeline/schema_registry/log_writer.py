@@ -26,7 +26,7 @@ from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.signals import Signal
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import encode_event
-from pipeline.schema_registry.id_guard import IdGuard, unknown_ids, why_ids_are_lost
+from pipeline.schema_registry.id_guard import IdGuard, highest_ids, unknown_ids, why_ids_are_lost
 from pipeline.schema_registry.journal import JournalLostError, JournalRecord, Record, SchemaJournal
 from pipeline.schema_registry.log_follower import MAX_RETRY_DELAY_S, RETRY_DELAY_S, LogFollower
 from pipeline.schema_registry.registry import AnswerT, WritePlan
@@ -298,6 +298,7 @@ class LogWriter:
         self._is_uncertain = False
         self._claims.labels("won").inc()
         logger.info("registry_writes", epoch=claim.stamp.epoch, url=self.url)
+        await self._guard.raise_to(highest_ids(self._follower.state))
         records: list[Record] = [(key, None) for key in self._fence.needless_claims()]
         unknown = unknown_ids(self._follower.state, given)
         if unknown:

@@ -24,6 +24,7 @@ DEADLINE_S = 120
 READ_TIMEOUT_MS = 1500
 """Time after which a paused writer is replaced."""
 PAUSE_S = 2.5
+PAGE = 1000
 FEW_SEEDS, ALL_SEEDS = 2, 50
 
 
@@ -111,8 +112,10 @@ def check(registries: list[RegistryProcess], acknowledged: list[tuple[str, str, 
     found = []
     for registry in registries:
         registry.wait_applied()
+        schemas: list[dict[str, Any]] = []
         with httpx.Client(base_url=registry.url, timeout=DEADLINE_S) as http:
-            schemas = http.get("/schemas", params={"deleted": "true"}).json()
+            while page := http.get(f"/schemas?deleted=true&limit={PAGE}&offset={len(schemas)}").json():
+                schemas += page
         versions = {(one["subject"], one["version"]): (one["id"], one["schema"]) for one in schemas}
         by_subject: dict[str, list[Any]] = {}
         for (subject, _), version in versions.items():

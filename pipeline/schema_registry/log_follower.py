@@ -16,10 +16,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.errors import PipelineError
 from pipeline.net.signals import Signal
-from pipeline.schema_registry.contexts import context_of
-from pipeline.schema_registry.events import Event, Ignored, SchemaWritten
+from pipeline.schema_registry.events import Event, Ignored
 from pipeline.schema_registry.journal import JournalLostError, JournalRecord, SchemaJournal
-from pipeline.schema_registry.rounds import reservation
 from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.writers import Fence, FenceVerdict, Stamp, parse_stamp
 
@@ -146,8 +144,6 @@ class LogFollower:
         elif verdict is FenceVerdict.FENCED:
             refusal = f"a newer writer, of epoch {self.fence.epoch}, stands before it"
             self._fenced.inc()
-            if isinstance(event, SchemaWritten):  # other projects' registries know no fence, and read this id
-                self.state.apply(reservation({context_of(event.subject): event.id}))
         if stamp is not None and stamp == self._watched:
             self._verdicts[record.offset] = refusal
         if refusal is None:

@@ -8,12 +8,13 @@ B. Records are appended by the writer alone, of the claim that counts (`writers.
    does not count is not written: the write is decided again, by the writer that stands before it.
 C. After an append of unknown outcome the writer claims the log again, with a higher epoch, before it decides anything.
    What arrives late is fenced by that claim; what arrived is known when the claim is read back.
-D. An id is in the guard (`id_guard.py`) before it is answered, and a new writer gives no id that it finds there.
+D. An id is in the guard (`id_guard.py`) before it is answered, but not before its record counts; a new writer gives no
+   id that it finds there.
 E. What a fenced or refused record would replace at a compaction is written again (`repair`).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +23,6 @@ import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.errors import PipelineError
-from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.signals import Signal
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import encode_event
@@ -30,7 +30,14 @@ from pipeline.schema_registry.id_guard import IdGuard, highest_ids, unknown_ids,
 from pipeline.schema_registry.journal import JournalLostError, JournalRecord, Record, SchemaJournal
 from pipeline.schema_registry.log_follower import MAX_RETRY_DELAY_S, RETRY_DELAY_S, LogFollower
 from pipeline.schema_registry.registry import AnswerT, WritePlan
-from pipeline.schema_registry.rounds import Round, WriteRequest, plan_round, reservation, restored_records
+from pipeline.schema_registry.rounds import (
+    PlannedWrite,
+    WriteRequest,
+    ids_of,
+    plan_round,
+    reservation,
+    restored_records,
+)
 from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.writers import Fence, FenceVerdict, Stamp, WriterClaim, encode_claim, parse_stamp
 
@@ -216,39 +223,27 @@ class LogWriter:
         by_request = {waiting.request: waiting for waiting in taken}
         planned = plan_round(self._follower.state, list(by_request))
         self._put_back([by_request[request] for request in planned.later])
-        if planned.records:
-            offsets, refusals = await self._append(planned.records, planned.ids)
-            self._settle(by_request, planned, offsets, refusals)
-        elif await self._is_up_to_date():
-            self._settle(by_request, planned, (), {})
-        else:
+        if not planned.records and not await self._is_up_to_date():
             self._put_back([by_request[write.request] for write in planned.writes])
+            return
+        counting, refused = planned.writes, list[PlannedWrite]()
+        if planned.records:
+            counting, refused = planned.judged(await self._append(planned.records))
+            if self._guard is not None:  # invariant D; if it fails, the next claim brings the ids there
+                self._is_uncertain = True
+                await self._guard.raise_to(ids_of(counting))
+                self._is_uncertain = False
+        for write in counting:
+            by_request[write.request].end(write.answer, write.refusal)
+        self._decide_again([by_request[write.request] for write in refused])
 
-    def _settle(
-        self,
-        by_request: Mapping[WriteRequest, _Waiting],
-        planned: Round,
-        offsets: Sequence[int],
-        refusals: Mapping[int, str],
-    ) -> None:
-        """End writes whose records count. Put the others back, and answers that rested on what others changed."""
-        position = 0
-        again = []
-        for write in planned.writes:
-            waiting = by_request[write.request]
-            own = offsets[position : position + len(write.records)]
-            position += len(own)
-            is_refused = any(offset in refusals for offset in own) or (not own and bool(refusals))
-            if not is_refused:
-                waiting.end(write.answer, write.refusal)
-                continue
+    def _decide_again(self, refused: Sequence[_Waiting]) -> None:
+        for waiting in refused:
             waiting.attempts += 1
-            if waiting.attempts < MAX_ATTEMPTS:
-                again.append(waiting)
-            else:
+            if waiting.attempts >= MAX_ATTEMPTS:
                 reason = "Other registries wrote to the schema log first, several times. Try again."
                 waiting.end(None, RegistryError(Code.STORE_FAILED, reason))
-        self._put_back(again)
+        self._put_back([waiting for waiting in refused if not waiting.done.is_set()])
 
     def _put_back(self, again: Sequence[_Waiting]) -> None:
         self._queue.extendleft(reversed(again))
@@ -259,23 +254,17 @@ class LogWriter:
         await self._follower.applied(await self._journal.end_offset())
         return self._follower.next_offset == position and self.is_writer
 
-    async def _append(
-        self, records: Sequence[Record], ids: Mapping[str, int]
-    ) -> tuple[Sequence[int], Mapping[int, str]]:
-        """Append as the writer, and wait until it is read back. Return the offsets, and why records do not count."""
+    async def _append(self, records: Sequence[Record]) -> list[bool]:
+        """Append as the writer, and wait until it is read back. Return for each record if it counts."""
         stamp = self._stamp
         assert stamp is not None
         self._follower.watch(stamp)
         self._is_uncertain = True
-        with unwrapped_errors():
-            async with trio.open_nursery() as nursery:
-                if ids and self._guard is not None:
-                    nursery.start_soon(self._guard.raise_to, ids)  # invariant D
-                offsets = await self._journal.append(records, stamp.encode())
+        offsets = await self._journal.append(records, stamp.encode())
         await self._follower.applied(offsets[-1] + 1)
         refusals = self._follower.refusals(offsets)
         self._is_uncertain = False
-        return offsets, refusals
+        return [offset not in refusals for offset in offsets]
 
     async def _claim(self) -> None:
         """Become the writer (invariant C). Raises NotWriterError if another registry is, or becomes it first."""
@@ -307,7 +296,7 @@ class LogWriter:
             )
             records.append(encode_event(reservation(unknown)))
         if records:
-            await self._append(records, {})
+            await self._append(records)
 
     async def repair(self) -> None:
         """Write again what records that do not count would replace when the log is compacted, until cancelled.

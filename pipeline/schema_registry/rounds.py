@@ -44,6 +44,8 @@ class PlannedWrite:
     answer: Any = None
     refusal: RegistryError | None = None
     records: tuple[Record, ...] = ()
+    ids: tuple[tuple[str, int], ...] = ()
+    """Ids that it gives to schemas, each with its context."""
 
 
 @dataclass(slots=True)
@@ -52,13 +54,24 @@ class Round:
 
     writes: list[PlannedWrite] = field(default_factory=list)
     later: list[WriteRequest] = field(default_factory=list)
-    ids: dict[str, int] = field(default_factory=dict)
-    """Highest ids that the round gives out, by context."""
 
     @property
     def records(self) -> list[Record]:
         """Return the records of all writes, in order."""
         return [record for write in self.writes for record in write.records]
+
+    def judged(self, counts: Sequence[bool]) -> tuple[list[PlannedWrite], list[PlannedWrite]]:
+        """Return the writes that hold, by whether each record of the round counts, and those to decide again.
+
+        An answer without records rests on the state, which others have changed if any record does not count.
+        """
+        holding: list[PlannedWrite] = []
+        refused: list[PlannedWrite] = []
+        left = iter(counts)
+        for write in self.writes:
+            own = [next(left) for _ in write.records]
+            (holding if all(own if own else counts) else refused).append(write)
+        return holding, refused
 
 
 class StateAhead(RegistryState):
@@ -95,19 +108,26 @@ def plan_round(state: RegistryState, waiting: Sequence[WriteRequest]) -> Round:
                 planned.later.append(request)
                 continue
             subjects.update(event.subject for event in written)
-            for event in written:
-                context = context_of(event.subject)
-                ahead.taken[context] = max(ahead.taken.get(context, 0), event.id)
+            ids = tuple((context_of(event.subject), event.id) for event in written)
+            for context, schema_id in ids:
+                ahead.taken[context] = max(ahead.taken.get(context, 0), schema_id)
             records: tuple[Record, ...] = tuple(encode_event(event) for event in plan.events)
             if request.restore is not None:
                 records = tuple(request.restore(state))
-            planned.writes.append(PlannedWrite(request=request, answer=plan.answer, records=records))
+            planned.writes.append(PlannedWrite(request=request, answer=plan.answer, records=records, ids=ids))
         if request.schema is None:
             planned.later.extend(waiting[number + 1 :])
             break
         schemas.add(request.schema)
-    planned.ids = {context: taken for context, taken in ahead.taken.items() if taken > state.highest_id(context)}
     return planned
+
+
+def ids_of(writes: Sequence[PlannedWrite]) -> dict[str, int]:
+    """Return the highest ids that these writes give to schemas, by context."""
+    highest: dict[str, int] = {}
+    for context, schema_id in (given for write in writes for given in write.ids):
+        highest[context] = max(highest.get(context, 0), schema_id)
+    return highest
 
 
 def reservation(ids: Mapping[str, int]) -> IdsReserved:

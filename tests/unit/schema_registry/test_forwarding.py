@@ -197,6 +197,17 @@ async def test_a_registry_that_restarts_takes_its_own_place(journal: MemoryJourn
     assert claims(journal) == [f"http://{address}"] * 2
 
 
+async def test_a_registration_that_never_arrived_does_not_keep_registries_from_starting(journal: MemoryJournal) -> None:
+    """No id was given out, so that an empty log is no lost one."""
+    guard, view = MemoryJournal(), View(journal)
+    async with client_of(view, guard=guard, **{"kafkastore.timeout.ms": 200}) as registry:
+        assert (await registry.put("/config", json={"compatibility": "NONE"})).status_code == 200
+        view.goes_on = trio.Event()
+        assert (await registry.post(PATH, json=fixed("A"))).status_code == 500
+    async with client_of(journal, guard=guard) as registry:
+        assert (await registry.post(PATH, json=fixed("A"))).json()["id"] == 1
+
+
 async def test_a_log_that_was_emptied_is_refused_and_an_older_one_gives_no_id_twice(journal: MemoryJournal) -> None:
     guard = MemoryJournal()
     async with client_of(journal, guard=guard) as registry:

@@ -6,7 +6,7 @@ from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import RegistryError
 from pipeline.schema_registry.events import SchemaWritten, SubjectDeleted, decode_event, encode_event
 from pipeline.schema_registry.registry import WritePlan, register
-from pipeline.schema_registry.rounds import MAX_ROUND, WriteRequest, plan_round, reservation, restored_records
+from pipeline.schema_registry.rounds import MAX_ROUND, WriteRequest, ids_of, plan_round, reservation, restored_records
 from pipeline.schema_registry.state import RegistryState
 
 
@@ -41,8 +41,9 @@ def test_rounds_give_what_writes_one_after_the_other_give(wanted: list[tuple[str
             answers[id(write.request)] = (write.answer.subject, write.answer.schema.id)
             for key, value in write.records:  # none is refused, whatever the others of the round wrote
                 assert state.apply(decode_event(key, value)) is None
-        for context, highest in planned.ids.items():
-            assert state.highest_id(context) == highest
+        for context, highest in ids_of(planned.writes).items():
+            assert state.highest_id(context) >= highest
+        assert planned.judged([True] * len(planned.records)) == (planned.writes, [])
         waiting = planned.later
     for subject, schema in wanted:
         plan = register(alone, subject, schema, {})
@@ -79,7 +80,11 @@ def test_a_round_is_bounded() -> None:
     names = [f"G{number}" for number in range(MAX_ROUND + 5)]
     planned = plan_round(new_state(), [registration(name, candidate(name)) for name in names])
     assert (len(planned.writes), len(planned.later)) == (MAX_ROUND, 5)
-    assert planned.ids == {".": MAX_ROUND}
+    assert ids_of(planned.writes) == {".": MAX_ROUND}
+    counts = [number != 3 for number in range(MAX_ROUND)]
+    holding, refused = planned.judged(counts)
+    assert refused == [planned.writes[3]]
+    assert len(holding) == MAX_ROUND - 1
 
 
 def test_reserved_ids_are_not_given_again() -> None:

@@ -17,6 +17,7 @@ from pipeline.schema_registry.events import decode_event
 from pipeline.schema_registry.journal import JournalPage, JournalRecord, Record
 from pipeline.schema_registry.log_writer import NotWriterError
 from pipeline.schema_registry.service import RegistryService
+from pipeline.schema_registry.setting_commands import set_config
 from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.writers import Fence, FenceVerdict, parse_stamp
 from pipeline.testing.memory_journal import MemoryJournal
@@ -73,6 +74,8 @@ class Walk:
         self.views: list[FaultyView] = []
         self.scopes: list[trio.CancelScope] = []
         self.acknowledged: list[tuple[str, str, int]] = []
+        self.possible_levels: list[CompatibilityLevel | None] = [None]
+        """The level of a subject as it was last acknowledged, and those whose outcome has been unknown since."""
         self.starts = 0
 
     async def append_late(self, records: Sequence[Record], stamp: bytes | None) -> None:
@@ -131,11 +134,25 @@ class Walk:
                     break
             if number == 0 and self.rng.random() < 0.2:
                 await self.delete(subject)
+            if number == 1 and self.rng.random() < 0.5:
+                await self.set_level()
 
     async def delete(self, subject: str) -> None:
         service = self.rng.choice(self.services)
         with suppress(NotWriterError, RegistryError):
             await service.write(lambda state: delete_version(state, subject, 1, permanent=False))
+
+    async def set_level(self) -> None:
+        service, level = self.rng.choice(self.services), self.rng.choice(list(CompatibilityLevel))
+        self.possible_levels.append(level)
+        try:
+            await service.write(lambda state: set_config(state, "levels", {"level": level}))
+        except NotWriterError:
+            self.possible_levels.pop()
+        except RegistryError:
+            pass
+        else:
+            self.possible_levels = [level]
 
     async def trouble(self) -> None:
         while True:
@@ -205,6 +222,9 @@ async def test_no_acknowledged_registration_is_lost_and_no_id_means_two_schemas(
             states = [service.state for service in walk.services]
             assert not any(service.writer._is_damaged for service in walk.services), seed
             assert all(versions_of(state) == versions_of(states[0]) for state in states), seed
+            for state in states:
+                config = state.settings.own_config("levels")
+                assert (None if config is None else config.level) in walk.possible_levels, seed
             texts: dict[int, str] = {}
             for subject, text, schema_id in walk.acknowledged:
                 assert texts.setdefault(schema_id, text) == text, seed

@@ -175,7 +175,7 @@ async def test_a_topic_that_was_deleted_or_emptied_is_not_begun_anew(local: Any)
         refused = await http.post("/subjects/u/versions", json={"schema": '"long"'})
         assert "Reads go on from memory" in refused.json()["message"]
         assert (await http.get("/schemas/ids/2")).json()["schema"] == '"int"'
-        with pytest.raises(ConfigurationError, match=r"kafkastore\.topic: .*, but ids up to [23] were given out"):
+        with pytest.raises(ConfigurationError, match=r"kafkastore\.topic: .*, but ids up to 2 were given out"):
             async with registry_over(local.bootstrap, "_gone"):
                 pass
         await delete_topics(cluster, ["_gone_guard"])

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+import structlog
+
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_topics, list_topics, replicas_for
@@ -38,8 +40,12 @@ MAX_BATCH_BYTES: Final = 900_000
 POLICY: Final = "cleanup.policy"
 MIRROR_SOURCE: Final = "mirror.source"
 """Setting of a topic that a mirror alone writes."""
-TOPIC_SETTINGS: Final = {POLICY: "compact", "min.compaction.lag.ms": "86400000"}
+LAG: Final = "min.compaction.lag.ms"
+LEAST_LAG_MS: Final = 3_600_000
+TOPIC_SETTINGS: Final = {POLICY: "compact", LAG: "86400000"}
 """The lag leaves the time to write again what a record of another registry would replace."""
+logger = structlog.get_logger()
+
 _TOPIC_GONE = frozenset(
     {ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
@@ -66,12 +72,18 @@ async def check_log_topic(cluster: Cluster, topic: str, *, timeout_s: float) -> 
     partitions = len((await list_topics(cluster, timeout_s=timeout_s))[topic].partitions)
     if partitions != 1:
         raise ConfigurationError("kafkastore.topic", f"topic {topic} has {partitions} partitions, it must have one")
-    settings = (await describe_topic_settings(cluster, [topic], [POLICY, MIRROR_SOURCE], timeout_s=timeout_s))[topic]
+    names = [POLICY, LAG, MIRROR_SOURCE]
+    settings = (await describe_topic_settings(cluster, [topic], names, timeout_s=timeout_s))[topic]
     if settings[POLICY] != TOPIC_SETTINGS[POLICY]:
         reason = f"topic {topic} has {POLICY}={settings[POLICY]}, and schemas would be deleted by their age"
         remedy = f"pipeline topic configure {topic} --set {POLICY}=compact"
         raise ConfigurationError("kafkastore.topic", f"{reason}; run: {remedy}")
-    return bool(settings.get(MIRROR_SOURCE))
+    if settings.get(MIRROR_SOURCE):
+        return True
+    if int(settings.get(LAG) or 0) < LEAST_LAG_MS:
+        remedy = f"pipeline topic configure {topic} --set {LAG}={TOPIC_SETTINGS[LAG]}"
+        logger.warning("registry_topic_compacted_early", topic=topic, lag_ms=settings.get(LAG), remedy=remedy)
+    return False
 
 
 class KafkaJournal:

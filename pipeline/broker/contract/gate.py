@@ -18,6 +18,7 @@ import trio
 from pipeline.broker.contract.verdicts import (
     CompileSchema,
     ContractVerdict,
+    Patience,
     RefusalReason,
     SchemaQuestion,
     VerdictCache,
@@ -122,15 +123,22 @@ class ContractGate:
             return False
         begun_s = time.perf_counter()
         try:
-            return self._admits_now(checks, plan, records, headers)
+            return self._admits_by(begun_s + LOOP_TIME_S, checks, plan, records, headers)
         finally:
             self._spent_s += time.perf_counter() - begun_s
 
-    def _admits_now(
-        self, checks: "LoopChecks", plan: "ContractPlan", records: memoryview, headers: Sequence[BatchHeader]
+    def _admits_by(
+        self,
+        until_s: float,
+        checks: "LoopChecks",
+        plan: "ContractPlan",
+        records: memoryview,
+        headers: Sequence[BatchHeader],
     ) -> bool:
         position = 0
         for header in headers:
+            if position and time.perf_counter() > until_s:
+                return False
             payload = _open_now(records, position, header)
             if payload is None:
                 return False
@@ -144,15 +152,15 @@ class ContractGate:
             self._judge(plan.topic, findings)
         return True
 
-    def deadline(self) -> float:
-        """Return the time (trio's) by which the registry must answer a request that begins to wait now."""
-        return trio.current_time() + self._timeout_s
+    def patience(self, held_bytes: int) -> Patience:
+        """Return the patience of a request that begins to wait now, and that holds so many bytes meanwhile."""
+        return Patience(trio.current_time() + self._timeout_s, held_bytes)
 
-    async def check(self, batches: BatchesToCheck, threads: ScanThreads, deadline: float) -> None:
+    async def check(self, batches: BatchesToCheck, threads: ScanThreads, patience: Patience) -> None:
         """Return if the batches meet the contract; wait for threads, memory and the registry as far as needed.
 
         Raises InvalidRecordError, CorruptBatchError, OpenedBatchTooLargeError, MemoryExhaustedError, and KafkaError
-        (REQUEST_TIMED_OUT) if the registry does not answer by the deadline.
+        (REQUEST_TIMED_OUT) if the registry does not answer in time.
         """
         lookups = self._lookups
         if lookups is None:
@@ -176,7 +184,7 @@ class ContractGate:
                     self._judge(batches.topic, findings)
                     break
                 try:
-                    answers.update(await lookups.settle(findings.missing, len(batches.records), deadline))
+                    answers.update(await lookups.settle(findings.missing, patience))
                 except KafkaError:
                     self._judge(batches.topic, findings)  # a batch with other faults is refused for these
                     raise

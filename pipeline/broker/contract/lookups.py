@@ -3,8 +3,8 @@
 Invariants:
 - Requests that need one verdict share one lookup, which goes on when a request is given up. At most CALLS lookups ask
   the registry at a time, each for at most `timeout_s`.
-- A request waits until its deadline at most. At most MAX_WAITING requests wait, with at most MAX_WAITING_BYTES of
-  records, so that a silent registry never takes the memory of requests to other topics.
+- A request waits until its deadline at most. At most MAX_WAITING requests wait, that hold at most MAX_WAITING_BYTES
+  together, so that a silent registry never takes the memory of requests to other topics.
 - After a registry that could not be reached, no lookup begins for AWAY_S: requests with unknown ids are answered at
   once, known ones pass.
 - A request without a verdict gets REQUEST_TIMED_OUT, upon which clients try again.
@@ -17,13 +17,15 @@ import structlog
 import trio
 
 from pipeline.broker.contract.registry import RegistryAwayError
-from pipeline.broker.contract.verdicts import ContractVerdict, SchemaQuestion, VerdictCache
+from pipeline.broker.contract.verdicts import ContractVerdict, Patience, SchemaQuestion, VerdictCache
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 CALLS = 8
 MAX_WAITING = 100
 MAX_WAITING_BYTES = 16 << 20
 AWAY_S = 1.0
+QUIET_S = 10.0
+"""Time between two log lines about registries that do not answer."""
 REFRESH_INTERVAL_S = 1.0
 REFRESHES = 64
 """Old verdicts that are asked for again in an interval: enough for 19,000 ids within five minutes."""
@@ -51,7 +53,7 @@ class SchemaLookups:
         self._limiter = trio.Semaphore(CALLS)
         self._tasks: trio.Nursery | None = None
         self._away: RegistryAwayError | None = None
-        self._away_until = -1.0
+        self._away_until = self._quiet_until = -1.0
         self.waiting = 0
         self.waiting_bytes = 0
 
@@ -69,18 +71,16 @@ class SchemaLookups:
                 self._tasks = None
 
     async def settle(
-        self, questions: Collection[SchemaQuestion], size_bytes: int, deadline: float
+        self, questions: Collection[SchemaQuestion], patience: Patience
     ) -> dict[SchemaQuestion, ContractVerdict]:
-        """Return the verdicts for a request of this size, by the deadline (trio's time).
-
-        Raises KafkaError (REQUEST_TIMED_OUT).
-        """
+        """Return the verdicts for a request. Raises KafkaError (REQUEST_TIMED_OUT)."""
+        deadline, held_bytes = patience
         if self._tasks is None or trio.current_time() < self._away_until:
             raise _timed_out(self._away)
-        if self.waiting >= MAX_WAITING or (self.waiting and self.waiting_bytes + size_bytes > MAX_WAITING_BYTES):
+        if self.waiting >= MAX_WAITING or (self.waiting and self.waiting_bytes + held_bytes > MAX_WAITING_BYTES):
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Too many requests wait for the schema registry.")
         self.waiting += 1
-        self.waiting_bytes += size_bytes
+        self.waiting_bytes += held_bytes
         try:
             found: dict[SchemaQuestion, ContractVerdict] = {}
             with trio.move_on_at(deadline):
@@ -92,7 +92,7 @@ class SchemaLookups:
                 return found
         finally:
             self.waiting -= 1
-            self.waiting_bytes -= size_bytes
+            self.waiting_bytes -= held_bytes
         raise _timed_out(None)
 
     def _begin(self, question: SchemaQuestion) -> _Lookup:
@@ -124,8 +124,10 @@ class SchemaLookups:
         lookup.error = error
         now_s = trio.current_time()
         if error.is_silent and now_s >= self._away_until:
-            logger.warning("schema_registry_away", error=str(error))
             self._away, self._away_until = error, now_s + AWAY_S
+        if now_s >= self._quiet_until:
+            logger.warning("schema_registry_away", error=str(error))
+            self._quiet_until = now_s + QUIET_S
 
 
 def _timed_out(error: RegistryAwayError | None) -> KafkaError:

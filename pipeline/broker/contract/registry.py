@@ -29,6 +29,7 @@ MAX_REFERENCES = 100
 _PARSED_AT_ONCE_BYTES = 64 << 10
 _AVRO = "AVRO"
 _JSON = "JSON"
+_OF_A_SCHEMA = ("schema", "schemaType", "references", "metadata", "ruleSet")
 _NOT_FOUND = 404
 _NOT_FOUND_CODES = range(40400, 40500)
 
@@ -85,7 +86,7 @@ class RegistryQuestions:
 
     async def _subjects_of_text(self, subject: str, text: Mapping[str, Any]) -> Sequence[str]:
         """Return the subject if it has a version of this schema."""
-        asked = {key: text[key] for key in ("schema", "schemaType", "references", "metadata", "ruleSet") if key in text}
+        asked = {key: text[key] for key in _OF_A_SCHEMA if text.get(key) is not None}
         found = await self._call("POST", f"/subjects/{_quoted(subject)}", asked)
         return () if found is None else (subject,)
 

@@ -66,6 +66,13 @@ class ContractVerdict(NamedTuple):
     walk: DatumWalk | None = None
 
 
+class Patience(NamedTuple):
+    """The time (trio's) by which a request needs its verdicts, and the bytes that it holds until then."""
+
+    deadline: float
+    held_bytes: int
+
+
 class _Kept(NamedTuple):
     verdict: ContractVerdict
     until_s: float

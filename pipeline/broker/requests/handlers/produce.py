@@ -29,6 +29,7 @@ from typing import NamedTuple
 import trio
 
 from pipeline.broker.contract.gate import BatchesToCheck
+from pipeline.broker.contract.verdicts import Patience
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.replication.copier_claims import check_copier
@@ -161,7 +162,7 @@ def _is_large(request: ProduceRequest) -> bool:
     partitions = [data for topic in request.topic_data for data in topic.partition_data]
     if len(partitions) > PARTITIONS_AT_ONCE:
         return True
-    if sum(len(data.records or b"") for data in partitions) <= MAX_BATCHES * HEADER_SIZE:
+    if _size_of(request) <= MAX_BATCHES * HEADER_SIZE:
         return False
     return sum(map(_count_batches, partitions)) > MAX_BATCHES
 
@@ -359,12 +360,13 @@ async def _answer_later(
     broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]
 ) -> ProduceResponse | None:
     """Open and append all batches before waiting for any disk: one flush then serves them all."""
-    deadline, by_s = _deadline(request), broker.produce.contracts.deadline()
+    deadline = _deadline(request)
+    patience = broker.produce.contracts.patience(_size_of(request))
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         for number, data in enumerate(topic.partition_data):
             outcome = of_topic[number]
             if isinstance(outcome, _Closed):
-                of_topic[number] = await _open_and_append(broker, data, outcome, request.acks, by_s)
+                of_topic[number] = await _open_and_append(broker, data, outcome, request.acks, patience)
             elif isinstance(outcome, _Unplaced):
                 of_topic[number] = await _roll_and_append(broker, data, outcome, request.acks)
     done = []
@@ -374,21 +376,25 @@ async def _answer_later(
     return _answer(broker, request, done)
 
 
+def _size_of(request: ProduceRequest) -> int:
+    return sum(len(data.records or b"") for topic in request.topic_data for data in topic.partition_data)
+
+
 def _deadline(request: ProduceRequest) -> float:
     return trio.current_time() + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
 
 
 async def _open_and_append(
-    broker: BrokerContext, data: PartitionProduceData, closed: _Closed, acks: int, by_s: float
+    broker: BrokerContext, data: PartitionProduceData, closed: _Closed, acks: int, patience: Patience
 ) -> PartitionProduceResponse | _Appended:
-    """Append batches that meet contract and settings; the registry has until `by_s` (trio's time) to answer."""
+    """Append batches that meet contract and settings."""
     partition, records, headers, contract = closed
     settings, openers = partition.settings, broker.produce.openers
     try:
         if contract is not None:
             topic, most_bytes = partition.topic_partition.topic, max_opened_bytes(settings.max_message_bytes)
             check = BatchesToCheck(contract, topic, records, headers, max_opened_bytes=most_bytes)
-            await broker.produce.contracts.check(check, openers, by_s)
+            await broker.produce.contracts.check(check, openers, patience)
         now_ms = broker.clock()
         if not settings.admission.admits(headers, now_ms):
             records = await openers.run(settings.admission.admit_opened(records, headers, now_ms))

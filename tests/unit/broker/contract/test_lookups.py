@@ -10,7 +10,7 @@ import trio.testing
 from pipeline.broker.contract import lookups as lookups_module
 from pipeline.broker.contract.lookups import AWAY_S, CALLS, MAX_WAITING, MAX_WAITING_BYTES, SchemaLookups
 from pipeline.broker.contract.registry import RegistryAwayError
-from pipeline.broker.contract.verdicts import ContractVerdict, RefusalReason, SchemaQuestion, VerdictCache
+from pipeline.broker.contract.verdicts import ContractVerdict, Patience, RefusalReason, SchemaQuestion, VerdictCache
 from pipeline.broker.settings.contract import SubjectRule
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -65,7 +65,8 @@ async def lookups(registry: Registry, cache: VerdictCache, nursery: trio.Nursery
 async def settle(
     lookups: SchemaLookups, *schema_ids: int, size_bytes: int = 1
 ) -> dict[SchemaQuestion, ContractVerdict]:
-    return await lookups.settle([question(each) for each in schema_ids], size_bytes, trio.current_time() + TIMEOUT_S)
+    patience = Patience(trio.current_time() + TIMEOUT_S, size_bytes)
+    return await lookups.settle([question(each) for each in schema_ids], patience)
 
 
 async def test_requests_share_a_lookup_and_a_limited_number_of_calls(

@@ -172,7 +172,9 @@ async def test_a_silent_registry_holds_up_nobody_else(start: Start, registry: Sc
     async with start(confluent_schema_registry_url=registry.url, schema_registry_timeout_ms=1000) as broker:
         await broker.create("t", **VALIDATED)
         await broker.create("free")
-        assert outcome(await broker.produce("t", batch(framed(1)))) == GOOD
+        with trio.fail_after(60):  # a busy machine may need more than one try
+            while outcome(await broker.produce("t", batch(framed(1)))) != GOOD:
+                await trio.sleep(0.01)
         registry.lets_answer = trio.Event()
         found: dict[str, PartitionProduceResponse] = {}
 

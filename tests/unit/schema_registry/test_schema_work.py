@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from prometheus_client import CollectorRegistry
 
 from pipeline.schema_registry.avro.work import RequestStepsError, Work
 from pipeline.schema_registry.candidates import Candidate, SchemaComparison, SchemaRequest
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.schema_work import LONG_STEPS, SMALL_BYTES, SchemaWork
+from pipeline.schema_registry.service import RegistryService
+from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.stored import StoredSchema, Version
 from pipeline.schema_registry.work_lane import MAX_WAITING, MAX_WAITING_BYTES, WorkLane
+from pipeline.testing.memory_journal import MemoryJournal
 
 DEADLINE_S = 30
 
@@ -180,3 +184,50 @@ async def test_a_schema_beyond_all_steps_is_invalid() -> None:
     with pytest.raises(RegistryError, match="too many steps") as caught:
         await work.candidate(SchemaRequest(text='"R1"'), dependencies, check_defaults=True, normalize=False)
     assert caught.value.code is Code.INVALID_SCHEMA
+
+
+async def test_a_registration_waits_longer_for_its_comparison_than_a_write_may_take() -> None:
+    journal, state = MemoryJournal(), RegistryState(CompatibilityLevel.BACKWARD)
+    service = RegistryService(
+        journal, MemoryJournal(), state, name="one", write_timeout_s=0.2, metrics=CollectorRegistry()
+    )
+    service.writer.url = "http://one"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        candidate = await parsed(service.work, WIDE)
+        await service.register("s", candidate)
+        later = await parsed(service.work, WIDE.replace("f999", "f998b"))
+        service.work.long, registered = WorkLane(LONG_STEPS), trio.Event()
+
+        async def register() -> None:
+            with pytest.raises(RegistryError, match="f998b") as caught:
+                await service.register("s", later)
+            assert caught.value.code is Code.INCOMPATIBLE_SCHEMA
+            registered.set()
+
+        async with busy(service.work.long):
+            nursery.start_soon(register)
+            with trio.move_on_after(0.4):  # longer than a write may take
+                await registered.wait()
+        with trio.fail_after(DEADLINE_S):
+            await registered.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_schema_with_the_types_put_in_is_the_version_that_refers_to_them(open_registry: Any) -> None:
+    address = {"type": "record", "name": "x.Address", "doc": "", "fields": []}
+    user = {"type": "record", "name": "x.User", "fields": [{"name": "a", "type": ["null", "Address"]}]}
+    whole = {**user, "fields": [{"name": "a", "type": ["null", address]}]}
+    async with open_registry(MemoryJournal()) as http:
+        await http.post("/subjects/address/versions", json={"schema": json.dumps(address)})
+        reference = {"name": "x.Address", "subject": "address", "version": 1}
+        body = {"schema": json.dumps(user), "references": [reference]}
+        assert (await http.post("/subjects/user/versions", json=body)).json()["id"] == 2
+        sent = {"schema": json.dumps(whole)}
+        for path in ("/subjects/user", "/subjects/user/versions"):
+            answer = (await http.post(path, json=sent)).json()
+            assert (answer["id"], answer["version"]) == (2, 1)
+        other = {"schema": json.dumps({**whole, "doc": "another"})}
+        assert (await http.post("/subjects/user", json=other)).json()["error_code"] == 40403
+        assert (await http.post("/subjects/address", json=other)).json()["error_code"] == 40403
+        assert (await http.post("/subjects/user/versions", json=other)).json()["id"] == 3

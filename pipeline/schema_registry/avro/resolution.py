@@ -115,6 +115,7 @@ class _Resolver:
         self._failed: dict[tuple[str, str], Reasons] = {}
         self._assumed: dict[tuple[str, str], None] = {}
         self._branches: dict[int, _Branches] = {}
+        work.take("comparing the schemas", len(reader_names) + len(writer_names))
         self._names = _NamesToReader(reader_names)
         self._shapes = _Shapes(reader_names, writer_names, self._names, work)
 

@@ -215,6 +215,13 @@ def test_the_steps_of_equal_unions_grow_with_their_number() -> None:
     assert taken[200] < 5 * taken[50]
 
 
+def test_names_that_are_not_compared_are_counted_as_work() -> None:
+    many = schema(record("R", *(field(f"f{number}", record(f"R{number}")) for number in range(1_000))))
+    work = CountedWork()
+    why_incompatible(CompatibilityLevel.FULL_TRANSITIVE, many, [(number, schema("int")) for number in range(10)], work)
+    assert work.taken >= 2 * 10 * 1_000
+
+
 STRANGE_TEXTS = {
     "NUL in a name": (record("a\0b"), "is not a name"),
     "NUL in the name of a field": (record("R", field("a\0", "int")), "not a field name"),

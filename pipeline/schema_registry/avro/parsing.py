@@ -29,6 +29,7 @@ from pipeline.schema_registry.avro.types import (
     RecordSchema,
     Reference,
     Union,
+    is_same_definition,
     label_of,
     short_name,
 )
@@ -40,8 +41,9 @@ MAX_SHOWN: Final = 80
 MAX_SHARED: Final = 4096
 _CHARACTERS_OF_A_STEP: Final = 16
 _STEPS_OF_A_TYPE: Final = 4
-_STEPS_OF_A_COMPARISON: Final = 100
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_STORED_NAME = re.compile(r"[^\W\d]\w*\Z")
+"""Java's Avro took letters of all scripts."""
 _LOGICAL_KINDS: Final[Mapping[str, frozenset[str]]] = {
     "decimal": frozenset({"bytes", "fixed"}),
     "uuid": frozenset({"string", "fixed"}),
@@ -79,8 +81,8 @@ def parse_schema(
 
     It may also define one of them again in the same way.
 
-    With `check_defaults` false neither a default nor a sort order is checked: older registries accepted such schemas,
-    and stored schemas stay readable.
+    With `check_defaults` false neither defaults nor sort orders nor namespaces are checked, names may have letters of
+    all scripts, and a definition may be repeated: other registries accept such schemas, and stored ones stay readable.
 
     Raises InvalidSchemaError, and nothing else, for any other text, also for one that takes more than `work`.
     """
@@ -89,14 +91,16 @@ def parse_schema(
     except UnicodeEncodeError as error:
         raise InvalidSchemaError("", f"character {error.start} is half of a surrogate pair") from None
     try:
-        json_schema: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        json_schema: Json = json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite if check_defaults else None
+        )
     except RecursionError:
         raise InvalidSchemaError("", f"nested deeper than {MAX_DEPTH} types") from None
     except ValueError as error:
         raise InvalidSchemaError("", f"not JSON: {error}") from None
     work = work or Work()
     try:
-        parser = _Parser(references, work, check_orders=check_defaults)
+        parser = _Parser(references, work, is_stored=not check_defaults)
         root = parser.parse(json_schema, _Scope())
         if check_defaults:
             checks = DefaultChecks(parser.names, work)
@@ -151,7 +155,7 @@ class _Scope:
 class _Parser:
     """Collects the named types and the defaults of one text while it walks through it."""
 
-    def __init__(self, references: Sequence[AvroSchema], work: Work, *, check_orders: bool) -> None:
+    def __init__(self, references: Sequence[AvroSchema], work: Work, *, is_stored: bool) -> None:
         self.names: dict[str, Named] = {}
         for schema in references:
             self._take_over(schema.names, work)
@@ -159,17 +163,15 @@ class _Parser:
         self._referenced = dict(self.names)
         self._declared = {name: name for name in self.names}
         self._work = work
-        self._check_orders = check_orders
+        self._is_stored = is_stored
+        self._name = _STORED_NAME if is_stored else _NAME
 
     def _take_over(self, names: Mapping[str, Named], work: Work) -> None:
         """Take the types of a reference. Several may hold the same definition of one name."""
         work.take("the references", len(names))
         for name, type_ in names.items():
             other = self.names.setdefault(name, type_)
-            if other is type_:
-                continue
-            work.take("the references", _STEPS_OF_A_COMPARISON)
-            if other != type_:
+            if other is not type_ and not is_same_definition(other, type_):
                 raise InvalidSchemaError("", f"two references define '{shown(name)}', each another type")
 
     def parse(self, schema: Json, scope: _Scope) -> AvroType:
@@ -231,9 +233,11 @@ class _Parser:
             raise scope.fault(f"'{schema['type']}' needs '{part}'")
         return self.parse(schema[part], scope.inner(f"[{part}]"))
 
-    def _parse_named(self, kind: str, schema: dict[str, Json], scope: _Scope) -> Named:
+    def _parse_named(self, kind: str, schema: dict[str, Json], scope: _Scope) -> Named | Reference:
         name = self._full_name(schema, scope)
-        referenced, left = self._referenced.pop(name, None), self._work.left
+        referenced = self._referenced.pop(name, None)
+        if self._is_stored:
+            referenced = self.names.get(name)
         if name in self._declared and referenced is None:
             raise scope.fault(f"'{shown(name)}' is defined twice")
         self._declared[name] = name
@@ -250,12 +254,12 @@ class _Parser:
             named = self._parse_enum(name, aliases, schema, inner)
         else:
             named = RecordSchema(name=name, aliases=aliases, fields=self._parse_fields(schema, inner))
-        if referenced is not None:
-            self._work.take("the references", left - self._work.left)
-        if referenced is not None and referenced != named:
-            raise scope.fault(f"'{shown(name)}' is another type than that of a reference")
-        self.names[name] = named
-        return named
+        if referenced is None:
+            self.names[name] = named
+            return named
+        if not is_same_definition(referenced, named):
+            raise scope.fault(f"'{shown(name)}' is another type than before, or than that of a reference")
+        return Reference(name)
 
     def _full_name(self, schema: dict[str, Json], scope: _Scope) -> str:
         name = schema.get("name")
@@ -266,7 +270,8 @@ class _Parser:
             if not isinstance(namespace, str):
                 raise scope.fault(f"the namespace of '{shown(name)}' must be a string")
             name = self._qualified(name, namespace)
-        if not all(_NAME.match(part) for part in name.split(".")):
+        parts = [short_name(name)] if self._is_stored else name.split(".")
+        if not all(self._name.match(part) for part in parts):
             raise scope.fault(
                 f"'{shown(name)}' is not a name: letters, digits and _, no digit first, separated by dots"
             )
@@ -290,7 +295,7 @@ class _Parser:
                 raise scope.fault("a field must be an object with a 'name'")
             name = str(field_json["name"])
             inner = scope.inner(name)
-            if not _NAME.match(name):
+            if not self._name.match(name):
                 raise inner.fault("not a field name: letters, digits and _, no digit first")
             if name in seen:
                 raise inner.fault("the record has this field twice")
@@ -299,7 +304,7 @@ class _Parser:
                 raise inner.fault("the field needs a 'type'")
             type_ = self.parse(field_json["type"], inner)
             order = field_json.get("order", "ascending")
-            if self._check_orders and (not isinstance(order, str) or order.lower() not in _ORDERS):
+            if not self._is_stored and (not isinstance(order, str) or order.lower() not in _ORDERS):
                 raise inner.fault(f"its 'order' is not one of {', '.join(_ORDERS)}")
             if "default" in field_json:
                 self.defaults.append((inner, field_json["default"], type_))
@@ -319,7 +324,7 @@ class _Parser:
             raise scope.fault("'enum' needs 'symbols', an array of names")
         texts = tuple(str(symbol) for symbol in symbols)
         for symbol in texts:
-            if not _NAME.match(symbol):
+            if not self._name.match(symbol):
                 raise scope.fault(f"'{shown(symbol)}' is not a symbol: letters, digits and _, no digit first")
         default = schema.get("default")
         enum = Enum(name=name, aliases=aliases, symbols=texts, default=None if default is None else str(default))

@@ -10,7 +10,7 @@ Source: Avro specification 1.12, "Schema Declaration", "Names", "Aliases", "Logi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -142,3 +142,24 @@ def label_of(branch: AvroType) -> str:
             return type(branch).__name__.lower()
         case _:
             return branch.name
+
+
+def is_same_definition(one: Named, other: Named) -> bool:
+    """Return True if two definitions say the same; the named types within count by their names alone."""
+    if not isinstance(one, RecordSchema) or not isinstance(other, RecordSchema):
+        return one == other
+    fields, others = ([replace(field, type=_by_name(field.type)) for field in record.fields] for record in (one, other))
+    return (one.name, one.aliases, fields) == (other.name, other.aliases, others)
+
+
+def _by_name(type_: AvroType) -> AvroType:
+    match type_:
+        case Array(items=items):
+            return Array(_by_name(items))
+        case Map(values=values):
+            return Map(_by_name(values))
+        case Union(branches=branches):
+            return Union(tuple(map(_by_name, branches)))
+        case Fixed(name=name) | Enum(name=name) | RecordSchema(name=name):
+            return Reference(name)
+    return type_

@@ -277,3 +277,31 @@ def test_any_schema_has_a_normalised_text_that_means_the_same(json_schema: Any) 
 def test_half_of_a_surrogate_pair_stays_an_escape_when_it_is_normalised() -> None:
     schema = parse_schema('{"type": "int", "unit": "\\ud800"}')
     assert normalized_text(schema) == '{"type":"int","unit":"\\ud800"}'
+
+
+@pytest.mark.parametrize(
+    "json_schema",
+    [
+        {"type": "record", "name": "R", "namespace": "my-company.1st", "fields": []},
+        {"type": "record", "name": "Größe", "fields": [{"name": "höhe", "type": "int"}]},
+        {"type": "enum", "name": "E", "symbols": ["Ä"]},
+        record_with({"name": "a", "type": "int", "order": "up"}),
+        [
+            {"type": "fixed", "name": "F", "size": 1},
+            record_with({"name": "a", "type": {"type": "fixed", "name": "F", "size": 1}}),
+        ],
+        {"type": "array", "items": {"type": "fixed", "name": "a-b.F", "size": 1}},
+    ],
+)
+def test_what_other_registries_took_stays_readable_but_is_refused_anew(json_schema: Any) -> None:
+    text = json.dumps(json_schema)
+    with pytest.raises(InvalidSchemaError):
+        parse_schema(text)
+    schema = parse_schema(text, check_defaults=False)
+    assert parse_schema(normalized_text(schema), check_defaults=False).root == schema.root
+
+
+@pytest.mark.parametrize("name", ["a-b", "1a", "", "a b", "x.", "x.a-b", "a\n"])
+def test_a_name_that_nobody_took_is_refused_in_stored_schemas_too(name: str) -> None:
+    with pytest.raises(InvalidSchemaError, match="is not a name"):
+        parse_schema(json.dumps({"type": "fixed", "name": name, "size": 1}), check_defaults=False)

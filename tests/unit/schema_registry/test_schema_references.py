@@ -67,7 +67,7 @@ def test_a_change_of_a_referenced_schema_is_a_reason() -> None:
     ("json_schema", "references", "message"),
     [
         ("B", [record("A")], "unknown type 'B'; a named type must be defined"),
-        (record("A", "int"), [record("A")], "'A' is another type than that of a reference"),
+        (record("A", "int"), [record("A")], "'A' is another type than before, or than that of a reference"),
         ([record("A"), record("A")], [record("A")], "[1]: 'A' is defined twice"),
         ("A", [record("A"), record("A", "int")], "two references define 'A', each another type"),
     ],
@@ -82,7 +82,18 @@ def test_a_type_may_be_defined_again_in_the_same_way() -> None:
     same = record("Same", ["null", "Same"])
     top = schema(["A", "B", "Same"], schema(record("A", same)), schema(record("B", same)))
     assert set(top.names) == {"A", "B", "Same"}
-    assert schema(record("C", same, "Same"), top).root == schema(record("C", same, "Same")).root
+    again, alone = schema(record("C", same, "Same"), top), schema(record("C", same, "Same"))
+    assert why_unreadable(reader=again, writer=alone) == why_unreadable(reader=alone, writer=again) == ()
+
+
+def test_a_definition_that_holds_others_may_be_repeated() -> None:
+    inner = {"type": "enum", "name": "E", "symbols": ["A"]}
+    outer = record("Outer", {"type": "array", "items": ["null", inner]}, {"type": "map", "values": "Outer"})
+    by_name = record("Outer", {"type": "array", "items": ["null", "E"]}, {"type": "map", "values": "Outer"})
+    top = schema(record("Top", outer), schema(outer), schema(by_name, schema(inner)))
+    assert set(top.names) == {"E", "Outer", "Top"}
+    with pytest.raises(InvalidSchemaError, match="two references define 'E'"):
+        schema(outer, schema(outer), schema({**inner, "symbols": ["B"]}))
 
 
 def test_names_of_references_are_counted_as_work() -> None:

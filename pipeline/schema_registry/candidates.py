@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.schema_registry.avro.canonical import schema_digest
 from pipeline.schema_registry.avro.normalization import normalized_text, resolved_text
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema, shown
 from pipeline.schema_registry.avro.types import AvroSchema
@@ -137,9 +136,11 @@ def parse_candidate(
 
 def equal_ids(text: str, referring: Referring) -> frozenset[int]:
     """Return the ids of the schemas that a text equals once the types that they refer to are put in."""
-    texts = {schema.id: text_with_dependencies(schema, needed) for schema, needed in referring}
-    digest = schema_digest(text)
-    return frozenset(one for one, whole in texts.items() if whole is not None and schema_digest(whole) == digest)
+    try:
+        wanted = normalized_text(parse_schema(text, check_defaults=False))
+    except (InvalidSchemaError, TooMuchWorkError):
+        return frozenset()
+    return frozenset(schema.id for schema, needed in referring if text_with_dependencies(schema, needed) == wanted)
 
 
 def text_with_dependencies(schema: StoredSchema, dependencies: Dependencies) -> str | None:

@@ -16,16 +16,30 @@ def as_json(document: Any, status: int = 200) -> Answer:
 
 @contextmanager
 def http_server(answers: Mapping[str, Answer]) -> Iterator[str]:
-    """URL of the server. `answers`: status and body by path and query; other paths are not found."""
+    """URL of the server. `answers`: status and body by path and query; other paths are not found.
+
+    302 leads to the same path below `/there`.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, body = answers.get(self.path, as_json({"error_code": 40403, "message": "no such schema"}, 404))
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
             self.send_response(status)
+            if status == 302:
+                self.send_header("Location", f"/there{self.path}")
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            if self.path in answers:
+                self.do_GET()
+            else:
+                self.send_error(501)
+
+        do_PUT = do_POST  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
             """Say nothing."""

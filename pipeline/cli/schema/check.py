@@ -210,11 +210,12 @@ async def text_with_types(registry: "RegistryAdministration", folder: SchemaFold
 
 def _asked(url: str, ask: Any) -> Any:
     """Run requests to a registry. Ends the command with exit code 5 if it cannot be asked."""
+    from pipeline.client.registry.administration import RegistryAnswerError
     from pipeline.client.registry.client import SchemaRegistryError
 
     try:
         return with_registry(url, ask)
-    except DeadlineExceededError as error:
+    except (DeadlineExceededError, RegistryAnswerError) as error:
         output.exit_with(str(error), output.EXIT_NOT_COMPARED)
     except SchemaRegistryError as error:
         code = output.EXIT_FAILED if error.status in UNPROCESSABLE else output.EXIT_NOT_COMPARED

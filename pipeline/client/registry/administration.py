@@ -13,6 +13,13 @@ from urllib.parse import quote, urlencode
 
 import trio
 
+from pipeline.client.registry.answers import (
+    answered_list,
+    answered_number,
+    answered_object,
+    answered_reasons,
+    answered_text,
+)
 from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
 from pipeline.errors import PipelineError
 from pipeline.net.nurseries import unwrapped_errors
@@ -32,6 +39,10 @@ _NOT_FOUND: Final = (40401, 40403)
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+
+class RegistryAnswerError(PipelineError):
+    """An answer that no schema registry gives: the address may be that of another service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +101,9 @@ def in_context(subject: str, context: str) -> str:
 class RegistryAdministration:
     """Requests to a registry, through `SchemaRegistryClient.call`.
 
-    Each raises SchemaRegistryError for a refusal, and DeadlineExceededError if no registry answered. A request that was
-    sent again because its answer was lost may find its work done, and be refused for that.
+    Each raises SchemaRegistryError for a refusal, DeadlineExceededError if no registry answered, and
+    RegistryAnswerError for the answer of another service. A request that was sent again because its answer was lost may
+    find its work done, and be refused for that.
     """
 
     def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
@@ -99,16 +111,17 @@ class RegistryAdministration:
 
     async def subjects(self, prefix: str = "", *, deleted: bool = False) -> list[str]:
         """Return subjects whose names begin with the prefix; with `deleted` also soft-deleted ones."""
-        return await self._pages("/subjects", {**_prefix(prefix), **_deleted(deleted)}, str)
+        return await self._pages("/subjects", {**_prefix(prefix), **_deleted(deleted)}, answered_text)
 
     async def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the version numbers of a subject, with `deleted` also soft-deleted ones."""
-        return await self._pages(f"/subjects/{_path(subject)}/versions", _deleted(deleted), int)
+        return await self._pages(f"/subjects/{_path(subject)}/versions", _deleted(deleted), answered_number)
 
     async def version(self, subject: str, version: int | None = None, *, deleted: bool = False) -> SchemaEntry:
         """Return a version of a subject, None the latest; with `deleted` also a soft-deleted one."""
         number = "latest" if version is None else version
-        return _entry(await self._call("GET", _url(f"/subjects/{_path(subject)}/versions/{number}", _deleted(deleted))))
+        path = _url(f"/subjects/{_path(subject)}/versions/{number}", _deleted(deleted))
+        return await self._ask("GET", path, read=_entry)
 
     async def schemas(self, prefix: str = EVERY_CONTEXT, *, deleted: bool = False) -> list[SchemaEntry]:
         """Return all versions of subjects whose names begin with the prefix, with `deleted` also soft-deleted ones.
@@ -120,13 +133,16 @@ class RegistryAdministration:
     async def content_of_id(self, schema_id: int, subject: str | None = None) -> Mapping[str, Any]:
         """Return the schema of an id of the default context, or of the subject's context."""
         query = {} if subject is None else {"subject": subject}
-        return _content(await self._call("GET", _url(f"/schemas/ids/{schema_id}", query)))
+        return await self._ask("GET", _url(f"/schemas/ids/{schema_id}", query), read=_content)
 
     async def versions_of_id(self, schema_id: int, subject: str | None = None) -> list[tuple[str, int]]:
         """Return subjects and versions that bear an id."""
         query = {} if subject is None else {"subject": subject}
-        answer = await self._call("GET", _url(f"/schemas/ids/{schema_id}/versions", query))
-        return [(str(found["subject"]), int(found["version"])) for found in answer]
+
+        def place(found: Any) -> tuple[str, int]:
+            return answered_text(found["subject"]), answered_number(found["version"])
+
+        return await self._list(_url(f"/schemas/ids/{schema_id}/versions", query), place)
 
     async def look_up(
         self, subject: str, content: Mapping[str, Any], *, normalize: bool = False, deleted: bool = False
@@ -134,7 +150,7 @@ class RegistryAdministration:
         """Return the version of a subject that has this schema, or None."""
         query = {**_normalize(normalize), **_deleted(deleted)}
         try:
-            return _entry(await self._call("POST", _url(f"/subjects/{_path(subject)}", query), content))
+            return await self._ask("POST", _url(f"/subjects/{_path(subject)}", query), content, read=_entry)
         except SchemaRegistryError as error:
             if error.code in _NOT_FOUND:
                 return None
@@ -143,57 +159,53 @@ class RegistryAdministration:
     async def register(self, subject: str, content: Mapping[str, Any], *, normalize: bool = False) -> int:
         """Register a schema as the next version of a subject, if it is new, and return its id."""
         path = _url(f"/subjects/{_path(subject)}/versions", _normalize(normalize))
-        return int((await self._call("POST", path, content))["id"])
+        return await self._ask("POST", path, content, read=_id)
 
     async def restore(self, entry: SchemaEntry) -> None:
         """Register a schema under its own id and version. Needs mode IMPORT."""
         body = {"version": entry.version, "id": entry.id, **entry.content}
-        await self._call("POST", f"/subjects/{_path(entry.subject)}/versions", body)
+        await self._ask("POST", f"/subjects/{_path(entry.subject)}/versions", body, read=_id)
 
     async def why_incompatible(self, subject: str, content: Mapping[str, Any], *, normalize: bool = False) -> list[str]:
         """Return the reasons why a schema cannot follow the subject's versions; none if it can."""
         query = {"verbose": "true", **_normalize(normalize)}
         path = _url(f"/compatibility/subjects/{_path(subject)}/versions", query)
-        answer = await self._call("POST", path, content)
-        reasons = [str(message) for message in answer.get("messages") or ()]
-        return [] if answer["is_compatible"] else reasons or ["the registry gives no reason"]
+        return await self._ask("POST", path, content, read=answered_reasons)
 
     async def delete_version(self, subject: str, version: int | None, *, permanent: bool = False) -> int:
         """Delete a version (None the latest) softly or, after that, permanently; return its number."""
         number = "latest" if version is None else version
         path = f"/subjects/{_path(subject)}/versions/{number}"
-        return int(await self._call("DELETE", _url(path, _permanent(permanent))))
+        return await self._ask("DELETE", _url(path, _permanent(permanent)), read=answered_number)
 
     async def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
         """Delete all versions of a subject softly or, after that, permanently; return their numbers."""
-        answer = await self._call("DELETE", _url(f"/subjects/{_path(subject)}", _permanent(permanent)))
-        return [int(number) for number in answer]
+        path = _url(f"/subjects/{_path(subject)}", _permanent(permanent))
+        return await self._ask("DELETE", path, read=_numbers)
 
     async def referenced_by(self, subject: str, version: int | None) -> list[int]:
         """Return the ids of the schemas that refer to a version, None the latest."""
         number = "latest" if version is None else version
-        path = f"/subjects/{_path(subject)}/versions/{number}/referencedby"
-        return [int(schema_id) for schema_id in await self._call("GET", path)]
+        return await self._ask("GET", f"/subjects/{_path(subject)}/versions/{number}/referencedby", read=_numbers)
 
     async def contexts(self) -> list[str] | None:
         """Return the contexts beside the default one, as `:.context:`; None if the registry knows no contexts."""
-        names = await self._found("/contexts")
-        return None if names is None else [f":{name}:" for name in map(str, names) if name != "."]
+        names = await self._found("/contexts", _texts)
+        return None if names is None else [f":{name}:" for name in names if name != "."]
 
     async def schema_types(self) -> list[str]:
         """Return the types of schemas that the registry takes; none if it does not say."""
-        return [str(name) for name in await self._found("/schemas/types") or ()]
+        return await self._found("/schemas/types", _texts) or []
 
     async def config(self, subject: str | None = None, *, inherited: bool = False) -> Mapping[str, Any] | None:
         """Return a config; None if a subject or context has none of its own, unless `inherited`."""
         query = {"defaultToGlobal": "true"} if inherited else {}
-        answer: Mapping[str, Any] | None = await self._found(_url(_scoped("/config", subject), query))
-        return answer
+        return await self._found(_url(_scoped("/config", subject), query), answered_object)
 
     async def set_config(self, config: Mapping[str, Any], subject: str | None = None) -> None:
         """Set attributes of a config, under the names that `config` returns; other attributes stay."""
         body = {"compatibility" if name == "compatibilityLevel" else name: value for name, value in config.items()}
-        await self._call("PUT", _scoped("/config", subject), body)
+        await self._ask("PUT", _scoped("/config", subject), body, read=answered_object)
 
     async def reset_config(self, subject: str | None = None) -> None:
         """Remove a config, so that the next one above holds."""
@@ -202,12 +214,12 @@ class RegistryAdministration:
     async def mode(self, subject: str | None = None, *, inherited: bool = False) -> str | None:
         """Return a mode; None if a subject has none of its own (unless `inherited`), or the registry has no modes."""
         query = {"defaultToGlobal": "true"} if inherited else {}
-        answer = await self._found(_url(_scoped("/mode", subject), query))
-        return None if answer is None or answer.get("mode") is None else str(answer["mode"])
+        return await self._found(_url(_scoped("/mode", subject), query), _mode)
 
     async def set_mode(self, mode: str, subject: str | None = None, *, force: bool = False) -> None:
         """Set a mode. IMPORT needs `force` where there are schemas."""
-        await self._call("PUT", _url(_scoped("/mode", subject), {"force": "true"} if force else {}), {"mode": mode})
+        path = _url(_scoped("/mode", subject), {"force": "true"} if force else {})
+        await self._ask("PUT", path, {"mode": mode}, read=answered_object)
 
     async def reset_mode(self, subject: str | None = None) -> None:
         """Remove a mode, so that the next one above holds."""
@@ -255,8 +267,7 @@ class RegistryAdministration:
         found: list[Item] = []
         page_size = 0
         while True:
-            answer = await self._call("GET", _url(path, {**query, "offset": len(found), "limit": limit}))
-            page = [read(item) for item in answer]
+            page = await self._list(_url(path, {**query, "offset": len(found), "limit": limit}), read)
             if not page or (found and page[0] == found[0]):
                 return found
             found += page
@@ -264,10 +275,24 @@ class RegistryAdministration:
             if len(page) > limit or len(page) < page_size:
                 return found
 
-    async def _found(self, path: str) -> Any:
-        """Return the answer to GET, or None for an HTTP status 404."""
+    async def _list(self, path: str, read: Callable[[Any], Item]) -> list[Item]:
+        return await self._ask("GET", path, read=lambda answer: answered_list(answer, read))
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, read: Callable[[Any], Answer]
+    ) -> Answer:
+        answer = await self._call(method, path, body)
         try:
-            return await self._call("GET", path)
+            return read(answer)
+        except (KeyError, TypeError) as error:
+            raise RegistryAnswerError(
+                f"{method} {path}: no answer of a schema registry: {str(answer)[:200]}"
+            ) from error
+
+    async def _found(self, path: str, read: Callable[[Any], Answer]) -> Answer | None:
+        """Return what `read` returns of the answer to GET, or None for an HTTP status 404."""
+        try:
+            return await self._ask("GET", path, read=read)
         except SchemaRegistryError as error:
             if error.status == 404:
                 return None
@@ -300,19 +325,38 @@ async def open_registry_administration(
         yield RegistryAdministration(client.call)
 
 
-def _entry(answer: Mapping[str, Any]) -> SchemaEntry:
-    try:
-        subject, version, schema_id = str(answer["subject"]), int(answer["version"]), int(answer["id"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise PipelineError(f"the registry answers something that is no version of a subject: {error!r}") from error
-    return SchemaEntry(subject=subject, version=version, id=schema_id, content=_content(answer))
+def _entry(answer: Any) -> SchemaEntry:
+    return SchemaEntry(
+        subject=answered_text(answer["subject"]),
+        version=answered_number(answer["version"]),
+        id=_id(answer),
+        content=_content(answer),
+    )
 
 
-def _content(answer: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return {name: answer[name] for name in CONTENT if answer.get(name)} | {"schema": str(answer["schema"])}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise PipelineError(f"the registry answers something that is no schema: {error!r}") from error
+def _content(answer: Any) -> dict[str, Any]:
+    content = answered_object(answer)
+    for reference in answered_list(content.get("references") or [], answered_object):
+        answered_text(reference["name"])
+        answered_text(reference["subject"])
+        answered_number(reference["version"])
+    return {name: content[name] for name in CONTENT if content.get(name)} | {"schema": answered_text(content["schema"])}
+
+
+def _id(answer: Any) -> int:
+    return answered_number(answer["id"])
+
+
+def _mode(answer: Any) -> str:
+    return answered_text(answer["mode"])
+
+
+def _numbers(answer: Any) -> list[int]:
+    return answered_list(answer, answered_number)
+
+
+def _texts(answer: Any) -> list[str]:
+    return answered_list(answer, answered_text)
 
 
 def _marked(entry: SchemaEntry, deleted: bool) -> SchemaEntry:

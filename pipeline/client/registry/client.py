@@ -16,6 +16,7 @@ from uuid import UUID
 import httpx
 import trio
 
+from pipeline.client.registry.answers import answered_list, answered_number, answered_reasons, answered_text
 from pipeline.client.registry.bounded_cache import BoundedCache
 from pipeline.client.registry.schemas import (
     AVRO_TYPE,
@@ -64,7 +65,7 @@ class SchemaRegistryClient:
         self._schemas: BoundedCache[int | UUID, IdentifiedSchema] = BoundedCache(cache_capacity)
         self._identities: BoundedCache[Hashable, IdentifiedSchema] = BoundedCache(cache_capacity)
         self._referenced: BoundedCache[tuple[str, int], RegisteredSchema] = BoundedCache(cache_capacity)
-        self._locks: dict[Hashable, trio.Lock] = {}
+        self._fetches: dict[Hashable, _Fetch] = {}
 
     async def schema(self, identification: int | UUID) -> IdentifiedSchema:
         """Return the schema of an id or a GUID. Raises SchemaRegistryError (40403) for an unknown one."""
@@ -87,7 +88,9 @@ class SchemaRegistryClient:
         """Return the subjects that have a schema, each with its version there. Raises SchemaRegistryError (40403)."""
 
         def read(answer: Any) -> list[tuple[str, int]]:
-            return [(str(found["subject"]), int(found["version"])) for found in answer]
+            return answered_list(
+                answer, lambda found: (answered_text(found["subject"]), answered_number(found["version"]))
+            )
 
         return await self._call("GET", f"/schemas/ids/{schema_id}/versions", read=read)
 
@@ -119,7 +122,7 @@ class SchemaRegistryClient:
 
             return await self._call("POST", _with_query(path, flags), _body(given), read=read)
 
-        return await self._once(self._identities, (subject, given, normalize, deleted), fetch)
+        return await self._once(self._identities, (subject, given, normalize, deleted), fetch, request=registers)
 
     async def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
         """Return a version of a subject, the latest for None. Raises SchemaRegistryError (40401, 40402)."""
@@ -137,28 +140,24 @@ class SchemaRegistryClient:
 
     async def subjects(self) -> list[str]:
         """Return the names of all subjects."""
-        return await self._call("GET", "/subjects", read=lambda answer: [str(name) for name in answer])
+        return await self._call("GET", "/subjects", read=lambda answer: answered_list(answer, answered_text))
 
     async def versions(self, subject: str) -> list[int]:
         """Return the numbers of a subject's versions. Raises SchemaRegistryError (40401)."""
         path = f"/subjects/{_quoted(subject)}/versions"
-        return await self._call("GET", path, read=lambda answer: [int(number) for number in answer])
+        return await self._call("GET", path, read=lambda answer: answered_list(answer, answered_number))
 
     async def why_incompatible(self, subject: str, schema: str | SchemaText) -> list[str]:
         """Return the reasons why a schema cannot follow the subject's versions; empty if it can."""
         path = f"/compatibility/subjects/{_quoted(subject)}/versions?verbose=true"
         given = schema if isinstance(schema, SchemaText) else SchemaText(schema)
 
-        def read(answer: Any) -> list[str]:
-            reasons = [str(message) for message in answer.get("messages") or ()]
-            return [] if answer["is_compatible"] else reasons or ["the registry gives no reason"]
-
-        return await self._call("POST", path, _body(given), read=read)
+        return await self._call("POST", path, _body(given), read=answered_reasons)
 
     async def level(self, subject: str | None = None) -> str:
         """Return the compatibility level of a subject, or the default level (None)."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}?defaultToGlobal=true"
-        return await self._call("GET", path, read=lambda answer: str(answer["compatibilityLevel"]))
+        return await self._call("GET", path, read=lambda answer: answered_text(answer["compatibilityLevel"]))
 
     async def set_level(self, level: str, subject: str | None = None) -> None:
         """Set the compatibility level of a subject, or the default level (None)."""
@@ -170,18 +169,32 @@ class SchemaRegistryClient:
         return await self._call(method, path, body)
 
     async def _once(
-        self, cache: BoundedCache[Any, Value], key: Hashable, fetch: Callable[[], Awaitable[Value]]
+        self,
+        cache: BoundedCache[Any, Value],
+        key: Hashable,
+        fetch: Callable[[], Awaitable[Value]],
+        *,
+        request: Hashable = None,
     ) -> Value:
-        if key in cache:
-            return cache[key]
-        locked = (id(cache), key)
-        lock = self._locks.setdefault(locked, trio.Lock())
-        try:
-            async with lock:
-                return cache[key] if key in cache else cache.put(key, await fetch())
-        finally:
-            if not lock.statistics().tasks_waiting:
-                self._locks.pop(locked, None)
+        """Return an entry, fetched if it is missing. Tasks share a fetch, and its error, if it is the same request."""
+        place = (id(cache), key, request)
+        while key not in cache:
+            under_way = self._fetches.get(place)
+            if under_way is not None:
+                await under_way.ended.wait()
+                if under_way.error is not None:
+                    raise under_way.error
+                continue  # fetched; or the task was cancelled, and this one takes its turn
+            own = self._fetches[place] = _Fetch()
+            try:
+                return cache.put(key, await fetch())
+            except PipelineError as error:
+                own.error = error
+                raise
+            finally:
+                del self._fetches[place]
+                own.ended.set()
+        return cache[key]
 
     async def _call(
         self,
@@ -194,11 +207,12 @@ class SchemaRegistryClient:
         """Ask the registries in turn until one gives an answer that `read` understands; return what it returns."""
         last_error: Exception | None = None
         delay_s = RETRY_DELAY_S
+        attempt_s = min(MAX_ATTEMPT_S, self._timeout_s / len(self._urls))  # so that a silent one leaves time for others
         with trio.move_on_after(self._timeout_s):
             while True:
                 for url in list(self._urls):
                     try:
-                        with trio.fail_after(MAX_ATTEMPT_S):
+                        with trio.fail_after(attempt_s):
                             return _understood(await self._ask(method, url + path, body), read, url)
                     except SchemaRegistryError as error:
                         if error.status < 500 and error.status != TOO_MANY_REQUESTS:
@@ -212,21 +226,32 @@ class SchemaRegistryClient:
                 delay_s = min(delay_s * 2, MAX_RETRY_DELAY_S)
         reason = f"no answer within {self._timeout_s:g} s" if last_error is None else f"{last_error!r}"
         raise DeadlineExceededError(
-            f"schema registry {', '.join(self._urls)}: {method} {path}: {reason}"
+            f"schema registry {', '.join(map(_without_secrets, self._urls))}: {method} {path}: {reason}"
         ) from last_error
 
     async def _ask(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
-        async with self._http.stream(method, url, json=body) as response:
+        sent = None if body is None else json.dumps(body)  # in ASCII: the text may hold what UTF-8 cannot
+        async with self._http.stream(method, url, content=sent) as response:
             content = await _read_bounded(response)
+        if response.request.method != method:
+            raise ValueError(f"{_without_secrets(url)} redirects {method} to {_without_secrets(str(response.url))}")
         if response.is_success:
             return _json(content)
         try:
             error = _json(content)
             code, message = int(error["error_code"]), str(error["message"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             text = content[:200].decode(errors="replace")
-            code, message = response.status_code, f"{url} answers HTTP {response.status_code}: {text}"
+            code, message = response.status_code, f"{_without_secrets(url)} answers HTTP {response.status_code}: {text}"
         raise SchemaRegistryError(response.status_code, code, message)
+
+
+class _Fetch:
+    """A request that several tasks may wait for, and the error that it ended with."""
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.error: PipelineError | None = None
 
 
 async def _read_bounded(response: httpx.Response) -> bytes:
@@ -237,7 +262,7 @@ async def _read_bounded(response: httpx.Response) -> bytes:
         if size <= MAX_ANSWER_BYTES:
             content += part
     if size > MAX_ANSWER_BYTES:
-        raise ValueError(f"{response.url} answers more than {MAX_ANSWER_BYTES} bytes")
+        raise ValueError(f"{_without_secrets(str(response.url))} answers more than {MAX_ANSWER_BYTES} bytes")
     return bytes(content)
 
 
@@ -253,7 +278,9 @@ def _understood(answer: Any, read: Callable[[Any], Value], url: str) -> Value:
     try:
         return read(answer)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{url} gives no answer of a schema registry: {str(answer)[:200]}") from error
+        raise ValueError(
+            f"{_without_secrets(url)} gives no answer of a schema registry: {str(answer)[:200]}"
+        ) from error
 
 
 def _read_identified(answer: Any, schema_id: int | None, schema: SchemaText) -> IdentifiedSchema:
@@ -262,11 +289,13 @@ def _read_identified(answer: Any, schema_id: int | None, schema: SchemaText) -> 
 
 
 def _read_schema(answer: Any) -> SchemaText:
-    text = answer["schema"]
-    if not isinstance(text, str):
-        raise TypeError("the schema is no text")
+    text = answered_text(answer["schema"])
     references = tuple(
-        VersionReference(name=str(each["name"]), subject=str(each["subject"]), version=int(each["version"]))
+        VersionReference(
+            name=answered_text(each["name"]),
+            subject=answered_text(each["subject"]),
+            version=answered_number(each["version"]),
+        )
         for each in answer.get("references") or ()
     )
     return SchemaText(text, references, str(answer.get("schemaType") or AVRO_TYPE))
@@ -276,8 +305,8 @@ def _read_version(answer: Any) -> RegisteredSchema:
     schema = _read_schema(answer)
     identified = _read_identified(answer, _schema_id(answer["id"]), schema)
     return RegisteredSchema(
-        subject=str(answer["subject"]),
-        version=int(answer["version"]),
+        subject=answered_text(answer["subject"]),
+        version=answered_number(answer["version"]),
         id=_required_id(identified),
         text=schema.text,
         references=schema.references,
@@ -287,7 +316,7 @@ def _read_version(answer: Any) -> RegisteredSchema:
 
 
 def _schema_id(value: Any) -> int:
-    schema_id = int(value)
+    schema_id = answered_number(value)
     if not 0 <= schema_id < 2**31:
         raise ValueError(f"{schema_id} is no schema id")
     return schema_id
@@ -314,6 +343,13 @@ def _quoted(subject: str) -> str:
     return quote(subject, safe="")
 
 
+def _without_secrets(url: str) -> str:
+    """Return a URL without its name and password."""
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
+
+
 def _with_query(path: str, flags: Sequence[str]) -> str:
     return f"{path}?{'&'.join(flags)}" if flags else path
 
@@ -328,7 +364,9 @@ async def open_schema_registry(
     """
     for url in urls:
         if not url.startswith(("http://", "https://")):
-            raise ConfigurationError("schema.registry.url", f"{url!r} does not begin with http:// or https://")
+            raise ConfigurationError(
+                "schema.registry.url", f"{_without_secrets(url)!r} does not begin with http:// or https://"
+            )
     if not urls:
         raise ConfigurationError("schema.registry.url", "is empty: name at least one URL")
     headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE, "Accept-Encoding": "identity"}

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.cli.schema.folder import MAX_CHAIN, MAX_FILE_BYTES, read_folder
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError
+from tests.support.http_answers import http_server
 from tests.support.registry_model import Refused, RegistryModel
 
 Command = Callable[..., Any]
@@ -32,6 +33,15 @@ def results(answer: Any) -> dict[str, str]:
 
 def reasons(answer: Any, subject: str) -> list[str]:
     return next(found["reasons"] for found in answer["subjects"] if found["subject"] == subject)
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"null", b"true", b'{"is_compatible": "false"}', b'{"is_compatible": 1}'])
+def test_the_answer_of_another_service_is_no_verdict(schema: Command, tmp_path: Path, answer: bytes) -> None:
+    put(tmp_path, a=ADDRESS)
+    path = "/compatibility/subjects/a/versions?verbose=true"
+    with http_server({"/subjects?offset=0&limit=500": (200, b"[]"), path: (200, answer)}) as url:
+        assert "no answer of a schema registry" in schema(url, "check", "--all", str(tmp_path), code=5)
+        assert "no answer of a schema registry" in schema(url, "check", "a", str(tmp_path / "a.avsc"), code=5)
 
 
 OLD = '{"type":"record","name":"V","fields":[{"name":"page","type":"string"},{"name":"at","type":"long"}]}'

@@ -6,6 +6,7 @@ import trio
 
 from pipeline.client.registry.administration import (
     RegistryAdministration,
+    RegistryAnswerError,
     SchemaEntry,
     ask_each,
     context_prefix,
@@ -54,6 +55,33 @@ async def test_requests_over_http() -> None:
             assert (await registry.version("a/b")).text == '"int"'
             with pytest.raises(SchemaRegistryError, match="40402"):
                 await registry.version("a/b", 2)
+
+
+@pytest.mark.parametrize("answer", [None, {}, [], "abc", 7, True, [None], [{}], {"is_compatible": "no"}, {"id": "1"}])
+async def test_the_answers_of_another_service_are_no_answers(answer: Any) -> None:
+    async def call(method: str, path: str, body: Any = None) -> Any:
+        return answer
+
+    registry = RegistryAdministration(call)
+    entry = SchemaEntry(subject="s", version=1, id=1, content=INT)
+    for ask in (
+        lambda: registry.version("s"),
+        lambda: registry.content_of_id(1),
+        lambda: registry.look_up("s", INT),
+        lambda: registry.register("s", INT),
+        lambda: registry.restore(entry),
+        lambda: registry.why_incompatible("s", INT),
+        registry.mode,
+        registry.contents,
+        *(
+            lambda read=read: read("s")
+            for read in (registry.subjects, registry.versions, registry.versions_of_id, registry.delete_subject)
+            if answer != []
+        ),
+        *(() if isinstance(answer, dict) else (registry.config, lambda: registry.set_config({}))),
+    ):
+        with pytest.raises(RegistryAnswerError, match="no answer of a schema registry"):
+            await ask()
 
 
 async def test_long_lists_come_in_pages(model: RegistryModel, registry: RegistryAdministration) -> None:
@@ -141,7 +169,7 @@ async def test_other_answers_are_refused(answer: Any) -> None:
     async def other(*_: Any) -> Any:
         return answer
 
-    with pytest.raises(PipelineError, match="the registry answers something that is no"):
+    with pytest.raises(PipelineError, match="no answer of a schema registry"):
         await RegistryAdministration(other).schemas()
 
 

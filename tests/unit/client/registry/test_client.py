@@ -127,6 +127,8 @@ NONSENSE: list[Answer] = [
     as_json({"schema": '"int"', "references": 7}),
     as_json({"schema": '"int"', "guid": "no guid"}),
     as_json({"schema": '"int"', "guid": 7}),
+    as_json({"schema": '"int"', "references": [{"name": "a", "subject": "a", "version": 1e999}]}),
+    as_json({"error_code": 1e999, "message": "overflow"}, 500),
     as_json({"message": "not ready"}, 503),
     as_json({"error_code": 429, "message": "slow down"}, 429),
 ]
@@ -150,7 +152,7 @@ async def test_an_answer_that_is_none_of_a_registry_makes_the_next_one_be_asked(
 
 async def test_an_id_that_no_payload_holds_is_no_answer() -> None:
     entry = {"subject": "s", "version": 1, "schema": '"int"'}
-    for schema_id in (-1, 2**31, "x", None):
+    for schema_id in (-1, 2**31, "x", None, True, 7.5, 1e999):
         with http_server({"/subjects/s/versions/latest": as_json({**entry, "id": schema_id})}) as url:
             async with open_schema_registry([url], timeout_s=0.3) as registry:
                 with pytest.raises(DeadlineExceededError, match="gives no answer of a schema registry"):
@@ -177,6 +179,94 @@ async def test_a_registry_that_sends_byte_by_byte_is_left_for_the_next(
     nursery.cancel_scope.cancel()
 
 
+async def test_a_silent_registry_leaves_time_for_the_next(connect: Callable[..., Any], nursery: trio.Nursery) -> None:
+    async def say_nothing(_: trio.SocketStream) -> None:
+        await trio.sleep_forever()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, say_nothing, 0, host="127.0.0.1"))
+    async with connect(f"http://127.0.0.1:{listener.socket.getsockname()[1]}", timeout_s=4) as registry:
+        assert await registry.register("s", '"int"') == 1
+    nursery.cancel_scope.cancel()
+
+
+async def test_tasks_that_wait_for_one_request_share_its_error() -> None:
+    async with open_schema_registry([NOBODY], timeout_s=0.5) as registry, trio.open_nursery() as nursery:
+
+        async def fail() -> None:
+            with pytest.raises(DeadlineExceededError):
+                await registry.schema(1)
+
+        with trio.fail_after(10):  # one after the other would take 50 s
+            for _ in range(100):
+                nursery.start_soon(fail)
+            while nursery.child_tasks:
+                await trio.sleep(0.01)
+        assert not registry._fetches
+
+
+async def test_a_request_that_is_cancelled_is_made_by_a_task_that_waits_for_it(
+    connect: Callable[..., Any], journal: MemoryJournal
+) -> None:
+    async with connect() as registry, trio.open_nursery() as nursery:
+        journal.reachable = False
+        found: list[int] = []
+
+        async def register() -> None:
+            found.append(await registry.register("s", '"int"'))
+
+        with trio.CancelScope() as first:
+            nursery.start_soon(register)
+            while not registry._fetches:
+                await trio.lowlevel.checkpoint()
+            nursery.start_soon(register)
+            first.cancel()
+        with trio.CancelScope() as given_up:
+            given_up.cancel()
+            await registry.register("s", '"int"')
+        journal.reachable = True
+        with trio.fail_after(30):
+            while len(found) < 2:
+                await trio.lowlevel.checkpoint()
+        assert found == [1, 1]
+
+
+async def test_a_redirect_that_loses_the_request_is_no_answer() -> None:
+    with http_server({"/config": (302, b""), "/there/config": as_json({"compatibilityLevel": "BACKWARD"})}) as url:
+        async with open_schema_registry([url], timeout_s=0.3) as registry:
+            assert await registry.level() == "BACKWARD"
+            with pytest.raises(DeadlineExceededError, match="redirects PUT"):
+                await registry.set_level("FULL")
+
+
+@pytest.mark.parametrize("answer", [(200, b"<html>"), (500, b"oops"), as_json({})])
+async def test_errors_tell_no_password(answer: Answer) -> None:
+    with http_server({"/config": answer}) as url:
+        urls = [url.replace("//", "//user:secret@"), "http://user:secret@127.0.0.1:1/?at=http://x"]
+        async with open_schema_registry(urls, timeout_s=0.3) as registry:
+            with pytest.raises(DeadlineExceededError, match=url.removeprefix("http://")) as caught:
+                await registry.level()
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigurationError) as refused:
+        async with open_schema_registry(["user:secret@localhost"]):
+            pass
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("verdict", ["false", 1, None, [True]])
+async def test_only_a_clear_yes_means_compatible(verdict: object) -> None:
+    path = "/compatibility/subjects/s/versions?verbose=true"
+    with http_server({path: as_json({"is_compatible": verdict})}) as url:
+        async with open_schema_registry([url], timeout_s=0.3) as registry:
+            with pytest.raises(DeadlineExceededError, match="gives no answer of a schema registry"):
+                await registry.why_incompatible("s", '"int"')
+
+
+async def test_a_text_that_utf_8_cannot_write_is_refused_at_once(connect: Callable[..., Any]) -> None:
+    async with connect() as registry:
+        with pytest.raises(SchemaRegistryError, match="42201"):
+            await registry.register("s", '{"type": "enum", "name": "\ud800", "symbols": []}')
+
+
 async def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.client.registry.client.MAX_ANSWER_BYTES", 1000)
     with http_server({"/subjects": as_json(["x" * 2000])}) as url:
@@ -192,4 +282,4 @@ async def test_caches_are_bounded(journal: MemoryJournal) -> None:
             await registry.schema(schema_id)
             await registry.referenced_version(f"s{number}", 1)
         assert [len(cache) for cache in (registry._schemas, registry._identities, registry._referenced)] == [3, 3, 3]
-        assert len(registry._locks) == 0
+        assert len(registry._fetches) == 0

@@ -138,18 +138,16 @@ async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: st
         serializers = await _open_serializers(options, stack)
         producer = await stack.enter_async_context(_producer(cluster, options))
         bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", total=None))
-        count = 0
+        count = 0  # of records that were given to the producer
         lines = await stack.enter_async_context(aclosing(_lines(options.file)))
         async for line in lines:
-            key, text = _split(line, options.key_separator)
-            value: bytes | None = text
             headers: list[Header] = []
-            if serializers.keys is not None and key is not None:
-                key = await _serialize(serializers.keys, options.topic, key, count + 1, headers)
-            if text == options.null_marker:
-                value = None
-            elif serializers.values is not None:
-                value = await _serialize(serializers.values, options.topic, text, count + 1, headers)
+            try:
+                key, value = await _record(line, options, serializers, headers)
+            except _LineError as error:
+                await producer.flush()
+                before = f"; {output.counted(count, 'record')} before it published" if count else ""
+                output.exit_with(f"line {count + 1}{error}{before}")
             await producer.send(options.topic, value, key=key, partition=options.partition, headers=headers)
             count += 1
             bar.advance()
@@ -211,31 +209,39 @@ def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
     return (key, value) if found else (None, line)
 
 
-def _parse(value: bytes, number: int) -> Any:
-    try:
-        return json_module.loads(value)
-    except ValueError as error:
-        output.exit_with(f"line {number} is not JSON: {error}")
+class _LineError(Exception):
+    """Fault of a line."""
 
 
-async def _serialize(
-    serializer: "AvroSerializer", topic: str, text: bytes, number: int, headers: list[Header]
-) -> bytes | None:
+async def _record(
+    line: bytes, options: ProduceOptions, serializers: _Serializers, headers: list[Header]
+) -> tuple[bytes | None, bytes | None]:
+    """Return key and value, and append the headers that belong to them. Raises _LineError."""
+    key, text = _split(line, options.key_separator)
+    if serializers.keys is not None and key is not None:
+        key = await _serialize(serializers.keys, options.topic, key, headers)
+    if text == options.null_marker:
+        return key, None
+    if serializers.values is None:
+        return key, text
+    return key, await _serialize(serializers.values, options.topic, text, headers)
+
+
+async def _serialize(serializer: "AvroSerializer", topic: str, text: bytes, headers: list[Header]) -> bytes | None:
+    """Return the bytes of plain JSON or, if its object does not match the schema, of Avro's JSON encoding."""
+    from pipeline.client.registry.avro_json import from_avro_json
     from pipeline.client.registry.errors import SchemaMismatchError
 
     try:
-        return await serializer.serialize(topic, _parse(text, number), headers)
+        value = json_module.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _LineError(f" is not JSON: {error}") from error
+    try:
+        return await serializer.serialize(topic, value, headers)
     except SchemaMismatchError as error:
         encoder = await serializer.encoder(topic)
         try:
-            return await serializer.serialize(topic, _avro_json(text, encoder.fastavro_schema), headers)
-        except Exception:  # fastavro does not document its exceptions
-            output.exit_with(f"line {number}: {error}")
-
-
-def _avro_json(text: bytes, schema: Any) -> Any:
-    """Return the object of a line in Avro's JSON encoding: `{"string": "x"}` in a union, bytes as ISO-8859-1."""
-    from fastavro import json_reader
-
-    (datum,) = json_reader(io.StringIO(text.decode()), schema)
-    return datum
+            value = from_avro_json(encoder.fastavro_schema, value, encoder.named)
+            return await serializer.serialize(topic, value, headers)
+        except (SchemaMismatchError, ValueError, RecursionError):
+            raise _LineError(f": {error}") from error

@@ -8,7 +8,7 @@ as with Confluent's serialisers. Data of a schema of plain bytes have no length 
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, NoReturn
@@ -52,7 +52,7 @@ class AvroEncoder:
     `encode` returns the bytes of an object, and None for None (a tombstone). A union's branch may be named:
     `("string", "x")`. Missing fields take their default; unknown fields are refused. Raises SchemaMismatchError, which
     names the field. `headers` belong to every record that is not a tombstone. `fastavro_schema` is the schema with all
-    types that it uses, as fastavro takes it.
+    types that it uses, as fastavro takes it, and `named` these types by name.
     """
 
     subject: str
@@ -60,6 +60,7 @@ class AvroEncoder:
     guid: UUID | None
     schema: SchemaText
     fastavro_schema: Any
+    named: Mapping[str, Any]
     headers: tuple[tuple[str, bytes], ...]
     encode: Encode
 
@@ -147,6 +148,7 @@ class AvroSerializer:
             guid=found.guid,
             schema=found.schema,
             fastavro_schema=usable.fastavro,
+            named=usable.named,
             headers=self._headers(found),
             encode=_encode_function(usable, self._frame(found), topic, self._to_dict),
         )

@@ -105,6 +105,26 @@ async def test_lines_are_plain_json_or_avros(site: Any) -> None:
     assert "line 1: the object does not match the schema of visits" in told
 
 
+async def test_a_line_with_an_unknown_field_is_no_record_of_defaults(site: Any) -> None:
+    fields = [{"name": "a", "type": ["null", "string"], "default": None}, {"name": "n", "type": "int", "default": 0}]
+    schema = site.file("r.avsc", json.dumps({"type": "record", "name": "R", "fields": fields}))
+    for bad in ('{"b": "x"}', '{"a": {"string": "x"}, "b": 1}', '{"a": {"string": 7}}', '{"n": null}', "[" * 100_000):
+        lines = site.file("lines", "{}\n" * 3 + bad + "\n{}\n")
+        told = await site.run("produce", lines, "--registry", site.url, "--schema", schema, code=1)
+        assert "line 4" in told
+        assert "3 records before it published" in told
+    assert [record.value for record in site.records()] == [b"\x00\x00\x00\x00\x01\x00\x00"] * 15
+
+
+async def test_lines_in_avros_json_of_a_recursive_schema_and_a_default_of_bytes(site: Any) -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "again", "type": ["null", "R"], "default": None}]}
+    fields = [{"name": "i", "type": ["null", inner]}, {"name": "b", "type": "bytes", "default": "z"}]
+    schema = site.file("r.avsc", json.dumps({"type": "record", "name": "R", "namespace": "x", "fields": fields}))
+    lines = site.file("lines", '{"i": {"x.I": {"again": {"x.R": {"i": null, "b": "\\u00ff"}}}}}\n')
+    await site.run("produce", lines, "--registry", site.url, "--schema", schema)
+    assert [record.value for record in site.records()] == [b"\x00\x00\x00\x00\x01\x02\x02\x00\x02\xff\x02z"]
+
+
 async def test_a_schema_with_references_and_a_reader_schema(site: Any) -> None:
     at = ("--registry", site.url)
     async with open_schema_registry([site.url]) as registry:

@@ -28,6 +28,8 @@ INVALID = "invalid"
 FAULTS = frozenset({INCOMPATIBLE, INVALID})
 UNPROCESSABLE = frozenset({409, 413, 422})
 """HTTP statuses by which a registry refuses a schema, and not the request."""
+MISSING = frozenset({40401, 40402})
+"""Codes of Confluent's for no such subject, and no such version of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,10 @@ async def _judge(
         text = await text_with_types(registry, folder, schema)
     except InvalidSchemaError as error:
         return SchemaVerdict(subject=subject, file=file, result=INVALID, reasons=[str(error)])
+    except SchemaRegistryError as error:
+        if error.code not in MISSING:
+            raise
+        return SchemaVerdict(subject=subject, file=file, result=INVALID, reasons=[f"a reference: {error.message}"])
     is_refused = False
     try:
         reasons = await registry.why_incompatible(subject, {"schema": text}, normalize=normalize)

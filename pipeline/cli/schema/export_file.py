@@ -24,7 +24,13 @@ FORMAT = 1
 
 
 def write_export(path: Path, contents: RegistryContents) -> None:
-    """Write an export; a file of that name is replaced once all is written. Raises ConfigurationError."""
+    """Write an export; a file of that name is replaced once all is written. Raises ConfigurationError.
+
+    What is no file, as a device or a pipe, is never replaced; a link stays one.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigurationError(str(path), "is not a file")
+    path = path.resolve()
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("w", encoding="ascii") as file:
@@ -82,7 +88,7 @@ def read_export(path: Path) -> RegistryContents:
                 case kind:
                     raise ValueError(f"is of unknown kind {kind}")
             _require(number > 1 or document["kind"] == "registry", "does not begin an export")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ConfigurationError(f"{path}: line {number}", reason) from error
     if not is_whole:

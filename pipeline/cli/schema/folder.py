@@ -1,7 +1,7 @@
 """Schemas of a service repository: a folder of `.avsc` files, the subjects that they belong to, and their types.
 
-A file `SUBJECT.avsc`, at any depth, belongs to that subject. If the folder holds a file `subjects.toml`, that names the
-subjects and their files instead; all other `.avsc` files then only define types for them.
+A file `SUBJECT.avsc` (or `.AVSC`), at any depth, belongs to that subject. If the folder holds a file `subjects.toml`,
+that names the subjects and their files instead; all other `.avsc` files then only define types for them.
 
 A schema may use types that other files of the folder define. What is wrong with a file is kept as its fault, so that
 one such file does not hide what is wrong with others.
@@ -105,7 +105,7 @@ def read_folder(folder: Path) -> SchemaFolder:
         schemas = [read_schema(path, subject, references) for subject, path, references in named]
         schemas += [read_schema(path, None) for path in paths if path.resolve() not in taken]
     else:
-        schemas = [read_schema(path, path.name.removesuffix(SUFFIX)) for path in paths]
+        schemas = [read_schema(path, path.name[: -len(SUFFIX)]) for path in paths]
     if not any(schema.subject is not None for schema in schemas):
         reason = f"names no subject in {SUBJECTS_FILE}" if names.exists() else f"holds no file SUBJECT{SUFFIX}"
         raise ConfigurationError(str(folder), reason)
@@ -120,7 +120,9 @@ def _schema_files(folder: Path) -> Iterator[Path]:
 
     for parent, folders, files in os.walk(folder, onerror=fail):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(files) if name.endswith(SUFFIX) and name != SUFFIX)
+        yield from (
+            Path(parent, name) for name in sorted(files) if name.lower().endswith(SUFFIX) and name.lower() != SUFFIX
+        )
 
 
 def _read_subjects(path: Path) -> list[tuple[str, Path, tuple[Mapping[str, Any], ...]]]:

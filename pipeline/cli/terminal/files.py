@@ -12,9 +12,9 @@ LOCK_NAME = ".lock"
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file. Raises ConfigurationError if it cannot be read or is not UTF-8."""
+    """Return the text of a file, without a byte order mark. Raises ConfigurationError if it is no UTF-8 text."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

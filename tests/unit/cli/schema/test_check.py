@@ -35,6 +35,31 @@ def reasons(answer: Any, subject: str) -> list[str]:
     return next(found["reasons"] for found in answer["subjects"] if found["subject"] == subject)
 
 
+def test_no_file_is_passed_over(schema: Command, our_url: str, tmp_path: Path) -> None:
+    put(tmp_path, a_value='"int"')
+    schema(our_url, "register", "a-value", str(tmp_path / "a-value.avsc"))
+    (tmp_path / "b.AVSC").write_text("{")
+    (tmp_path / "a-value.avsc").rename(tmp_path / "a-value.Avsc")
+    (tmp_path / "c.avsc").write_text(ORDER % "")
+    names = 'a-value = "a-value.Avsc"\nb = "b.AVSC"\nc = {file = "c.avsc", references = ["x.Address=missing:1"]}'
+    assert results(schema(our_url, "check", "--all", str(tmp_path), "--json", code=1)) == {
+        "a-value": "compatible",
+        "b": "invalid",
+        "c": "invalid",
+    }
+    (tmp_path / "subjects.toml").write_text(names)
+    answer = schema(our_url, "check", "--all", str(tmp_path), "--json", code=1)
+    assert results(answer) == {"a-value": "compatible", "b": "invalid", "c": "invalid"}
+    assert "a reference: Subject 'missing' not found." in reasons(answer, "c")
+
+
+def test_what_a_check_accepts_can_be_registered(schema: Command, our_url: str, tmp_path: Path) -> None:
+    (tmp_path / "marked.avsc").write_bytes(b'\xef\xbb\xbf"int"')
+    schema(our_url, "check", "--all", str(tmp_path))
+    schema(our_url, "check", "marked", str(tmp_path / "marked.avsc"))
+    schema(our_url, "register", "marked", str(tmp_path / "marked.avsc"))
+
+
 @pytest.mark.parametrize("answer", [b"{}", b"null", b"true", b'{"is_compatible": "false"}', b'{"is_compatible": 1}'])
 def test_the_answer_of_another_service_is_no_verdict(schema: Command, tmp_path: Path, answer: bytes) -> None:
     put(tmp_path, a=ADDRESS)

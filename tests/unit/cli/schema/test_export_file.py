@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,27 @@ def test_texts_are_kept_to_the_last_character(tmp_path: Path) -> None:
     write_export(tmp_path / "export", contents)
     assert read_export(tmp_path / "export") == contents
     assert (tmp_path / "export").read_bytes().isascii()
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "linked_pipe").symlink_to(pipe)
+    for name in ("pipe", "linked_pipe"):
+        with pytest.raises(ConfigurationError, match="is not a file"):
+            write_export(tmp_path / name, RegistryContents())
+    assert pipe.is_fifo()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_export(tmp_path / "link", RegistryContents())
+    assert read_export(tmp_path / "file") == RegistryContents()
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_version_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    reference = '"references": [{"name": "x", "subject": "a", "version": 1e999}]'
+    (tmp_path / "export").write_text(HEAD + SCHEMA.replace('"id": 1', f'"id": 1, {reference}') + end(2))
+    with pytest.raises(ConfigurationError, match="line 2"):
+        read_export(tmp_path / "export")
 
 
 @pytest.mark.parametrize(

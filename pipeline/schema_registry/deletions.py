@@ -59,7 +59,8 @@ def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> Wr
     check_writable(state, subject)
     check_unused(state, versions if permanent else live, deleted=permanent, but_by=(subject,))
     if not permanent:
-        deleted = SubjectDeleted(subject=subject, version=live[-1].number)
+        # Also beyond the last live version: the record takes the place of an earlier one, which may have gone further.
+        deleted = SubjectDeleted(subject=subject, version=versions[-1].number)
         return WritePlan([version.number for version in live], (deleted, *forget_settings(state, subject)))
     if live:
         reason = f"Subject '{subject}' was not deleted first before being permanently deleted"

@@ -31,6 +31,7 @@ from pipeline.schema_registry.subject_settings import RegistryMode
 
 MAX_SUBJECT_LENGTH = 249 + len("-value")
 MAX_ID = (1 << 31) - 1
+MAX_VERSION = (1 << 31) - 1
 LATEST = "latest"
 _RESERVED_NAMES = frozenset({"__GLOBAL", "__EMPTY"})
 
@@ -125,9 +126,8 @@ def _imported(state: RegistryState, subject: str, candidate: Candidate, schema_i
     if holder is not None and holder.identity != candidate.identity:
         reason = f"Overwrite new schema with id {schema_id} in context {context} is not permitted."
         raise RegistryError(Code.NOT_PERMITTED, reason)
-    number = _next_number(state, subject)
-    if candidate.version is not None and candidate.version > 0:
-        number = candidate.version
+    wanted = candidate.version
+    number = wanted if wanted is not None and wanted > 0 else _next_number(state, subject)
     held = state.version(subject, number)
     if held is not None and held.schema.id != schema_id:
         reason = f"Overwrite version {number} of subject {subject}, which has id {held.schema.id}, is not permitted."
@@ -136,8 +136,12 @@ def _imported(state: RegistryState, subject: str, candidate: Candidate, schema_i
 
 
 def _next_number(state: RegistryState, subject: str) -> int:
-    numbers = [version.number for version in state.versions(subject, deleted=True)]
-    return max(numbers, default=0) + 1
+    versions = state.versions(subject, deleted=True)
+    number = versions[-1].number + 1 if versions else 1
+    if number > MAX_VERSION:
+        reason = f"Subject '{subject}' has version {MAX_VERSION}, the last one that there is"
+        raise RegistryError(Code.INVALID_VERSION, reason)
+    return number
 
 
 def _new_version(
@@ -192,7 +196,7 @@ def parse_version(text: str) -> int | None:
     text = text.strip()
     if text.lower() in {LATEST, "-1"}:
         return None
-    if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
+    if text.isascii() and text.isdigit() and len(text) < 11 and 0 < int(text) <= MAX_VERSION:
         return int(text)
     reason = f"The specified version '{text}' is not a valid version id. Allowed values are between [1, 2^31-1]"
     raise RegistryError(Code.INVALID_VERSION, f'{reason} and the string "{LATEST}"')

@@ -15,9 +15,18 @@ from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.deletions import delete_subject, delete_version
 from pipeline.schema_registry.errors import RegistryError
 from pipeline.schema_registry.events import IdsReserved, SchemaReference, SchemaWritten, decode_event, encode_event
-from pipeline.schema_registry.registry import WritePlan, comparison_of, get_version, look_up, parse_version, register
-from pipeline.schema_registry.setting_commands import reset_config, set_config
+from pipeline.schema_registry.registry import (
+    MAX_VERSION,
+    WritePlan,
+    comparison_of,
+    get_version,
+    look_up,
+    parse_version,
+    register,
+)
+from pipeline.schema_registry.setting_commands import reset_config, set_config, set_mode
 from pipeline.schema_registry.state import RegistryState
+from pipeline.schema_registry.subject_settings import RegistryMode
 
 
 def candidate(text: str, **more: Any) -> Candidate:
@@ -122,7 +131,9 @@ def test_versions_by_name(text: str, number: int | None) -> None:
     assert parse_version(text) == number
 
 
-@pytest.mark.parametrize("text", ["0", "-2", "x", "", "2147483648", "9" * 5000, "\u0661", "1.0"])
+@pytest.mark.parametrize(
+    "text", ["0", "-2", "x", "", "2147483648", "9" * 5000, "0" * 10 + "1" * 5000, "00000000001999", "\u0661", "1.0"]
+)
 def test_invalid_versions_are_refused(text: str) -> None:
     refused(42202, parse_version, text)
 
@@ -157,6 +168,37 @@ def test_soft_and_permanent_delete_of_a_subject(state: RegistryState) -> None:
     assert carry_out(state, delete_subject(state, "s", permanent=True)) == [2, 3]
     assert state.subjects(deleted=True) == []
     refused(40401, delete_subject, state, "s", permanent=True)
+
+
+def test_a_subject_that_is_deleted_again_after_an_import_stays_deleted_after_compaction(state: RegistryState) -> None:
+    log: list[tuple[bytes, bytes | None]] = []
+
+    def write(plan: WritePlan[Any]) -> None:
+        log.extend(encode_event(event) for event in plan.events)
+        carry_out(state, plan)
+
+    for schema in (INT, LONG):
+        write(planned(state, "s", schema))
+    write(delete_subject(state, "s", permanent=False))
+    write(set_mode(state, "s", RegistryMode.IMPORT, force=True))
+    write(planned(state, "s", candidate('"int"', id=1, version=1)))
+    assert [version.deleted for version in state.versions("s", deleted=True)] == [False, True]
+    write(delete_subject(state, "s", permanent=False))
+    compacted = new_state()
+    last = {key: index for index, (key, _) in enumerate(log)}
+    for index, (key, value) in enumerate(log):
+        if last[key] == index and value is not None:
+            compacted.apply(decode_event(key, value))
+    assert [version.deleted for version in compacted.versions("s", deleted=True)] == [True, True]
+
+
+def test_there_is_no_version_after_the_last_number(state: RegistryState) -> None:
+    carry_out(state, set_mode(state, "s", RegistryMode.IMPORT, force=False))
+    carry_out(state, planned(state, "s", candidate('"int"', id=1, version=MAX_VERSION)))
+    refused(42202, planned, state, "s", candidate('"long"', id=2))
+    carry_out(state, planned(state, "s", candidate('"long"', id=2, version=4)))
+    carry_out(state, set_mode(state, "s", RegistryMode.READWRITE, force=False))
+    refused(42202, planned, state, "s", STRING)
 
 
 def test_deleted_versions_do_not_count_for_compatibility(state: RegistryState) -> None:

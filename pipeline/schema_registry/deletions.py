@@ -6,7 +6,7 @@ others refer to is not deleted.
 
 from pipeline.schema_registry.contexts import DEFAULT_CONTEXT, join_subject
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found, version_not_found
-from pipeline.schema_registry.events import ContextSet, SchemaRemoved, SubjectDeleted, WrittenEvent
+from pipeline.schema_registry.events import ContextSet, SubjectDeleted, WrittenEvent
 from pipeline.schema_registry.references import check_unused
 from pipeline.schema_registry.registry import LATEST, WritePlan, check_writable
 from pipeline.schema_registry.setting_commands import forget_settings
@@ -36,7 +36,7 @@ def delete_version(state: RegistryState, subject: str, number: int | None, *, pe
         if not version.deleted:
             reason = f"Subject '{subject}' Version {number} was not deleted first before being permanently deleted"
             raise RegistryError(Code.VERSION_NOT_SOFT_DELETED, reason)
-        events: tuple[WrittenEvent, ...] = (state.reserved_ids(), SchemaRemoved(subject=subject, version=number))
+        events: tuple[WrittenEvent, ...] = (state.reserved_ids(), *state.removal(subject, number))
         left = len(versions) - 1
     else:
         events = (written(version, deleted=True),)
@@ -66,7 +66,7 @@ def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> Wr
         reason = f"Subject '{subject}' was not deleted first before being permanently deleted"
         raise RegistryError(Code.SUBJECT_NOT_SOFT_DELETED, reason)
     numbers = [version.number for version in versions]
-    removed = [SchemaRemoved(subject=subject, version=number) for number in reversed(numbers)]
+    removed = [event for number in reversed(numbers) for event in state.removal(subject, number)]
     return WritePlan(numbers, (state.reserved_ids(), *removed, *forget_settings(state, subject)))
 
 

@@ -3,7 +3,7 @@
 Invariants:
 
 A. The key bytes of one entry never vary, because compaction compares them: Confluent's order of attributes, no white
-   space.
+   space. Keys that other registries spell otherwise are kept (`other_key`), for deletions to remove them, too.
 B. Decoding raises nothing: an unreadable record is an `Ignored` event with the reason, so that it does not keep the
    registry from starting.
 C. `IdsReserved` is the value that this registry gives to the NOOP record, which other registries skip. It keeps the
@@ -13,7 +13,7 @@ D. Subjects are written as Confluent's registry writes them, with their context 
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
@@ -23,6 +23,8 @@ from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.subject_settings import RegistryMode, SubjectConfig
 
 AVRO = "AVRO"
+SubjectVersion = tuple[str, int]
+"""A subject, and the number of a version."""
 _TENANT: Final = "default"
 _CONFIG_ATTRIBUTES: Final = frozenset({"subject", "alias", "normalize", "compatibilityLevel", "offset", "ts"})
 _MORE_OF_SCHEMAS: Final = ("md5", "metadata", "ruleSet")
@@ -50,6 +52,8 @@ class SchemaWritten:
     more: str = ""
     """Metadata and rules of other registries, which are kept: a JSON object."""
     deleted: bool = False
+    other_key: bytes | None = None
+    """The record's key, if it is not the one that this registry writes (invariant A)."""
 
     @cached_property
     def identity(self) -> bytes:
@@ -63,6 +67,8 @@ class SchemaRemoved:
 
     subject: str
     version: int
+    other_key: bytes | None = None
+    """As in SchemaWritten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +92,8 @@ class ConfigSet:
 
     subject: str | None
     config: SubjectConfig | None
-    bare_key: bool = False
-    """True if the key of the default context has no attribute `subject`, as newer registries write it."""
+    other_key: bytes | None = None
+    """As in SchemaWritten: the key of the default context has no attribute `subject` in newer registries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ class ModeSet:
 
     subject: str | None
     mode: RegistryMode | None
-    bare_key: bool = False
+    other_key: bytes | None = None
     """As in ConfigSet."""
 
 
@@ -123,6 +129,8 @@ class Ignored:
     """A record without effect on this registry."""
 
     reason: str
+    version: SubjectVersion | None = None
+    """Subject and number of the version whose record cannot be read."""
 
 
 WrittenEvent = (
@@ -149,19 +157,17 @@ def encode_event(event: WrittenEvent) -> tuple[bytes, bytes | None]:
     """Return key and value of the record; value None is a tombstone."""
     match event:
         case SchemaWritten():
-            return _schema_key(event.subject, event.version), _json(_schema_value(event))
+            return _key_of(event), _json(_schema_value(event))
         case SchemaRemoved():
-            return _schema_key(event.subject, event.version), None
+            return _key_of(event), None
         case SubjectDeleted():
             return _key("DELETE_SUBJECT", event.subject), _json({"subject": event.subject, "version": event.version})
         case SubjectCleared():
             return _key("CLEAR_SUBJECT", event.subject), _json(_of_subject(event.subject))
         case ConfigSet():
-            key = _key("CONFIG", event.subject, bare=event.bare_key)
-            return key, None if event.config is None else _json(_config_value(event))
+            return _key_of(event), None if event.config is None else _json(_config_value(event))
         case ModeSet(subject=subject, mode=mode):
-            key = _key("MODE", subject, bare=event.bare_key)
-            return key, None if mode is None else _json({**_of_subject(subject), "mode": mode.value})
+            return _key_of(event), None if mode is None else _json({**_of_subject(subject), "mode": mode.value})
         case ContextSet():
             context = {"tenant": _TENANT, "context": event.context}
             return _json({"keytype": "CONTEXT", **context, "magic": 0}), _json(context) if event.exists else None
@@ -170,6 +176,17 @@ def encode_event(event: WrittenEvent) -> tuple[bytes, bytes | None]:
             if event.of_contexts:
                 value["contexts"] = dict(event.of_contexts)
             return _json({"keytype": "NOOP", "magic": 0}), _json(value)
+
+
+def _key_of(event: SchemaWritten | SchemaRemoved | ConfigSet | ModeSet) -> bytes:
+    if event.other_key is not None:
+        return event.other_key
+    match event:
+        case ConfigSet():
+            return _key("CONFIG", event.subject)
+        case ModeSet():
+            return _key("MODE", event.subject)
+    return _json({"keytype": "SCHEMA", "subject": event.subject, "version": event.version, "magic": 1})
 
 
 def _schema_value(event: SchemaWritten) -> dict[str, Any]:
@@ -207,23 +224,30 @@ def _of_subject(subject: str | None) -> dict[str, Any]:
 
 def decode_event(key: bytes | None, value: bytes | None) -> Event:
     """Return the event of a record of the topic, written by any registry. An empty value is a tombstone, too."""
+    version: SubjectVersion | None = None
     try:
-        return _decode(json.loads(key or b"null"), json.loads(value) if value else None)
+        fields = json.loads(key or b"null")
+        if fields["keytype"] == "SCHEMA":
+            version = _text(fields["subject"]), _positive(fields["version"])
+        event = _decode(fields, version, json.loads(value) if value else None)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return Ignored(f"unreadable: {type(error).__name__} {error}")
+        return Ignored(f"unreadable: {type(error).__name__} {error}", version)
+    if isinstance(event, SchemaWritten | SchemaRemoved | ConfigSet | ModeSet) and _key_of(event) != key:
+        return replace(event, other_key=key)
+    return event
 
 
-def _decode(key: dict[str, Any], value: dict[str, Any] | None) -> Event:
+def _decode(key: dict[str, Any], version: SubjectVersion | None, value: dict[str, Any] | None) -> Event:
+    if version is not None:
+        return _decode_schema(version, value)
     kind = key["keytype"]
     match kind:
-        case "SCHEMA":
-            return _decode_schema(key, value)
         case "CONFIG":
             config = None if value is None else _decode_config(value)
-            return ConfigSet(subject=_scope(key), config=config, bare_key="subject" not in key)
+            return ConfigSet(subject=_scope(key), config=config)
         case "MODE":
             mode = None if value is None else RegistryMode(value["mode"])
-            return ModeSet(subject=_scope(key), mode=mode, bare_key="subject" not in key)
+            return ModeSet(subject=_scope(key), mode=mode)
         case "CONTEXT":
             return ContextSet(context=_text(key["context"]), exists=value is not None)
     if value is None:
@@ -242,8 +266,8 @@ def _decode(key: dict[str, Any], value: dict[str, Any] | None) -> Event:
     return Ignored(f"a record of kind {kind}")
 
 
-def _decode_schema(key: dict[str, Any], value: dict[str, Any] | None) -> Event:
-    subject, version = _text(key["subject"]), _positive(key["version"])
+def _decode_schema(version_of: SubjectVersion, value: dict[str, Any] | None) -> Event:
+    subject, version = version_of
     if value is None:
         return SchemaRemoved(subject=subject, version=version)
     more = {name: value[name] for name in _MORE_OF_SCHEMAS if value.get(name)}
@@ -275,12 +299,8 @@ def _decode_config(value: dict[str, Any]) -> SubjectConfig:
     )
 
 
-def _schema_key(subject: str, version: int) -> bytes:
-    return _json({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
-
-
-def _key(kind: str, subject: str | None, *, bare: bool = False) -> bytes:
-    return _json({"keytype": kind, **({} if bare else {"subject": subject}), "magic": 0})
+def _key(kind: str, subject: str | None) -> bytes:
+    return _json({"keytype": kind, "subject": subject, "magic": 0})
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from pipeline.schema_registry.events import SubjectVersion
 from pipeline.schema_registry.stored import StoredSchema
-
-SubjectVersion = tuple[str, int]
-"""A subject, and the number of a version."""
 
 
 @dataclass(slots=True)

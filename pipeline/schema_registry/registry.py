@@ -23,7 +23,7 @@ from pipeline.schema_registry.contexts import (
     split_subject,
 )
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found, version_not_found
-from pipeline.schema_registry.events import ContextSet, SchemaRemoved, SchemaWritten, WrittenEvent
+from pipeline.schema_registry.events import ContextSet, SchemaWritten, WrittenEvent
 from pipeline.schema_registry.references import dependencies_of, dependencies_of_version
 from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.stored import StoredSchema, Version, stored_schema
@@ -164,12 +164,13 @@ def _plan_version(state: RegistryState, subject: str, event: SchemaWritten) -> W
     context = context_of(subject)
     new_context = () if state.is_recorded(context) else (ContextSet(context=context),)
     outdated = tuple(
-        SchemaRemoved(subject=subject, version=version.number)
+        removed
         for version in state.versions(subject, deleted=True)
         if version.deleted
         and version.schema.id == event.id
         and version.number < event.version
         and not state.referrers(subject, version.number, deleted=True)
+        for removed in state.removal(subject, version.number)
     )
     schema: StoredSchema = state.schema(event.id, context) or stored_schema(event)
     answer = Version(subject=subject, number=event.version, schema=schema, deleted=False)

@@ -22,7 +22,7 @@ class ScopedSettings:
         self._default_level = default_level
         self._configs: dict[str | None, SubjectConfig] = {}
         self._modes: dict[str | None, RegistryMode] = {}
-        self._bare_keys: set[type[ConfigSet | ModeSet]] = set()
+        self._other_keys: dict[tuple[type[ConfigSet | ModeSet], str | None], dict[bytes, None]] = {}
 
     def apply(self, event: ConfigSet | ModeSet) -> None:
         """Apply a record."""
@@ -30,8 +30,8 @@ class ScopedSettings:
             _put(self._configs, event.subject, event.config)
         else:
             _put(self._modes, event.subject, event.mode)
-        if event.subject is None and event.bare_key:
-            self._bare_keys.add(type(event))
+        if event.other_key is not None:
+            self._other_keys.setdefault((type(event), event.subject), {})[event.other_key] = None
 
     def own_config(self, scope: str | None) -> SubjectConfig | None:
         """Return the config that was set for a scope, without defaults."""
@@ -64,9 +64,9 @@ class ScopedSettings:
         """Return subjects and contexts that have a mode of their own, sorted."""
         return sorted(scope for scope in self._modes if scope is not None)
 
-    def has_bare_key(self, kind: type[ConfigSet | ModeSet]) -> bool:
-        """Return True if the default context's setting of this kind was also written under the other key."""
-        return kind in self._bare_keys
+    def other_keys(self, kind: type[ConfigSet | ModeSet], scope: str | None) -> tuple[bytes, ...]:
+        """Return the keys of records of a setting where other registries spelt them otherwise."""
+        return tuple(self._other_keys.get((kind, scope), ()))
 
 
 def _scopes(scope: str | None) -> tuple[str | None, ...]:

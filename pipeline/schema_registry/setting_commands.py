@@ -15,7 +15,7 @@ from pipeline.schema_registry.contexts import (
     subject_beside,
 )
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
-from pipeline.schema_registry.events import ConfigSet, ModeSet, SchemaRemoved, SubjectCleared, WrittenEvent
+from pipeline.schema_registry.events import ConfigSet, ModeSet, SubjectCleared, WrittenEvent
 from pipeline.schema_registry.references import check_unused
 from pipeline.schema_registry.registry import WritePlan, check_subject, check_writable
 from pipeline.schema_registry.state import RegistryState
@@ -164,7 +164,7 @@ def _cleared(state: RegistryState, scope: str | None) -> tuple[WrittenEvent, ...
     subjects = [subject for subject in state.subjects(deleted=True) if in_scope(scope, subject)]
     versions = [version for subject in subjects for version in state.versions(subject, deleted=True)]
     check_unused(state, versions, deleted=True, but_by=subjects)
-    removed = [SchemaRemoved(subject=version.subject, version=version.number) for version in reversed(versions)]
+    removed = [event for version in reversed(versions) for event in state.removal(version.subject, version.number)]
     return (*((state.reserved_ids(),) if removed else ()), *removed, SubjectCleared(subject=scope))
 
 
@@ -200,15 +200,13 @@ def forget_settings(state: RegistryState, subject: str) -> tuple[WrittenEvent, .
 
 
 def _no_config(state: RegistryState, subject: str | None) -> tuple[WrittenEvent, ...]:
-    reset = ConfigSet(subject=subject, config=None)
-    again = subject is None and state.settings.has_bare_key(ConfigSet)
-    return (reset, replace(reset, bare_key=True)) if again else (reset,)
+    keys = (None, *state.settings.other_keys(ConfigSet, subject))
+    return tuple(ConfigSet(subject=subject, config=None, other_key=key) for key in keys)
 
 
 def _no_mode(state: RegistryState, subject: str | None) -> tuple[WrittenEvent, ...]:
-    reset = ModeSet(subject=subject, mode=None)
-    again = subject is None and state.settings.has_bare_key(ModeSet)
-    return (reset, replace(reset, bare_key=True)) if again else (reset,)
+    keys = (None, *state.settings.other_keys(ModeSet, subject))
+    return tuple(ModeSet(subject=subject, mode=None, other_key=key) for key in keys)
 
 
 def _is_global(subject: str | None) -> bool:

@@ -32,8 +32,9 @@ from pipeline.schema_registry.events import (
     SchemaWritten,
     SubjectCleared,
     SubjectDeleted,
+    SubjectVersion,
 )
-from pipeline.schema_registry.id_space import IdSpace, SubjectVersion
+from pipeline.schema_registry.id_space import IdSpace
 from pipeline.schema_registry.scoped_settings import ScopedSettings
 from pipeline.schema_registry.stored import StoredSchema, Version, stored_schema, written
 
@@ -48,6 +49,9 @@ class RegistryState:
         self._contexts: set[str] = set()
         self._referrers: dict[SubjectVersion, dict[SubjectVersion, None]] = {}
         self._overwritten: dict[SubjectVersion, None] = {}
+        """Versions whose last record in the log does not count."""
+        self._other_keys: dict[SubjectVersion, dict[bytes, None]] = {}
+        """Keys of records of versions, where other registries spelt them otherwise."""
 
     def apply(self, event: Event) -> str | None:
         """Apply the next event of the log. Return why it was refused, or None."""
@@ -56,6 +60,8 @@ class RegistryState:
                 return self._apply_schema(event)
             case SchemaRemoved():
                 self._remove(event.subject, event.version)
+                if event.other_key is not None:
+                    self._forget_key((event.subject, event.version), event.other_key)
             case SubjectDeleted():
                 versions = self._subjects.get(event.subject, {})
                 for number, version in versions.items():
@@ -72,7 +78,9 @@ class RegistryState:
                 for context, highest_id in ((DEFAULT_CONTEXT, event.highest_id), *event.of_contexts):
                     space = self._space(context)
                     space.highest_id = max(space.highest_id, highest_id)
-            case Ignored(reason):
+            case Ignored(reason, version):
+                if version is not None and self.version(*version) is not None:
+                    self._overwritten[version] = None
                 return reason
         return None
 
@@ -80,15 +88,16 @@ class RegistryState:
         space = self._space(context_of(event.subject))
         space.highest_id = max(space.highest_id, event.id)
         key = (event.subject, event.version)
+        if event.other_key is not None:
+            self._other_keys.setdefault(key, {})[event.other_key] = None
         known = self._subjects.get(event.subject, {}).get(event.version)
         if known is not None and known.schema.id != event.id:
             self._overwritten[key] = None
             return f"{event.subject} version {event.version} is id {known.schema.id} already, not {event.id}"
         holder = space.schemas.get(event.id)
         if holder is not None and holder.identity != event.identity:
-            if known is not None:
-                self._overwritten[key] = None
-            return f"id {event.id} stands for another schema already"
+            self._overwritten[key] = None
+            return f"{event.subject} version {event.version}: id {event.id} stands for another schema already"
         schema = holder or stored_schema(event)
         if known is None:
             space.add(schema, key)
@@ -114,6 +123,12 @@ class RegistryState:
             referrers.pop(key, None)
             if not referrers:
                 self._referrers.pop(used, None)
+
+    def _forget_key(self, version: SubjectVersion, other_key: bytes) -> None:
+        keys = self._other_keys.get(version, {})
+        keys.pop(other_key, None)
+        if not keys:
+            self._other_keys.pop(version, None)
 
     def _space(self, context: str) -> IdSpace:
         space = self._spaces.get(context)
@@ -236,10 +251,20 @@ class RegistryState:
         versions = [self._subjects[name][bearer] for name, bearer in sorted(self._referrers.get((subject, number), ()))]
         return [version for version in versions if deleted or not version.deleted]
 
-    def repairs(self) -> tuple[SchemaWritten, ...]:
-        """Return versions whose last record in the log was refused, to be written again.
+    def removal(self, subject: str, number: int) -> tuple[SchemaRemoved, ...]:
+        """Return what permanently deletes a version, with all its records in the log."""
+        others = self._other_keys.get((subject, number), ())
+        keys: tuple[bytes | None, ...] = (None, *others)
+        return tuple(SchemaRemoved(subject=subject, version=number, other_key=key) for key in keys)
 
-        Otherwise compaction would keep the refused record and remove the one that holds.
+    def repairs(self) -> tuple[SchemaWritten | SchemaRemoved, ...]:
+        """Return versions whose last record in the log was refused, to be written again, or deleted if none held.
+
+        Otherwise compaction would keep the refused record and remove the one that holds, or move it behind the refused
+        one, which then would count.
         """
-        held = [self._subjects[subject][number] for subject, number in self._overwritten]
-        return tuple(written(version, deleted=version.deleted) for version in held)
+        repairs: list[SchemaWritten | SchemaRemoved] = []
+        for subject, number in self._overwritten:
+            version = self.version(subject, number)
+            repairs += self.removal(subject, number) if version is None else [written(version, deleted=version.deleted)]
+        return tuple(repairs)

@@ -52,7 +52,7 @@ EVENTS = st.one_of(
     st.builds(SubjectDeleted, subject=names, version=ids),
     st.builds(SubjectCleared, subject=st.none() | names),
     st.builds(ConfigSet, subject=st.none() | names, config=st.none() | CONFIGS),
-    st.builds(ConfigSet, subject=st.none(), config=CONFIGS, bare_key=st.just(True)),
+    st.builds(ConfigSet, subject=st.none(), config=CONFIGS, other_key=st.just(b'{"keytype":"CONFIG","magic":0}')),
     st.builds(ModeSet, subject=st.none() | names, mode=st.none() | st.sampled_from(RegistryMode)),
     st.builds(ContextSet, context=names, exists=st.booleans()),
     st.builds(IdsReserved, highest_id=st.just(0) | ids, of_contexts=st.dictionaries(names, ids).map(as_items)),

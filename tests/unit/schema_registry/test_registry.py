@@ -224,7 +224,7 @@ def test_the_first_of_two_writers_in_the_log_wins(state: RegistryState) -> None:
     assert mine.answer.schema.id == theirs.answer.schema.id == 1
     log = [*theirs.events, *mine.events]
     outcomes = [state.apply(event) for event in log]
-    assert outcomes == [None, "id 1 stands for another schema already"]
+    assert outcomes == [None, "s version 1: id 1 stands for another schema already"]
     assert getattr(state.schema(1), "text", None) == '"string"'
     assert state.repairs() == theirs.events
     assert state.apply(state.repairs()[0]) is None

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from pipeline.errors import DeadlineExceededError
 from pipeline.schema_registry.candidates import Candidate, SchemaRequest, parse_candidate
 from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.deletions import delete_version
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import SchemaWritten, encode_event
 from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
@@ -130,6 +131,45 @@ async def test_what_a_refused_record_would_replace_is_written_again_without_anot
     journal.put(*encode_event(SchemaWritten(subject="s", version=1, id=1, text='"string"')))
     with trio.fail_after(60):
         while len(schema_records(journal)) < 3 or service.state.repairs():
+            await trio.lowlevel.checkpoint()
+    journal.compact()
+    later = new_service(journal)
+    await nursery.start(later.run)
+    assert getattr(later.state.schema(1), "text", None) == '"int"'
+
+
+@pytest.mark.parametrize("permanent", [False, True])
+async def test_an_id_keeps_its_meaning_when_another_registry_gave_it_a_second_one(
+    journal: MemoryJournal, nursery: trio.Nursery, permanent: bool
+) -> None:
+    """The record that is refused must not count once compaction has removed the one before it."""
+    journal.put(*encode_event(SchemaWritten(subject="a", version=1, id=1, text='"int"')))
+    journal.put(*encode_event(SchemaWritten(subject="b", version=1, id=1, text='"string"')))
+    service = new_service(journal)
+    await nursery.start(service.run)
+    nursery.start_soon(service.writer.repair)
+    with trio.fail_after(60):
+        while service.state.repairs():
+            await trio.lowlevel.checkpoint()
+    await service.write(lambda state: delete_version(state, "a", 1, permanent=False))
+    if permanent:
+        await service.write(lambda state: delete_version(state, "a", 1, permanent=True))
+    journal.compact()
+    later = new_service(journal)
+    await nursery.start(later.run)
+    assert getattr(later.state.schema(1), "text", None) == (None if permanent else '"int"')
+    assert later.state.next_id() == 2
+
+
+async def test_a_version_outlives_an_unreadable_record_of_it(journal: MemoryJournal, nursery: trio.Nursery) -> None:
+    key, value = encode_event(SchemaWritten(subject="s", version=1, id=1, text='"int"'))
+    journal.put(key, value)
+    journal.put(key, b'{"subject":"s","version":1,"id":"one","schema":7}')
+    service = new_service(journal)
+    await nursery.start(service.run)
+    nursery.start_soon(service.writer.repair)
+    with trio.fail_after(60):
+        while service.state.repairs():
             await trio.lowlevel.checkpoint()
     journal.compact()
     later = new_service(journal)

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.deletions import delete_subject, delete_version
 from pipeline.schema_registry.events import Ignored, decode_event, encode_event
+from pipeline.schema_registry.registry import WritePlan
+from pipeline.schema_registry.setting_commands import set_mode
 from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.stored import written
 from pipeline.schema_registry.subject_settings import RegistryMode
@@ -113,10 +116,13 @@ def test_the_state_is_that_of_confluents_registry() -> None:
     assert json.loads(tagged.more) == {"metadata": {"properties": {"owner": "me"}}}
 
 
+def compacted(log: Log) -> Log:
+    last = {record_key: index for index, (record_key, _) in enumerate(log)}
+    return [record for index, record in enumerate(log) if last[record[0]] == index and record[1] is not None]
+
+
 def test_a_topic_after_compaction_gives_the_same_state() -> None:
-    last = {record_key: index for index, (record_key, _) in enumerate(TOPIC)}
-    compacted = [record for index, record in enumerate(TOPIC) if last[record[0]] == index and record[1] is not None]
-    whole, rest = folded(TOPIC), folded(compacted)
+    whole, rest = folded(TOPIC), folded(compacted(TOPIC))
     for subject in whole.subjects(deleted=True):
         assert whole.versions(subject, deleted=True) == rest.versions(subject, deleted=True)
         assert whole.settings.config(subject) == rest.settings.config(subject)
@@ -175,6 +181,41 @@ def test_an_empty_value_is_a_tombstone_as_karapace_writes_it() -> None:
     state = folded(karapace)
     assert (state.subjects(deleted=True), state.next_id()) == ([], 2)
     assert state.settings.own_config("k") is None
+
+
+OTHER_KEYS = (
+    '{"subject": "%s", "version": 1, "magic": 1, "keytype": "SCHEMA"}',  # Karapace, before it took Confluent's order
+    '{"keytype":"SCHEMA","node":1,"seq":7,"subject":"%s","version":1,"magic":1}',  # Redpanda
+)
+
+
+@pytest.mark.parametrize("other_key", OTHER_KEYS)
+@pytest.mark.parametrize("at_each_step", [False, True])
+def test_what_is_deleted_stays_deleted_after_compaction_however_its_key_was_spelt(
+    other_key: str, at_each_step: bool
+) -> None:
+    subjects = (("a", 1, INT), ("b", 2, LONG), ("c", 3, STRING))
+    log: Log = [(other_key % name, value(name, 1, number, text)) for name, number, text in subjects]
+    for kind, content in (("CONFIG", '{"compatibilityLevel":"NONE"}'), ("MODE", '{"mode":"READWRITE"}')):
+        log.append((f'{{"subject": "a", "magic": 0, "keytype": "{kind}"}}', content))
+    state = folded(log)
+    plans: list[Callable[[RegistryState], WritePlan[Any]]] = [
+        lambda state: delete_subject(state, "a", permanent=False),
+        lambda state: delete_subject(state, "a", permanent=True),
+        lambda state: delete_version(state, "b", 1, permanent=False),
+        lambda state: delete_version(state, "b", 1, permanent=True),
+        lambda state: delete_subject(state, "c", permanent=False),
+        lambda state: set_mode(state, None, RegistryMode.IMPORT, force=False),
+    ]
+    for decide in plans:
+        for event in decide(state).events:
+            record_key, record_value = encode_event(event)
+            log.append((record_key.decode(), None if record_value is None else record_value.decode()))
+            assert state.apply(event) is None
+        log = compacted(log) if at_each_step else log
+    again = folded(compacted(log))
+    assert (again.subjects(deleted=True), again.next_id()) == ([], 4)
+    assert (again.settings.own_config("a"), again.settings.own_mode("a")) == (None, None)
 
 
 def test_modes_of_other_registries_that_are_not_known_change_nothing() -> None:

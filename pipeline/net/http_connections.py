@@ -1,8 +1,8 @@
 """Connections of an HTTP/1.1 server: each is a task that reads requests and has the application answer them in order.
 
-Bounds: `MAX_CONNECTIONS` connections, of which the one that has asked for nothing for the longest time makes room for
-the next; the size of heads (`http_requests`); and times, each of them a deadline of the connection, which ends when it
-has passed. The application runs in the task of the connection, without a bound of time: it bounds its own work.
+Bounds: `MAX_CONNECTIONS` connections, of which one that has asked for nothing for a long time makes room for the next;
+the size of heads (`http_requests`); and times, each of them a deadline of the connection, which ends when it has
+passed. The application runs in the task of the connection, without a bound of time: it bounds its own work.
 """
 
 import math
@@ -10,6 +10,7 @@ import os
 import socket
 from collections import OrderedDict
 from contextlib import suppress
+from itertools import islice
 
 import structlog
 import trio
@@ -82,7 +83,7 @@ class HttpConnections:
     async def _serve(self, connected: socket.socket, client: HostPort) -> None:
         """Serve a connection until it ends."""
         if len(self._connections) >= MAX_CONNECTIONS:
-            self._cut_off_oldest()
+            self._make_room()
         try:
             connection = _Connection(SocketTransport(connected), client)
         except OSError:  # the client has left
@@ -97,9 +98,15 @@ class HttpConnections:
             self._connections.pop(connection, None)
             self._ended.notify()
 
-    def _cut_off_oldest(self) -> None:
-        oldest, _ = self._connections.popitem(last=False)
-        oldest.cut_off()
+    def _make_room(self) -> None:
+        """Cut off the first connection that waits for its client, and none whose request the application works on.
+
+        Only one half is looked at: otherwise, while the application works for all others, the newest would be cut off.
+        """
+        half = list(islice(self._connections, (len(self._connections) + 1) // 2))
+        chosen = next((each for each in half if each.deadline != math.inf), half[0])
+        del self._connections[chosen]
+        chosen.cut_off()
 
     async def run(self) -> None:
         """End connections whose deadlines have passed. When cancelled, cut off those that do not end in time."""
@@ -119,9 +126,12 @@ class HttpConnections:
     async def _converse(self, connection: "_Connection") -> None:
         with suppress(NetworkError):
             try:
-                while await self._answer(connection, await connection.next_request()):
+                while True:
+                    request = await connection.next_request()
                     if connection in self._connections:
                         self._connections.move_to_end(connection)
+                    if not await self._answer(connection, request):
+                        return
             except BadRequestError as error:
                 await connection.write(error_answer(error.status))
                 await connection.linger()
@@ -146,7 +156,10 @@ class HttpConnections:
 
 
 class _Connection:
-    """A connection and its parser. `deadline` is the time (trio's) at which it ends unless something happens."""
+    """A connection and its parser.
+
+    `deadline` is the time (trio's) at which it ends unless the client does something; infinite if it has not to.
+    """
 
     def __init__(self, transport: SocketTransport, client: HostPort) -> None:
         self.client = client

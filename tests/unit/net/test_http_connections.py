@@ -41,6 +41,15 @@ async def early(_request: Request) -> Response:
     return Response(b"too large", status_code=413)
 
 
+waiting: list[trio.Event] = []
+
+
+async def slow(_request: Request) -> Response:
+    waiting.append(trio.Event())
+    await waiting[-1].wait()
+    return Response(b"slow")
+
+
 async def failing(_request: Request) -> Response:
     raise ZeroDivisionError
 
@@ -57,7 +66,7 @@ ROUTES = [
     Route("/echo", echo, methods=["POST"]),
     *(
         Route(f"/{handler.__name__}", handler, methods=["GET", "POST"])
-        for handler in (stream, early, failing, split, empty)
+        for handler in (stream, early, slow, failing, split, empty)
     ),
 ]
 
@@ -250,6 +259,30 @@ async def test_connections_in_use_are_not_the_ones_cut_off(monkeypatch: pytest.M
         await ask(await connect())
         assert await is_ended(second)
         await ask(first)
+
+
+async def test_connections_that_are_being_answered_are_cut_off_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.net.http_connections.MAX_CONNECTIONS", 4)
+    async with server() as address, contextlib.AsyncExitStack() as clients:
+
+        async def connect() -> trio.SocketStream:
+            return await clients.enter_async_context(await trio.open_tcp_stream(address.host, address.port))
+
+        waiting.clear()
+        first = await connect()
+        await first.send_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+        with trio.fail_after(DEADLINE_S):
+            while not waiting:
+                await trio.sleep(0.01)
+        for number in range(8):
+            client = await connect()
+            if number % 2:
+                await client.send_all(POST + b"Content-Length: 2\r\n\r\na")
+        other = await connect()
+        await other.send_all(b"GET /empty HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert await answers(other, "GET") == [(204, b"", True)]
+        waiting[0].set()
+        assert await answers(first, "GET") == [(200, b"slow", True)]
 
 
 async def test_many_requests_at_once_do_not_keep_others_waiting() -> None:

@@ -3,7 +3,8 @@
 Invariants:
 
 A. Bytes that complete neither a head nor a part of a body are at most `MAX_UNFINISHED_BYTES`: heads, trailers and
-   lengths of chunks are bounded, whatever the pieces in which they arrive.
+   lengths of chunks are bounded, whatever the pieces in which they arrive. So are the headers of a head in number,
+   since short ones take many times their bytes.
 B. Bytes are parsed as one sequence of requests, or refused: a length given twice, and a length beside chunks, are
    errors. After an error nothing more is parsed.
 C. No request changes the protocol of the connection. A request that offers to (Java's client offers HTTP/2) is read as
@@ -20,6 +21,7 @@ import httptools
 from pipeline.errors import PipelineError
 
 MAX_UNFINISHED_BYTES = 64 * 1024
+MAX_HEADERS = 200
 BAD_REQUEST = 400
 HEAD_TOO_LARGE = 431
 _VERSIONS = frozenset({"1.0", "1.1"})
@@ -122,6 +124,8 @@ class RequestParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; trailers are dropped."""
         if self._request is None:
+            if len(self._headers) == MAX_HEADERS:
+                raise BadRequestError(HEAD_TOO_LARGE, f"more than {MAX_HEADERS} headers")
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:

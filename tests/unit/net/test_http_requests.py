@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.model import HostPort
 from pipeline.net.http_connections import BODY_BYTES
 from pipeline.net.http_exchange import http_scope
-from pipeline.net.http_requests import MAX_UNFINISHED_BYTES, BadRequestError, RequestParser
+from pipeline.net.http_requests import MAX_HEADERS, MAX_UNFINISHED_BYTES, BadRequestError, RequestParser
 
 Parsed = list[tuple[str, bytes, list[tuple[bytes, bytes]], bytes]]
 
@@ -88,6 +88,7 @@ def test_requests_in_any_pieces_are_those_that_h11_reads(requests: list[bytes], 
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nEndless: " + b"a" * 2 * MAX_UNFINISHED_BYTES, 431),
         (b"GET /" + b"a" * 2 * MAX_UNFINISHED_BYTES, 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"A:\r\n" * MAX_HEADERS + b"\r\n", 431),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"a" * 2 * MAX_UNFINISHED_BYTES, 431),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"A: b\r\n" * 40_000, 431),
     ],

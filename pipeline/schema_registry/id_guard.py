@@ -13,6 +13,7 @@ from typing import Final
 from pipeline.errors import PipelineError
 from pipeline.schema_registry.contexts import DEFAULT_CONTEXT
 from pipeline.schema_registry.journal import JournalLostError, SchemaJournal
+from pipeline.schema_registry.registry import MAX_ID
 from pipeline.schema_registry.state import RegistryState
 
 GUARD_SUFFIX: Final = "_guard"
@@ -28,10 +29,10 @@ def decode_ids(value: bytes | None) -> dict[str, int]:
     """Return the ids of a record, by context; none for an unreadable one."""
     try:
         content = json.loads(value or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     found = content.items() if isinstance(content, dict) else ()
-    return {context: highest for context, highest in found if isinstance(highest, int)}
+    return {context: highest for context, highest in found if type(highest) is int and 0 < highest <= MAX_ID}
 
 
 def highest_ids(state: RegistryState) -> dict[str, int]:

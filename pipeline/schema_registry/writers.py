@@ -15,16 +15,22 @@ C. Every claim has a stamp and thus a key of its own, also one that is tried aga
 D. A fenced record would take the place of the record before it with its key at a compaction. `damaged_keys` names these
    keys until a record that counts is written to them again.
 
+E. An epoch is at most MAX_STEP above the highest before it, so that no record can use them up; one that is further above
+   is not an epoch at all. Real ones rise by one.
+
 The key of a claim is a NOOP with further attributes, which other registries skip, and which their own NOOP records,
 having another key, never replace.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 STAMP_HEADER: Final = "registry.writer"
+MAX_STEP: Final = 1 << 32
+_URL: Final = re.compile(r"https?://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
 _CLAIM_PREFIX: Final = b'{"keytype":"NOOP","magic":0,"epoch":'
 
 
@@ -64,7 +70,7 @@ def parse_stamp(value: bytes | None) -> Stamp | None:
     epoch, _, writer = (value or b"").partition(b" ")
     if not epoch.isdigit() or len(epoch) > 18 or not writer.isalnum():
         return None
-    return Stamp(int(epoch), writer.decode())
+    return Stamp(int(epoch), writer.decode()) if int(epoch) else None
 
 
 def claim_key(stamp: Stamp) -> bytes:
@@ -84,14 +90,18 @@ def is_claim_key(key: bytes) -> bool:
 
 
 def decode_claim(key: bytes | None, value: bytes | None) -> WriterClaim | None:
-    """Return the claim of a record; None for another record, a deleted claim or one that is unreadable."""
+    """Return the claim of a record; None for another record, a deleted claim or one that is unreadable.
+
+    A URL at which nothing can listen is left out, so that nobody forwards to it.
+    """
     if key is None or value is None or not is_claim_key(key):
         return None
     try:
         fields, content = json.loads(key), json.loads(value)
         stamp = parse_stamp(f"{fields['epoch']} {fields['writer']}".encode())
-        return None if stamp is None else WriterClaim(stamp, str(content["url"]))
-    except (ValueError, TypeError, KeyError):
+        url = str(content["url"])
+        return None if stamp is None else WriterClaim(stamp, url if _URL.fullmatch(url) else "")
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
@@ -122,7 +132,7 @@ class Fence:
             if value is None:
                 self._claims.pop(key, None)
             return self._judge_claim(decode_claim(key, value))
-        if stamp is not None and not self._admits(stamp):
+        if stamp is not None and self._is_epoch(stamp) and not self._admits(stamp):
             self._note_fenced()
             if key is not None:
                 self.damaged_keys[key] = None
@@ -132,7 +142,7 @@ class Fence:
         return FenceVerdict.COUNTS
 
     def _judge_claim(self, claim: WriterClaim | None) -> FenceVerdict:
-        if claim is None:
+        if claim is None or not self._is_epoch(claim.stamp):
             return FenceVerdict.CLAIM
         if claim.stamp.epoch <= self.epoch:  # invariant A
             self._note_fenced()
@@ -141,6 +151,9 @@ class Fence:
         self._seen.add(claim.stamp)
         self._claims[claim_key(claim.stamp)] = False
         return FenceVerdict.CLAIM
+
+    def _is_epoch(self, stamp: Stamp) -> bool:
+        return stamp.epoch <= self.epoch + MAX_STEP  # invariant E
 
     def _admits(self, stamp: Stamp) -> bool:
         """Invariant B. A stamp above all claims is that of a writer whose claim was deleted (invariant C)."""
@@ -157,7 +170,9 @@ class Fence:
         """Return the keys of claims before the current one without which the log gives the same verdicts.
 
         The writer of the current claim may delete them. Claims that a deleted one had fenced would count, so that one
-        that fenced anything stays.
+        that fenced anything stays, and all once epochs have risen by steps that no registry makes (invariant E).
         """
+        if self.epoch > MAX_STEP:
+            return []
         current = None if self.current is None else claim_key(self.current.stamp)
         return [key for key, has_fenced in self._claims.items() if not has_fenced and key != current]

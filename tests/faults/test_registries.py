@@ -21,6 +21,8 @@ BROKERS = 3
 REGISTRIES = 3
 CLIENTS = 4
 DEADLINE_S = 120
+CLIENT_TIMEOUT_S = 20
+"""Time after which a client leaves a paused registry. Otherwise all may wait for one that waits for them."""
 READ_TIMEOUT_MS = 1500
 """Time after which a paused writer is replaced."""
 PAUSE_S = 2.5
@@ -52,7 +54,7 @@ class Clients:
 
     def _run(self, client: int) -> None:
         rng = Random(self._seed * 1000 + client)
-        with httpx.Client(timeout=DEADLINE_S) as http:
+        with httpx.Client(timeout=CLIENT_TIMEOUT_S) as http:
             for number in range(100_000):
                 shared = rng.random() < 0.2
                 name = f"S{self._seed}x{number // 5}" if shared else f"C{self._seed}x{client}x{number}"

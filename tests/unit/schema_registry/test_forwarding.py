@@ -224,3 +224,12 @@ async def test_a_log_that_was_emptied_is_refused_and_an_older_one_gives_no_id_tw
         assert (await registry.post("/subjects/t/versions", json=fixed("C"))).json()["id"] == 3
         assert (await registry.get("/schemas/ids/2")).status_code == 404
     assert json.loads(guard.records[-1].value or b"") == {".": 3}
+
+
+async def test_no_record_of_the_guard_keeps_registries_from_writing(journal: MemoryJournal) -> None:
+    guard = MemoryJournal()
+    for value in (b"[" * 100_000, b'{".":%d}' % 10**30, b'{".":true}', b'{".":-1}', b'{".":"1"}', b"[]", b"\xff", None):
+        guard.put(b"x", value)
+    async with client_of(journal, guard=guard) as registry:
+        assert (await registry.post(PATH, json=fixed("A"))).json()["id"] == 1
+    assert json.loads(guard.records[-1].value or b"") == {".": 1}

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.schema_registry.events import Ignored, decode_event
 from pipeline.schema_registry.writers import (
+    MAX_STEP,
     Fence,
     FenceVerdict,
     Stamp,
@@ -195,3 +196,50 @@ def test_other_registries_skip_a_claim() -> None:
     assert decode_claim(key, b"not json") is None
     assert decode_claim(key, None) is None
     assert decode_claim(b'{"keytype":"NOOP","magic":0,"epoch":"x","writer":"a"}', value) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (claim_key(Stamp(0, "x")), b'{"url":""}'),
+        (claim_key(Stamp(1, "x")), b'{"url":' + b"[" * 100_000),
+        (b'{"keytype":"NOOP","magic":0,"epoch":' + b"[" * 100_000, b'{"url":""}'),
+        (claim_key(Stamp(10**18 - 1, "x")), b'{"url":"http://x:1"}'),
+        (claim_key(Stamp(MAX_STEP, "x")), b'{"url":"http://x:1"}'),
+    ],
+)
+def test_no_record_keeps_registries_from_claiming(key: bytes, value: bytes) -> None:
+    before, after = WriterClaim(Stamp(1, "a"), "http://a:1"), WriterClaim(Stamp(1, "b"), "http://b:1")
+    for begun in ([], [encode_claim(before)]):
+        fence, log = Fence(), [*begun, (key, value)]
+        for record in log:
+            fence.judge(*record, None)
+        for number in range(3):
+            after = WriterClaim(Stamp(fence.epoch + 1, f"b{number}"), "http://b:1")
+            log += [encode_claim(after), *((needless, None) for needless in fence.needless_claims())]
+            for record in log[-2:]:
+                fence.judge(*record, after.stamp)
+            assert fence.current == after
+        compacted = Fence()
+        for number, record in enumerate(log):
+            if record[0] not in [later for later, _ in log[number + 1 :]] and record[1] is not None:
+                compacted.judge(*record, None)
+        assert compacted.current == after
+
+
+@pytest.mark.parametrize("stamp", [b"0 x", b"%d x" % (10**18 - 1), b"%d x" % MAX_STEP])
+def test_no_header_keeps_registries_from_claiming(stamp: bytes) -> None:
+    fence = Fence()
+    fence.judge(b"k", b"v", parse_stamp(stamp))
+    claim = WriterClaim(Stamp(fence.epoch + 1, "a"), "http://a:1")
+    fence.judge(*encode_claim(claim), claim.stamp)
+    assert fence.current == claim
+
+
+def test_a_url_at_which_nothing_can_listen_is_left_out() -> None:
+    for url in ("http://[", "http://a b", "\ud800", "file:///etc", "http://a:1/path", "http://" + "a" * 10_000):
+        key, value = encode_claim(WriterClaim(Stamp(1, "a"), url))
+        assert decode_claim(key, value) == WriterClaim(Stamp(1, "a"), "")
+    for url in ("http://a-1.b_c:8081", "http://[::1]:8081"):
+        key, value = encode_claim(WriterClaim(Stamp(1, "a"), url))
+        assert decode_claim(key, value) == WriterClaim(Stamp(1, "a"), url)

@@ -34,6 +34,15 @@ START_PATIENCE_S: Final = 10.0
 WARNING_AGE_S: Final = 60.0
 STALENESS_HEADER: Final = b"x-staleness-seconds"
 UNKNOWN: Final = "unknown"
+_UNUSABLE: Final = (
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,7 @@ def ask_registries(
             try:
                 answer = await http.get(url.rstrip("/") + JOURNAL_PATH, timeout=timeout_s)
                 return _log_end(answer.raise_for_status().json())
-            except (httpx.HTTPError, ValueError, TypeError, KeyError):
+            except _UNUSABLE:
                 continue
         raise PipelineError("no registry that writes answers")
 

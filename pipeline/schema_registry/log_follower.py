@@ -120,6 +120,12 @@ class LogFollower:
             await self._progress.wait()
             self.require_log()
 
+    async def seen(self, stamp: Stamp) -> None:
+        """Wait until a claim or a record with this stamp has counted. Raises JournalLostError."""
+        while not self.fence.has_seen(stamp):
+            self.require_log()
+            await self._progress.wait()
+
     def watch(self, stamp: Stamp) -> None:
         """Keep the verdicts of records with this stamp, from now on, until the next call."""
         self._watched = stamp

@@ -14,9 +14,8 @@ C. Every claim has a stamp and thus a key of its own, also one that is tried aga
    later one (`needless_claims`).
 D. A fenced record would take the place of the record before it with its key at a compaction. `damaged_keys` names these
    keys until a record that counts is written to them again.
-
-E. An epoch is at most MAX_STEP above the highest before it, so that no record can use them up; one that is further above
-   is not an epoch at all. Real ones rise by one.
+E. An epoch is at most MAX_STEP above the highest before it, so that no record can use them up; one that is further
+   above is not an epoch at all. Real ones rise by one.
 
 The key of a claim is a NOOP with further attributes, which other registries skip, and which their own NOOP records,
 having another key, never replace.

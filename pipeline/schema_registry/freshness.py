@@ -113,9 +113,17 @@ def ask_brokers(journal: SchemaJournal, follower: LogFollower) -> AskLogEnd:
 
 
 def ask_registries(
-    http: httpx.AsyncClient, urls: Sequence[str], follower: LogFollower, *, timeout_s: float
+    http: httpx.AsyncClient,
+    urls: Sequence[str],
+    follower: LogFollower,
+    own_cluster: Callable[[], str | None] | None,
+    *,
+    timeout_s: float,
 ) -> AskLogEnd:
-    """Return a question to the registries that write, the first that answers: these URLs, and the writer's."""
+    """Return a question to the registries that write, the first that answers: these URLs, and the writer's.
+
+    With `own_cluster` only registries of that cluster count: the log may have other offsets than that of another one.
+    """
 
     async def ask() -> LogEnd:
         claim = follower.fence.current
@@ -123,7 +131,9 @@ def ask_registries(
         for url in [*urls, *known]:
             try:
                 answer = await http.get(url.rstrip("/") + JOURNAL_PATH, timeout=timeout_s)
-                return _log_end(answer.raise_for_status().json())
+                content = answer.raise_for_status().json()
+                if own_cluster is None or content["cluster_id"] == own_cluster():
+                    return _log_end(content)
             except _UNUSABLE:
                 continue
         raise PipelineError("no registry that writes answers")
@@ -137,7 +147,14 @@ def _log_end(content: Any) -> LogEnd:
     return LogEnd(int(content["offset"]), stamp)
 
 
-def journal_route(journal: SchemaJournal, follower: LogFollower, freshness: Freshness, *, is_source: bool) -> BaseRoute:
+def journal_route(
+    journal: SchemaJournal,
+    follower: LogFollower,
+    freshness: Freshness,
+    cluster_id: Callable[[], str | None],
+    *,
+    is_source: bool,
+) -> BaseRoute:
     """Return the route that tells the end of the log, the writer and the staleness.
 
     Without `is_source` the log may be a copy, whose end proves nothing to others, so that it is left out.
@@ -154,6 +171,7 @@ def journal_route(journal: SchemaJournal, follower: LogFollower, freshness: Fres
         if claim is not None:
             writer = {"epoch": claim.stamp.epoch, "name": claim.stamp.writer, "url": claim.url}
         content = {
+            "cluster_id": cluster_id(),
             "offset": offset,
             "applied": follower.next_offset,
             "writer": writer,

@@ -52,7 +52,7 @@ async def run_registry(
     """
     deadline = trio.current_time() + config.init_timeout_ms / 1000
     open_journal = partial(open_kafka_journal, cluster, timeout_ms=config.timeout_ms, clock=clock)
-    async with _open_guard(config, cluster, open_journal) as guard, open_journal(config.topic) as journal:
+    async with _open_guard(config, cluster, open_journal) as (guard, is_copy), open_journal(config.topic) as journal:
         await serve_registry(
             config,
             journal,
@@ -60,6 +60,7 @@ async def run_registry(
             name=f"{rng.getrandbits(64):016x}",
             replay_deadline=deadline,
             metrics=metrics,
+            is_copy=is_copy,
             cluster_id=lambda: cluster.view.cluster_id,
             ask_topics=ValidatingTopics(cluster).document,
             task_status=task_status,
@@ -69,8 +70,11 @@ async def run_registry(
 @asynccontextmanager
 async def _open_guard(
     config: RegistryConfig, cluster: Cluster, open_journal: Callable[[str], AbstractAsyncContextManager[SchemaJournal]]
-) -> AsyncIterator[SchemaJournal | None]:
-    """Make sure that the topics exist, and open the guard's; None for a registry that never writes."""
+) -> AsyncIterator[tuple[SchemaJournal | None, bool]]:
+    """Make sure that the topics exist, and open the guard's; None for a registry that never writes.
+
+    The second value is True if the topic of the schemas is a copy that keeps the offsets of another cluster.
+    """
     timeout_s = config.init_timeout_ms / 1000
     exists = await has_topic(cluster, config.topic, timeout_s=timeout_s)
     if not exists and not config.leader_eligibility:
@@ -78,7 +82,7 @@ async def _open_guard(
         exists = True
     is_copy = exists and await check_log_topic(cluster, config.topic, timeout_s=timeout_s)
     if is_copy or not config.leader_eligibility:
-        yield None
+        yield None, is_copy
         return
     create = partial(create_log_topic, cluster, replication_factor=config.replication_factor, timeout_s=timeout_s)
     await create(config.topic + GUARD_SUFFIX)
@@ -88,7 +92,7 @@ async def _open_guard(
             if reason is not None:
                 raise ConfigurationError("kafkastore.topic", reason)
             await create(config.topic)
-        yield guard
+        yield guard, False
 
 
 async def _until_topic_exists(config: RegistryConfig, cluster: Cluster, timeout_s: float) -> None:
@@ -108,13 +112,14 @@ async def serve_registry(
     name: str,
     replay_deadline: float,
     metrics: CollectorRegistry,
+    is_copy: bool = False,
     cluster_id: Callable[[], str | None] = lambda: None,
     ask_topics: AskTopics = no_topics,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a registry over any journal, which must be replayed by `replay_deadline` (trio's clock).
 
-    `guard` and `name` as in RegistryService.
+    `guard` and `name` as in RegistryService. `is_copy`: the log has the offsets of a log of another cluster.
     """
     service = RegistryService(
         journal,
@@ -135,7 +140,12 @@ async def serve_registry(
             reason_or_none = why_ids_are_lost(service.state, await IdGuard(guard).given_ids())
             if reason_or_none is not None:
                 raise ConfigurationError("kafkastore.topic", reason_or_none)
-        freshness = _freshness(config, journal, service, http, metrics)
+        ask = ask_brokers(journal, service.follower)
+        if guard is None:
+            timeout_s = config.leader_read_timeout_ms / 1000
+            own_cluster = None if is_copy else cluster_id
+            ask = ask_registries(http, config.leader_urls, service.follower, own_cluster, timeout_s=timeout_s)
+        freshness = Freshness(service.follower, ask, metrics=metrics)
         nursery.start_soon(freshness.run)
         nursery.start_soon(service.writer.repair)
         routes = [  # tried in order
@@ -143,7 +153,7 @@ async def serve_registry(
             *registry_routes(service, cluster_id=cluster_id),
             *page_routes(ask_topics),
             *operations_routes(metrics, lambda: None, warning=partial(_warning, service, freshness)),
-            journal_route(journal, service.follower, freshness, is_source=guard is not None),
+            journal_route(journal, service.follower, freshness, cluster_id, is_source=guard is not None),
         ]
         application = http_application(routes)
         prepare_application(application)
@@ -160,21 +170,6 @@ async def serve_registry(
 def _warning(service: RegistryService, freshness: Freshness) -> str | None:
     lost = service.follower.lost
     return freshness.warning() if lost is None else f"the topic of the schemas was lost: {lost}"
-
-
-def _freshness(
-    config: RegistryConfig,
-    journal: SchemaJournal,
-    service: RegistryService,
-    http: httpx.AsyncClient,
-    metrics: CollectorRegistry,
-) -> Freshness:
-    if service.writer.may_claim:
-        ask = ask_brokers(journal, service.follower)
-    else:
-        timeout_s = config.leader_read_timeout_ms / 1000
-        ask = ask_registries(http, config.leader_urls, service.follower, timeout_s=timeout_s)
-    return Freshness(service.follower, ask, metrics=metrics)
 
 
 def _forward_settings(config: RegistryConfig) -> ForwardSettings:

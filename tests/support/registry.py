@@ -44,6 +44,7 @@ async def serving_registry(
             name=uuid4().hex,
             replay_deadline=deadline,
             metrics=metrics or CollectorRegistry(),
+            is_copy=is_copy,
             ask_topics=ask_topics,
             task_status=task_status,
         )

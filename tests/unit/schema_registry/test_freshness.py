@@ -1,17 +1,24 @@
 import math
+from collections.abc import Callable
 
+import httpx
+import pytest
 import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import Response
 
-from pipeline.errors import NetworkError
+from pipeline.errors import NetworkError, PipelineError
 from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.freshness import Freshness, LogEnd
+from pipeline.schema_registry.freshness import AskLogEnd, Freshness, LogEnd, ask_registries
 from pipeline.schema_registry.log_follower import LogFollower
 from pipeline.schema_registry.schema_work import SchemaWork
 from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.writers import Stamp, WriterClaim, encode_claim
 from pipeline.testing.memory_journal import MemoryJournal
+from tests.support.registry import serving_registry
+from tests.unit.schema_registry.test_forward_targets import answering
 
 WRITER, OTHER = Stamp(3, "a"), Stamp(1, "b")
 
@@ -70,3 +77,26 @@ async def test_the_staleness_is_the_time_since_the_last_proof(
     source.end = LogEnd(0, None)
     await trio.sleep(30)
     assert freshness.staleness_s > 128
+
+
+async def test_offsets_of_another_cluster_prove_nothing_about_a_log_that_does_not_keep_them(
+    journal: MemoryJournal,
+) -> None:
+    answers: list[str] = ['{"offset":1e999,"writer":null}', "[" * 100_000, '{"offset":null,"writer":null}', "[]"]
+
+    async def answer(_request: Request) -> Response:
+        return Response(answers.pop())
+
+    follower = LogFollower(
+        journal, RegistryState(CompatibilityLevel.NONE), SchemaWork().events, metrics=CollectorRegistry()
+    )
+    async with serving_registry(journal) as url, httpx.AsyncClient() as http, answering(answer) as hostile:
+
+        def ask(own_cluster: Callable[[], str | None] | None, *urls: str) -> AskLogEnd:
+            return ask_registries(http, urls, follower, own_cluster, timeout_s=30)
+
+        urls = ["http://[", *[hostile] * len(answers), url]
+        assert await ask(None, *urls)() == LogEnd(0, None)  # a copy that keeps offsets
+        assert await ask(lambda: None, url)() == LogEnd(0, None)  # the same cluster
+        with pytest.raises(PipelineError):
+            await ask(lambda: "another", url)()

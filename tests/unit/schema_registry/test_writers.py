@@ -211,7 +211,8 @@ def test_other_registries_skip_a_claim() -> None:
 def test_no_record_keeps_registries_from_claiming(key: bytes, value: bytes) -> None:
     before, after = WriterClaim(Stamp(1, "a"), "http://a:1"), WriterClaim(Stamp(1, "b"), "http://b:1")
     for begun in ([], [encode_claim(before)]):
-        fence, log = Fence(), [*begun, (key, value)]
+        fence = Fence()
+        log: list[tuple[bytes, bytes | None]] = [*begun, (key, value)]
         for record in log:
             fence.judge(*record, None)
         for number in range(3):

@@ -18,12 +18,15 @@ NOT_FOUND = json.dumps({"error_code": 40403, "message": "not found"}).encode()
 
 @dataclass
 class ScriptedRegistry:
-    """`schemas`: text, subjects and further attributes by id. `broken` is the answer to everything, unless None."""
+    """`schemas`: text, subjects and further attributes by id. `broken` is the answer to everything, unless None;
+    `broken_posts` that to every POST.
+    """
 
     url: str = ""
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     guids: dict[bytes, int] = field(default_factory=dict)
     broken: Answer | None = None
+    broken_posts: Answer | None = None
     calls: list[str] = field(default_factory=list)
     lets_answer: trio.Event = field(default_factory=trio.Event)
     """Every answer waits for this event, which is set unless the registry is to be silent."""
@@ -35,6 +38,8 @@ class ScriptedRegistry:
         self.calls.append(f"{method} {path}")
         if self.broken is not None:
             return self.broken
+        if method == "POST" and self.broken_posts is not None:
+            return self.broken_posts
         path = unquote(path.partition("?")[0])
         if found := re.fullmatch(r"/schemas/ids/(-?\d+)(/versions)?", path):
             schema = self.schemas.get(int(found[1]))

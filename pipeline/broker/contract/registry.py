@@ -1,9 +1,9 @@
 """Questions to schema registries, by the HTTP API that every registry of Confluent's kind has.
 
 Invariants:
-- A schema is unknown only if a registry says so in Confluent's words (404 with an error code of 404xx). All other
+- A registry does not know a schema only if it says so in Confluent's words (404 with an error code of 404xx). All other
   answers, and silence, mean that the registry is away: RegistryAwayError, never a verdict.
-- All registries are asked before a schema counts as unknown, since one may lag behind another.
+- A schema is refused only if all registries have answered, since one may lag behind another.
 - An answer of more than MAX_ANSWER_BYTES counts as none, and at most MAX_REFERENCES references are followed.
 
 Heavy import (httpx): for brokers with `confluent.schema.registry.url` alone.
@@ -11,10 +11,10 @@ Heavy import (httpx): for brokers with `confluent.schema.registry.url` alone.
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -22,16 +22,20 @@ import trio
 
 from pipeline.broker.contract.verdicts import CompileSchema, ContractVerdict, RefusalReason, SchemaKey, SchemaQuestion
 from pipeline.errors import PipelineError
+from pipeline.protocol.errors import shortened
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_ANSWER_BYTES = 4 << 20
 MAX_REFERENCES = 100
+SILENT_S = 1.0
+"""Time for which a registry that could not be reached is not asked again, if there is another."""
 _PARSED_AT_ONCE_BYTES = 64 << 10
 _AVRO = "AVRO"
 _JSON = "JSON"
 _OF_A_SCHEMA = ("schema", "schemaType", "references", "metadata", "ruleSet")
 _NOT_FOUND = 404
 _NOT_FOUND_CODES = range(40400, 40500)
+_T = TypeVar("_T")
 
 
 class RegistryAwayError(PipelineError):
@@ -39,6 +43,7 @@ class RegistryAwayError(PipelineError):
 
     def __init__(self, reason: str, *, is_silent: bool) -> None:
         super().__init__(f"the schema registry does not answer: {reason}")
+        self.reason = reason
         self.is_silent = is_silent
 
 
@@ -50,21 +55,25 @@ class RegistryQuestions:
     ) -> None:
         self._http = http
         self._urls = list(urls)
+        self._silent_until: dict[str, float] = {}
         self._attempt_s = attempt_s
         self._compile = compile_schema
         self.calls = {"answered": 0, "not_found": 0, "failed": 0}
 
     async def judge(self, question: SchemaQuestion) -> ContractVerdict:
         """Return the verdict. Raises RegistryAwayError."""
+        verdict = await self._judge(question)
+        sayable = verdict.message.encode(errors="replace").decode()  # names may hold half of a surrogate pair
+        return verdict._replace(message=shortened(sayable))
+
+    async def _judge(self, question: SchemaQuestion) -> ContractVerdict:
         schema, rule, decodes = question
         by_guid = isinstance(schema, bytes)
         text: Mapping[str, Any] | None = None
         if by_guid or rule.has_name or decodes:
-            text = await self._call("GET", _schema_path(schema))
+            text = await self._call("GET", _schema_path(schema), _schema_in)
             if text is None:
                 return _unknown(schema)
-            if not isinstance(text, dict) or not isinstance(text.get("schema"), str):
-                raise RegistryAwayError("its answer holds no schema", is_silent=False)
         name = _record_name(text) if rule.has_name and text is not None else ""
         if name is None:
             return ContractVerdict(
@@ -72,23 +81,19 @@ class RegistryQuestions:
             )
         subject = rule.subject(name)
         if by_guid and text is not None:
-            subjects = await self._subjects_of_text(subject, text)
+            asked = {key: text[key] for key in _OF_A_SCHEMA if text.get(key) is not None}
+            subjects = await self._call("POST", f"/subjects/{_quoted(subject)}", partial(_found_in, subject), asked)
+            subjects = subjects or ()
         else:
-            versions = await self._call("GET", f"/schemas/ids/{schema!r}/versions")
-            if versions is None:
+            path = f"/schemas/ids/{schema!r}/versions"
+            subjects = await self._call("GET", path, _subjects_in, is_enough=lambda found: subject in found)
+            if subjects is None:
                 return _unknown(schema)
-            subjects = _subjects_in(versions)
         if subject not in subjects:
             return ContractVerdict(
                 RefusalReason.OTHER_SUBJECT, f"{_label(schema)} belongs to no version of subject {subject}."
             )
         return await self._with_walk(schema, text) if decodes and text is not None else ContractVerdict(None)
-
-    async def _subjects_of_text(self, subject: str, text: Mapping[str, Any]) -> Sequence[str]:
-        """Return the subject if it has a version of this schema."""
-        asked = {key: text[key] for key in _OF_A_SCHEMA if text.get(key) is not None}
-        found = await self._call("POST", f"/subjects/{_quoted(subject)}", asked)
-        return () if found is None else (subject,)
 
     async def _with_walk(self, schema: SchemaKey, text: Mapping[str, Any]) -> ContractVerdict:
         if self._compile is None:
@@ -123,41 +128,61 @@ class RegistryQuestions:
             if len(seen) >= MAX_REFERENCES:
                 return False
             seen.add(key)
-            version = await self._call("GET", f"/subjects/{_quoted(key[0])}/versions/{key[1]}?deleted=true")
-            if not isinstance(version, dict) or not isinstance(version.get("schema"), str):
+            path = f"/subjects/{_quoted(key[0])}/versions/{key[1]}?deleted=true"
+            version = await self._call("GET", path, _schema_in)
+            if version is None:
                 return False
             if not await self._gather(version, seen, found):
                 return False
             found.append(version["schema"])
         return True
 
-    async def _call(self, method: str, path: str, body: Any = None) -> Any:
-        """Return the answer of a registry; None if none has it. Raises RegistryAwayError."""
-        is_unknown = False
-        away: RegistryAwayError | None = None
-        for url in list(self._urls):
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        parse: Callable[[Any], _T],
+        body: Any = None,
+        *,
+        is_enough: Callable[[_T], bool] = lambda _: True,
+    ) -> _T | None:
+        """Return what `parse` makes of the first answer that is enough, else of any; None if no registry has it.
+
+        Raises RegistryAwayError if no answer is enough, and one gave none. `parse` raises TypeError for nonsense.
+        """
+        found: _T | None = None
+        now_s = trio.current_time()
+        awake = [url for url in self._urls if self._silent_until.get(url, now_s) <= now_s]
+        has_answer, away = False, None
+        if awake and len(awake) < len(self._urls):
+            away = RegistryAwayError("one of them is silent", is_silent=True)
+        for url in awake or list(self._urls):
             try:
                 with trio.fail_after(self._attempt_s):
                     status, answer = await self._ask(method, url + path, body)
-            except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError) as error:
-                away = RegistryAwayError(f"{url}: {error!r}", is_silent=True)
-            except (ValueError, RecursionError) as error:
-                away = RegistryAwayError(f"{url}: no JSON: {error}", is_silent=False)
-            else:
                 if status == httpx.codes.OK:
+                    found = parse(answer)
                     self.calls["answered"] += 1
-                    return answer
+                    has_answer = True
+                    if is_enough(found):
+                        return found
+                    continue
                 if status == _NOT_FOUND and isinstance(answer, dict) and answer.get("error_code") in _NOT_FOUND_CODES:
                     self.calls["not_found"] += 1
-                    is_unknown = True
+                    has_answer = True
                     continue
                 away = RegistryAwayError(f"{url}: HTTP {status}", is_silent=False)
+            except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError) as error:
+                away = RegistryAwayError(f"{url}: {error!r}", is_silent=True)
+                self._silent_until[url] = trio.current_time() + SILENT_S
+            except (ValueError, TypeError, RecursionError) as error:
+                away = RegistryAwayError(f"{url}: no answer to the question: {error}", is_silent=False)
             self.calls["failed"] += 1
             self._urls.remove(url)
             self._urls.append(url)
-        if is_unknown or away is None:
-            return None
-        raise away
+        if away is not None:
+            raise RegistryAwayError(away.reason, is_silent=away.is_silent and not has_answer)
+        return found
 
     async def _ask(self, method: str, url: str, body: Any) -> tuple[int, Any]:
         async with self._http.stream(method, url, json=body) as response:
@@ -190,10 +215,25 @@ def _unknown(schema: SchemaKey) -> ContractVerdict:
     return ContractVerdict(RefusalReason.UNKNOWN_ID, f"{_label(schema)} is not known to the schema registry.")
 
 
-def _subjects_in(versions: Any) -> Sequence[str]:
-    if not isinstance(versions, list) or not all(isinstance(item, dict) for item in versions):
-        raise RegistryAwayError("its answer is no list of versions", is_silent=False)
-    return [str(item.get("subject")) for item in versions]
+def _schema_in(answer: Any) -> Mapping[str, Any]:
+    if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+        raise TypeError("it holds no schema")
+    return answer
+
+
+def _found_in(subject: str, answer: Any) -> Sequence[str]:
+    if not isinstance(answer, dict) or not isinstance(answer.get("id"), int):
+        raise TypeError("it holds no id")
+    return (subject,)
+
+
+def _subjects_in(answer: Any) -> Sequence[str]:
+    if not isinstance(answer, list) or not all(isinstance(item, dict) for item in answer):
+        raise TypeError("it is no list of versions")
+    subjects = [item.get("subject") for item in answer]
+    if not all(isinstance(subject, str) for subject in subjects):
+        raise TypeError("it lists versions without subjects")
+    return subjects
 
 
 def _record_name(answer: Mapping[str, Any]) -> str | None:

@@ -134,6 +134,17 @@ async def test_subjects_by_the_name_of_the_record(
     assert outcome(await broker.produce("t", batch(framed(7), framed(8)))) == (ErrorCode.INVALID_RECORD, [1])
 
 
+@pytest.mark.parametrize("name", ["R" * 100_000, "\\ud800"])
+async def test_names_that_no_answer_can_hold_are_shortened_in_messages(
+    broker: Broker, registry: ScriptedRegistry, name: str
+) -> None:
+    registry.add(7, "other-value", text=f'{{"title": "{name}"}}', schemaType="JSON")
+    await broker.create("t", **{**VALIDATED, STRATEGY: STRATEGIES + "RecordNameStrategy"})
+    found = await broker.produce("t", batch(*[framed(7)] * 200))
+    assert outcome(found) == (ErrorCode.INVALID_RECORD, list(range(100)))
+    assert all(len(error.batch_index_error_message or "") < 2000 for error in found.record_errors)
+
+
 async def test_guids_in_headers_count(broker: Broker, registry: ScriptedRegistry) -> None:
     registry.guids[GUID] = 1
     await broker.create("t", **VALIDATED)

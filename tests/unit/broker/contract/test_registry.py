@@ -55,20 +55,47 @@ async def test_names_of_schemas(
     assert verdict.reason == (RefusalReason.UNUSABLE_SCHEMA if name is None else None)
 
 
-async def test_another_registry_is_asked_before_a_schema_is_unknown(registry: ScriptedRegistry) -> None:
+async def test_all_registries_must_answer_before_a_schema_is_refused(registry: ScriptedRegistry) -> None:
     async with (
         scripted_registry() as late,
         open_questions([late.url, registry.url], timeout_s=60, compile_schema=None) as asked,
     ):
-        registry.add(1, "t-value")
-        assert (await asked.judge(about(1))).reason is None
+        registry.add(1, "t-value", "u-value")
+        late.add(1, "u-value")
+        assert (await asked.judge(about(1))).reason is None, "known in this subject by the other registry"
         assert (await asked.judge(about(2))).reason == RefusalReason.UNKNOWN_ID
+        assert (await asked.judge(about(1, SubjectRule("w-value")))).reason == RefusalReason.OTHER_SUBJECT
+        for away in (registry, late):
+            away.broken = (502, b"")
+            for schema_id in (2, 1):
+                with pytest.raises(RegistryAwayError) as caught:
+                    await asked.judge(about(schema_id, SubjectRule("w-value")))
+                assert not caught.value.is_silent
+            away.broken = None
         late.broken = (502, b"")
         assert (await asked.judge(about(1))).reason is None
-        assert (await asked.judge(about(2))).reason == RefusalReason.UNKNOWN_ID
-        registry.broken = (502, b"")
-        with pytest.raises(RegistryAwayError):
-            await asked.judge(about(1))
+
+
+async def test_a_registry_that_does_not_listen_is_left_alone_while_another_answers(registry: ScriptedRegistry) -> None:
+    async with open_questions([registry.url, "http://127.0.0.1:1"], timeout_s=60, compile_schema=None) as asked:
+        for _ in range(5):
+            with pytest.raises(RegistryAwayError) as caught:
+                await asked.judge(about(1))
+            assert not caught.value.is_silent, "others with unknown ids are not kept from the one that answers"
+        assert asked.calls["not_found"] == 5
+        assert asked.calls["failed"] < 5
+
+
+@pytest.mark.parametrize("answer", [b"null", b"[{}]", b'[{"subject": 5}]', b"{}", b"7"])
+async def test_nonsense_is_no_verdict(registry: ScriptedRegistry, asked: RegistryQuestions, answer: bytes) -> None:
+    registry.add(1, "t-value")
+    registry.guids[b"g" * 16] = 1
+    registry.broken = (200, answer)
+    with pytest.raises(RegistryAwayError):
+        await asked.judge(about(1))
+    registry.broken, registry.broken_posts = None, (200, answer)
+    with pytest.raises(RegistryAwayError):
+        await asked.judge(about(b"g" * 16))
 
 
 async def test_a_registry_that_does_not_listen_is_silent() -> None:

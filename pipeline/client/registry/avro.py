@@ -21,6 +21,7 @@ from pipeline.client.registry.avro_schemas import UsableSchema, parse_avro
 from pipeline.client.registry.bounded_cache import BoundedCache
 from pipeline.client.registry.client import (
     CACHE_CAPACITY,
+    NOT_FOUND,
     SCHEMA_NOT_FOUND,
     SchemaRegistryClient,
     SchemaRegistryError,
@@ -37,7 +38,7 @@ from pipeline.client.registry.framing import (
     read_frame,
 )
 from pipeline.client.registry.reading_rules import reason_not_readable
-from pipeline.client.registry.references import NOT_FOUND, usable_schema
+from pipeline.client.registry.references import usable_schema
 from pipeline.client.registry.schemas import IdentifiedSchema, SchemaText
 from pipeline.errors import ConfigurationError
 

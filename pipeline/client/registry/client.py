@@ -3,7 +3,8 @@
 Invariants: immutable facts (the schema of an id, the id of a schema in a subject) are fetched once and cached, at most
 `cache_capacity` of each kind; tasks that miss the same entry share one request. Every call ends within its
 deadline: after a registry that does not answer, answers 5xx or 429, or something that is no answer to the request, the
-next of the list is asked, in turn until then.
+next of the list is asked, in turn until then. An id or a referenced version that one does not know may be known to
+another, which follows the log more closely.
 """
 
 import json
@@ -34,6 +35,7 @@ MAX_ATTEMPT_S = 10.0
 RETRY_DELAY_S = 0.1
 MAX_RETRY_DELAY_S = 2.0
 SCHEMA_NOT_FOUND = 40403
+NOT_FOUND = 404
 TOO_MANY_REQUESTS = 429
 
 Value = TypeVar("Value")
@@ -76,7 +78,7 @@ class SchemaRegistryClient:
             return _read_identified(answer, of_id, _read_schema(answer))
 
         async def fetch() -> IdentifiedSchema:
-            return await self._call("GET", f"/schemas/{kind}/{identification}", read=read)
+            return await self._call("GET", f"/schemas/{kind}/{identification}", read=read, asks_all=True)
 
         return await self._once(self._schemas, identification, fetch)
 
@@ -134,7 +136,7 @@ class SchemaRegistryClient:
         path = f"/subjects/{_quoted(subject)}/versions/{version}?deleted=true"
 
         async def fetch() -> RegisteredSchema:
-            return await self._call("GET", path, read=_read_version)
+            return await self._call("GET", path, read=_read_version, asks_all=True)
 
         return await self._once(self._referenced, (subject, version), fetch)
 
@@ -203,7 +205,10 @@ class SchemaRegistryClient:
         body: Mapping[str, Any] | None = None,
         *,
         read: Callable[[Any], Value] = lambda answer: answer,
+        asks_all: bool = False,
     ) -> Value:
+        """Return what `read` returns of the answer. With `asks_all` nothing is unknown before all were asked once."""
+        unknown: SchemaRegistryError | None = None
         """Ask the registries in turn until one gives an answer that `read` understands; return what it returns."""
         last_error: Exception | None = None
         delay_s = RETRY_DELAY_S
@@ -215,6 +220,9 @@ class SchemaRegistryClient:
                         with trio.fail_after(attempt_s):
                             return _understood(await self._ask(method, url + path, body), read, url)
                     except SchemaRegistryError as error:
+                        if asks_all and error.status == NOT_FOUND:
+                            unknown = error
+                            continue
                         if error.status < 500 and error.status != TOO_MANY_REQUESTS:
                             raise
                         last_error = error
@@ -222,6 +230,8 @@ class SchemaRegistryClient:
                         last_error = error
                     self._urls.remove(url)
                     self._urls.append(url)
+                if unknown is not None:
+                    raise unknown
                 await trio.sleep(delay_s)
                 delay_s = min(delay_s * 2, MAX_RETRY_DELAY_S)
         reason = f"no answer within {self._timeout_s:g} s" if last_error is None else f"{last_error!r}"

@@ -4,13 +4,12 @@ import json
 from typing import Final
 
 from pipeline.client.registry.avro_schemas import UsableSchema, parse_avro
-from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError
+from pipeline.client.registry.client import NOT_FOUND, SchemaRegistryClient, SchemaRegistryError
 from pipeline.client.registry.errors import SerializationError
 from pipeline.client.registry.schemas import AVRO_TYPE, SchemaText
 
 MAX_REFERENCES: Final = 1_000
 """Versions that one schema may refer to, directly or through others."""
-NOT_FOUND: Final = 404
 
 
 async def usable_schema(registry: SchemaRegistryClient, schema: SchemaText) -> UsableSchema:

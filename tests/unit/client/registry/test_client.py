@@ -91,6 +91,24 @@ async def test_the_next_registry_is_asked_when_one_is_gone(connect: Callable[...
         assert await registry.register("s", '"int"') == 1
 
 
+async def test_an_id_is_unknown_once_no_registry_knows_it(journal: MemoryJournal, connect: Callable[..., Any]) -> None:
+    async with serving_registry(MemoryJournal()) as behind, connect(behind) as registry:
+        async with connect() as writer:
+            await writer.register("s", '"int"')
+        assert await registry.schema_text(1) == '"int"'
+        assert (await registry.referenced_version("s", 1)).text == '"int"'
+        unknown: list[Callable[[], Awaitable[object]]] = [
+            lambda: registry.schema(2),
+            lambda: registry.referenced_version("s", 2),
+        ]
+        for ask in unknown:
+            with pytest.raises(SchemaRegistryError, match="not found"):
+                await ask()
+        registry._urls.append(NOBODY)
+        with pytest.raises(SchemaRegistryError, match="not found"):
+            await registry.schema(2)
+
+
 async def test_a_registry_without_its_log_is_tried_until_it_recovers(
     connect: Callable[..., Any], journal: MemoryJournal, nursery: trio.Nursery
 ) -> None:

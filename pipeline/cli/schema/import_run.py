@@ -44,6 +44,11 @@ async def run_import(
     contents = await read_registry_contents(registry, scopes)
     is_same = await _comparison(registry, export, contents)
     plan = plan_import(export, contents, is_same, await registry.schema_types())
+    if contents.modes.get(None) == IMPORT and before.modes.get(None, IMPORT) == IMPORT:
+        output.note(
+            "The registry is in mode IMPORT already, and stays in it: another import runs, or was interrupted."
+            " Once none runs: pipeline schema mode set READWRITE"
+        )
     if dry_run or plan.conflicts or not (plan.steps or before.modes):
         return plan
     if contents.modes.get(None) is None:

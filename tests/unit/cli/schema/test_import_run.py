@@ -115,6 +115,20 @@ async def test_other_schemas_settings_and_modes_of_the_registry_stay(tmp_path: P
     assert target.modes == dict.fromkeys(("", "mine", "copies-value", "orders-value", ":.lab:"), "READONLY")
 
 
+async def test_a_registry_that_is_left_in_import_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = RegistryModel()
+    export = await contents_of(rich_model())
+    await imported(export, target, tmp_path / "export")
+    assert "IMPORT" not in capsys.readouterr().err
+    target.modes[""] = "IMPORT"  # as an import from elsewhere does, or leaves it
+    await imported(export, target, tmp_path / "export")
+    assert "is in mode IMPORT already, and stays in it" in capsys.readouterr().err
+    ModesBefore.read(tmp_path / "export", URL).keep({None: "READWRITE"})
+    await imported(export, target, tmp_path / "export")
+    assert "IMPORT" not in capsys.readouterr().err
+    assert target.modes[""] == "READWRITE"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -24,8 +24,8 @@ MAX_DEPTH: Final = 200
 class UsableSchema:
     """A schema as fastavro takes it. `document` is its JSON, with all types that it uses.
 
-    A schema of plain bytes has data without a length (Confluent's wire format). Recursion, items that take no byte, and
-    decimals make small data expensive.
+    A schema of plain bytes has data without a length (Confluent's wire format). Recursion, items that take no byte,
+    records that hold many such values (`empty_values` of the widest one), and decimals make small data expensive.
     """
 
     document: Any
@@ -35,6 +35,7 @@ class UsableSchema:
     is_bytes: bool
     is_recursive: bool
     has_empty_items: bool
+    empty_values: int
     has_decimals: bool
 
 
@@ -62,6 +63,7 @@ def parse_avro(text: str, referenced: Sequence[str] = ()) -> UsableSchema:
             is_bytes=kind == "bytes",
             is_recursive=shape.is_recursive,
             has_empty_items=any(shape.is_empty(items) for items in shape.items),
+            empty_values=max(map(shape.empty_values, shape.named.values()), default=0),
             has_decimals=shape.has_decimals,
         )
     except SerializationError:
@@ -95,6 +97,7 @@ class _Shape:
         self.has_decimals = False
         self._heights: dict[str, int] = {}
         self._empty: dict[str, bool] = {}
+        self._empty_values: dict[str, int] = {}
 
     def look_at(self, schema: Any) -> int:
         """Collect the types of a schema, and return how many nest in one another."""
@@ -124,6 +127,22 @@ class _Shape:
         if kind in NAMED_TYPES:
             self.named[schema["name"]] = schema
         return [field["type"] for field in schema["fields"]] if kind in RECORD_TYPES else []
+
+    def empty_values(self, schema: Any) -> int:
+        """Return how many values that take no byte a datum of the schema holds at least."""
+        if isinstance(schema, list):
+            return 0
+        if isinstance(schema, str):
+            return int(schema == "null") if schema in PRIMITIVE_TYPES else self.empty_values(self.named[schema])
+        if isinstance(schema["type"], dict | list):
+            return self.empty_values(schema["type"])
+        if schema["type"] not in RECORD_TYPES:
+            return int(self._is_empty_type(schema))
+        name = schema["name"]
+        if name not in self._empty_values:
+            self._empty_values[name] = 0  # within itself: a datum of such a record never ends
+            self._empty_values[name] = sum(self.empty_values(field["type"]) for field in schema["fields"])
+        return self._empty_values[name]
 
     def is_empty(self, schema: Any) -> bool:
         """True if a datum of the schema takes no byte."""

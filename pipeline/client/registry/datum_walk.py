@@ -1,7 +1,8 @@
 """Refuses encoded data that are expensive to decode, before fastavro decodes them. Pure.
 
 fastavro ends the process when a datum nests some thousands of records, makes 2**60 list items of ten bytes if an item
-takes no byte, and takes minutes for a decimal of a megabyte. Schemas that allow none of these, and data too short for
+takes no byte, and billions of nulls of no byte for records in one another, and takes minutes for a decimal of a
+megabyte. Schemas that allow none of these, and data too short for
 them, are not walked.
 """
 
@@ -14,6 +15,10 @@ MAX_DECIMAL_BYTES: Final = 1024
 """A decimal of this size has some 2,400 digits."""
 MAX_EMPTY_ITEMS: Final = 100_000
 """Items of a datum that take no byte."""
+MAX_EMPTY_VALUES_A_BYTE: Final = 16
+"""Values of records that take no byte, for each byte of a datum, beyond MAX_EMPTY_ITEMS."""
+MANY_EMPTY_VALUES: Final = 100
+"""So many in a record make its data worth a walk."""
 MAX_VARINT_BYTES: Final = 10
 _SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
@@ -22,6 +27,7 @@ def require_cheap(schema: UsableSchema, data: memoryview) -> None:
     """Raise ValueError for a datum that is too deep, holds too many empty items or too long decimals, or ends early."""
     is_walked = (
         schema.has_empty_items
+        or schema.empty_values > MANY_EMPTY_VALUES
         or (schema.is_recursive and len(data) > MAX_DEPTH)
         or (schema.has_decimals and len(data) > MAX_DECIMAL_BYTES)
     )
@@ -35,6 +41,8 @@ class _Walk:
         self._data = data
         self._position = 0
         self._empty_items = 0
+        self._empty_values = 0
+        self._max_empty_values = MAX_EMPTY_ITEMS + MAX_EMPTY_VALUES_A_BYTE * len(data)
 
     def skip(self, schema: Any, depth: int) -> None:
         """Go to the end of a datum, which is `depth` types deep."""
@@ -59,7 +67,12 @@ class _Walk:
             self._advance(size)
         elif kind in RECORD_TYPES:
             for field in schema["fields"]:
+                start = self._position
                 self.skip(field["type"], depth + 1)
+                if self._position == start:
+                    self._empty_values += 1
+                    if self._empty_values > self._max_empty_values:
+                        raise ValueError(f"it holds more than {self._max_empty_values} values that take no byte")
         else:
             self._skip_blocks(schema, depth)
 

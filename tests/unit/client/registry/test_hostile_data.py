@@ -59,6 +59,30 @@ async def read(schema: Any, datum: bytes) -> Any:
     return await AvroDeserializer(registry).deserialize(b"\x00\x00\x00\x00\x01" + datum)
 
 
+def wide(width: int, levels: int) -> Any:
+    """Records within one another, each type used many times, around a null."""
+    schema: Any = "null"
+    for level in range(levels):
+        first, *others = [f"f{number}" for number in range(width)]
+        fields = [{"name": first, "type": schema}]
+        fields += [{"name": name, "type": schema if schema == "null" else schema["name"]} for name in others]
+        schema = {"type": "record", "name": f"R{level}", "fields": fields}
+    return schema
+
+
+async def test_small_data_of_wide_records_hold_few_values_that_take_no_byte() -> None:
+    with pytest.raises(SerializationError, match="more than 100000 values that take no byte"):
+        await read(wide(20, 6), b"")
+    items = {
+        "type": "array",
+        "items": {**wide(200, 1), "fields": [*wide(200, 1)["fields"], {"name": "b", "type": "int"}]},
+    }
+    with pytest.raises(SerializationError, match="values that take no byte"):
+        await read(items, varint(1000) + b"\x00" * 1001)
+    assert len(await read(items, varint(500) + b"\x00" * 501)) == 500
+    assert (await read(wide(10, 3), b""))["f9"]["f9"]["f9"] is None
+
+
 @pytest.mark.parametrize(
     ("schema", "datum", "message"),
     [

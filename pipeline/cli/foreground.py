@@ -39,7 +39,8 @@ def http_url(text: str) -> str:
     except ValueError:
         is_fit = False
     if not is_fit or not url.isprintable() or " " in url:
-        raise typer.BadParameter(f"{text!r} is not of the form http://host:port")
+        without_password = text.rpartition("@")[2]
+        raise typer.BadParameter(f"{without_password!r} is not of the form http://host:port")
     return url.rstrip("/")
 
 

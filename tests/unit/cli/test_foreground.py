@@ -26,6 +26,12 @@ def test_invalid_addresses_are_refused(given: Any) -> None:
         http_url(given)
 
 
+def test_an_invalid_address_is_told_without_its_password() -> None:
+    with pytest.raises(typer.BadParameter, match="'host:x' is not of the form") as refused:
+        http_url("http://user:secret@host:x")
+    assert "secret" not in str(refused.value)
+
+
 def test_a_service_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1/report"

@@ -32,7 +32,7 @@ SETTINGS_OF_ALL: Final = ":.__GLOBAL:"
 PAGE_SIZE: Final = 500
 SCHEMAS_PAGE_SIZE: Final = 200
 """Versions in a page: with the largest schemas, too, less than an answer may hold."""
-MAX_READINGS: Final = 3
+MAX_READINGS: Final = 4
 _CONCURRENT_REQUESTS: Final = 8
 _NOT_FOUND: Final = (40401, 40403)
 """Codes of Confluent's for no such subject, and no such schema in it."""
@@ -233,16 +233,21 @@ class RegistryAdministration:
         Settings are read of all contexts and subjects, and of `scopes`: a subject that has no versions
         may have settings, and is not listed.
 
+        Lists are read until two readings agree: a deletion between two pages hides the version that follows.
+
         Raises PipelineError if the registry changes meanwhile, again and again.
         """
         contexts = await self.contexts()
         prefix = "" if contexts is None else EVERY_CONTEXT
+        before: object = None
         for _ in range(MAX_READINGS):
             entries = {(entry.subject, entry.version): entry for entry in await self.schemas(prefix, deleted=True)}
             live = {(entry.subject, entry.version) for entry in await self.schemas(prefix)}
             subjects = await self.subjects(deleted=True)
-            if live <= entries.keys() and {subject for subject, _ in entries} == set(subjects):
+            reading = ({key: entry.id for key, entry in entries.items()}, live, subjects)
+            if reading == before and live <= entries.keys() and {subject for subject, _ in entries} == set(subjects):
                 break
+            before = reading
         else:
             raise PipelineError("schemas were registered or deleted while they were read. Try again")
         named = {*subjects, *scopes} | ({SETTINGS_OF_ALL, *contexts} if contexts is not None else set())

@@ -164,6 +164,25 @@ async def test_a_registry_that_changes_while_it_is_read_is_read_again(model: Reg
         await RegistryAdministration(restless).contents()
 
 
+async def test_a_deletion_between_two_pages_hides_no_version(model: RegistryModel) -> None:
+    for number in range(8):
+        model.register(f"s{number}", INT)
+    calls = DirectCalls(model)
+    deleted: set[str] = set()
+
+    async def deleting(method: str, path: str, body: Any = None) -> Any:
+        answer = await calls.call(method, path, body)
+        is_listing = path.startswith("/schemas?") and "deleted=true" not in path
+        if is_listing and "offset=0" in path and not deleted:
+            model.delete("s0", None, False)
+            deleted.add("s0")
+        return answer
+
+    contents = await RegistryAdministration(deleting).contents()
+    assert {subject for (subject, _), entry in contents.schemas.items() if entry.deleted} == deleted == {"s0"}
+    assert len(contents.schemas) == 8
+
+
 @pytest.mark.parametrize("answer", [[7], [{}], [{"subject": "s", "version": 1, "id": 1}], [None]])
 async def test_other_answers_are_refused(answer: Any) -> None:
     async def other(*_: Any) -> Any:

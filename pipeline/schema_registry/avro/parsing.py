@@ -306,10 +306,12 @@ class _Parser:
             order = field_json.get("order", "ascending")
             if not self._is_stored and (not isinstance(order, str) or order.lower() not in _ORDERS):
                 raise inner.fault(f"its 'order' is not one of {', '.join(_ORDERS)}")
+            default: str | None = None
             if "default" in field_json:
                 self.defaults.append((inner, field_json["default"], type_))
+                default = json.dumps(field_json["default"], sort_keys=True)
             aliases = self._aliases(field_json, inner, "")
-            fields.append(Field(name=name, aliases=aliases, type=type_, has_default="default" in field_json))
+            fields.append(Field(name=name, aliases=aliases, type=type_, default=default))
         return tuple(fields)
 
     def _aliases(self, schema: Mapping[str, Json], scope: _Scope, namespace: str) -> tuple[str, ...]:

@@ -94,12 +94,18 @@ class Enum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A field of a record. `has_default` tells a default of null from none."""
+    """A field of a record."""
 
     name: str
     aliases: tuple[str, ...]
     type: "AvroType"
-    has_default: bool
+    default: str | None
+    """Its JSON text in one form, to tell whether two definitions are one; None if there is none."""
+
+    @property
+    def has_default(self) -> bool:
+        """True if a reader need not find the field."""
+        return self.default is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,10 @@ def record(name: str, *types: Any, **attributes: Any) -> Any:
     return {"type": "record", "name": name, "fields": fields, **attributes}
 
 
+def with_default(name: str, default: Any) -> Any:
+    return record(name) | {"fields": [{"name": "f", "type": "double", "default": default}]}
+
+
 def schema(json_schema: Any, *references: AvroSchema, work: Work | None = None) -> AvroSchema:
     return parse_schema(json.dumps(json_schema), references=references, work=work)
 
@@ -70,6 +74,9 @@ def test_a_change_of_a_referenced_schema_is_a_reason() -> None:
         (record("A", "int"), [record("A")], "'A' is another type than before, or than that of a reference"),
         ([record("A"), record("A")], [record("A")], "[1]: 'A' is defined twice"),
         ("A", [record("A"), record("A", "int")], "two references define 'A', each another type"),
+        (with_default("A", 1), [with_default("A", 2)], "'A' is another type than that of a reference"),
+        ("A", [with_default("A", 1), with_default("A", 2)], "two references define 'A', each another type"),
+        ("A", [with_default("A", 1), with_default("A", 1.0)], "two references define 'A', each another type"),
     ],
 )
 def test_references_that_do_not_fit_are_refused(json_schema: Any, references: Sequence[Any], message: str) -> None:

@@ -8,23 +8,29 @@ from pipeline.schema_registry.stored import StoredSchema
 
 @dataclass(slots=True)
 class IdIndex:
-    """Ids by something that schemas have in common. Of several ids, which imports may bring, the first one counts."""
+    """Ids by something that schemas have in common. Of several ids, which imports may bring, the lowest one counts.
+
+    So what counts does not depend on the order of records, which compaction may change.
+    """
 
     first: dict[bytes, int] = field(default_factory=dict)
     others: dict[bytes, list[int]] = field(default_factory=dict)
 
     def add(self, key: bytes, schema_id: int) -> None:
         """Add an id."""
-        if self.first.setdefault(key, schema_id) != schema_id:
-            self.others.setdefault(key, []).append(schema_id)
+        first = self.first.setdefault(key, schema_id)
+        if first != schema_id:
+            self.first[key] = min(first, schema_id)
+            self.others.setdefault(key, []).append(max(first, schema_id))
 
     def discard(self, key: bytes, schema_id: int) -> None:
-        """Remove an id. The next one takes its place."""
+        """Remove an id. The lowest of the others takes its place."""
         others = self.others.get(key, [])
         if self.first[key] != schema_id:
             others.remove(schema_id)
         elif others:
-            self.first[key] = others.pop(0)
+            self.first[key] = min(others)
+            others.remove(self.first[key])
         else:
             del self.first[key]
         if not others:

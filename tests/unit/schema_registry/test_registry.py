@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -261,6 +261,18 @@ def test_a_comparison_with_many_versions_finds_what_they_need_once(state: Regist
     assert (comparison, hash(comparison)) == (again, hash(again))
     request = SchemaRequest(text='{"type":"record","name":"R","fields":[]}')
     assert reasons_against(parse_candidate(request), comparison) != []
+
+
+@pytest.mark.parametrize("ids", [(7, 4, 9), (4, 9, 7), (9, 7, 4)])
+def test_of_several_ids_of_one_schema_the_lowest_counts_in_every_order(state: RegistryState, ids: Sequence[int]) -> None:
+    for schema_id in ids:
+        state.apply(SchemaWritten(subject=f"s{schema_id}", version=1, id=schema_id, text='"int"'))
+    for lowest in (4, 7, 9):
+        assert put(state, "t", INT) == lowest
+        for subject in ("t", f"s{lowest}"):
+            for permanent in (False, True):
+                carry_out(state, delete_subject(state, subject, permanent=permanent))
+    assert put(state, "t", INT) == 10
 
 
 def test_reserved_ids_outlive_compaction(state: RegistryState) -> None:

@@ -137,19 +137,11 @@ class DocumentedRegistry:
         return schema_id, number
 
     def first_id(self, context: str, schema: Any) -> int:
-        """Return the id of equal schemas: of several, that which came first."""
-        ids = [row.id for row in self.of_context(context) if row.schema == schema]
-        return next(one for one in self.order[context, schema] if one in ids)
-
-    order: dict[Any, list[int]] = field(default_factory=dict)
+        """Return the id of equal schemas: of several, the lowest."""
+        return min(row.id for row in self.of_context(context) if row.schema == schema)
 
     def write(self, subject: str, number: int, row: Row) -> None:
         context = split(subject)[0]
-        known = self.order.setdefault((context, row.schema), [])
-        alive = {one.id for one in self.of_context(context) if one.schema == row.schema}
-        known[:] = [one for one in known if one in alive]
-        if row.id not in known:
-            known.append(row.id)
         self.contexts |= {context} - {"."}
         self.highest[context] = max(self.highest.get(context, 0), row.id)
         self.subjects.setdefault(subject, {})[number] = row

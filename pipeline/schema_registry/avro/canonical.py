@@ -5,6 +5,7 @@ its log at the start.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
@@ -13,6 +14,8 @@ from pipeline.schema_registry.avro.types import PRIMITIVES, Json
 
 DIGEST_BYTES: Final = 16
 MAX_DEPTH: Final = 200
+MAX_JSON_DEPTH: Final = 300
+"""Arrays and objects within one another, also in defaults and properties: types alone nest less deep."""
 MAX_GROWTH: Final = 16_000_000
 """Characters by which full names may make the text longer."""
 SCHEMA_ATTRIBUTES: Final = frozenset(
@@ -28,6 +31,25 @@ _NAMED_ATTRIBUTES: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
+_BRACKETS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+"""Brackets, and strings, whose brackets do not count."""
+
+
+def nests_too_deep(text: str) -> bool:
+    """Return True for JSON that nests deeper than MAX_JSON_DEPTH.
+
+    Python's own bound depends on its stack: what was taken in a thread might not be read again elsewhere.
+    """
+    depth = 0
+    if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
+        for found in _BRACKETS.finditer(text):
+            token = found[0]
+            depth += (token in "[{") - (token in "]}")
+            if depth > MAX_JSON_DEPTH:
+                return True
+    return False
+
+
 class NoCanonicalFormError(ValueError):
     """The text is not JSON, nests too deep, or becomes too long."""
 
@@ -39,6 +61,8 @@ def canonical_form(text: str) -> str:
     specification's Parsing Canonical Form it keeps defaults, aliases, documentation and properties, which matter to
     readers. Raises NoCanonicalFormError.
     """
+    if nests_too_deep(text):
+        raise NoCanonicalFormError("nests too deep")
     try:
         schema: Json = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from pipeline.errors import PipelineError
+from pipeline.schema_registry.avro.canonical import MAX_JSON_DEPTH, nests_too_deep
 from pipeline.schema_registry.avro.defaults import DefaultChecks
 from pipeline.schema_registry.avro.types import (
     PRIMITIVES,
@@ -90,6 +91,8 @@ def parse_schema(
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidSchemaError("", f"character {error.start} is half of a surrogate pair") from None
+    if nests_too_deep(text):
+        raise InvalidSchemaError("", f"nested deeper than {MAX_DEPTH} types, or {MAX_JSON_DEPTH} arrays and objects")
     try:
         json_schema: Json = json.loads(
             text, parse_constant=_refuse_constant, parse_float=_finite if check_defaults else None

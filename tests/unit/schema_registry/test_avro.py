@@ -1,11 +1,12 @@
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.schema_registry.avro.canonical import canonical_form
+from pipeline.schema_registry.avro.canonical import NoCanonicalFormError, canonical_form, schema_digest
 from pipeline.schema_registry.avro.normalization import normalized_text
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
 from pipeline.schema_registry.avro.types import RecordSchema, Reference
@@ -142,6 +143,24 @@ def test_schemas_that_are_not_json_are_refused(text: str) -> None:
 def test_depth_is_bounded(depth: int) -> None:
     with pytest.raises(InvalidSchemaError, match="nested deeper"):
         parse_schema('{"type":"array","items":' * depth + '"int"' + "}" * depth)
+
+
+@pytest.mark.parametrize("depth", [298, 299, 480, 700, 980, 100_000])
+def test_depth_of_what_is_no_type_is_bounded_at_every_height_of_the_stack(depth: int) -> None:
+    """Else a thread would take what the log's reader, or the normalisation, could not read."""
+    text = f'{{"type":"int","p":[{"[" * depth}{"]" * depth}],"doc":"]]]]\\"]]"}}'
+    if depth > 298:
+        with pytest.raises(InvalidSchemaError, match="300 arrays and objects"):
+            parse_schema(text)
+        with pytest.raises(NoCanonicalFormError):
+            canonical_form(text)
+    else:
+        assert normalized_text(parse_schema(text)) == normalized_text(parse_schema(canonical_form(text)))
+        assert schema_digest(text) == _below(100, lambda: schema_digest(text))
+
+
+def _below(frames: int, call: Callable[[], bytes]) -> bytes:
+    return call() if frames == 0 else _below(frames - 1, call)
 
 
 INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}

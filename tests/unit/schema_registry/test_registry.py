@@ -264,7 +264,9 @@ def test_a_comparison_with_many_versions_finds_what_they_need_once(state: Regist
 
 
 @pytest.mark.parametrize("ids", [(7, 4, 9), (4, 9, 7), (9, 7, 4)])
-def test_of_several_ids_of_one_schema_the_lowest_counts_in_every_order(state: RegistryState, ids: Sequence[int]) -> None:
+def test_of_several_ids_of_one_schema_the_lowest_counts_in_every_order(
+    state: RegistryState, ids: Sequence[int]
+) -> None:
     for schema_id in ids:
         state.apply(SchemaWritten(subject=f"s{schema_id}", version=1, id=schema_id, text='"int"'))
     for lowest in (4, 7, 9):

@@ -29,8 +29,10 @@ def _numbered(state: RegistryState, subject: str, reference: SchemaReference) ->
     return replace(reference, version=versions[-1].number)
 
 
-def dependencies_of(state: RegistryState, subject: str, references: Iterable[SchemaReference]) -> Dependencies:
-    """Return the schemas that a schema of `subject` with these references needs, also soft-deleted ones.
+def dependencies_of(
+    state: RegistryState, subject: str, references: Iterable[SchemaReference], *, deleted: bool = True
+) -> Dependencies:
+    """Return the schemas that a schema of `subject` with these references needs, with `deleted` also soft-deleted ones.
 
     Raises RegistryError 42201 if one does not exist, or if they are too many.
     """
@@ -48,7 +50,7 @@ def dependencies_of(state: RegistryState, subject: str, references: Iterable[Sch
             continue
         seen.add((name, number))
         version = state.version(name, number)
-        if version is None:
+        if version is None or (version.deleted and not deleted):
             raise _no_reference(name, number)
         if len(seen) > MAX_REFERENCES:
             reason = f"Invalid schema: it needs more than {MAX_REFERENCES} schemas by its references"

@@ -57,7 +57,8 @@ def register(
 
     A schema of another subject of the context, also a soft-deleted one, keeps its id. The answer is a comparison that
     is to be made first, if it is not among `judged`. Raises RegistryError: 409 with the reasons if the level does not
-    allow the schema after the versions before it, 42205 if the mode does not allow it.
+    allow the schema after the versions before it, 42205 if the mode does not allow it, 42201 if it is not an import and
+    needs a soft-deleted version.
     """
     check_subject(subject)
     versions = state.versions(subject)
@@ -65,7 +66,8 @@ def register(
     if present is not None:
         return WritePlan(present)
     _check_mode(state, subject, candidate)
-    if dependencies_of(state, subject, candidate.references) != candidate.dependencies:
+    needed = dependencies_of(state, subject, candidate.references, deleted=candidate.id is not None)
+    if needed != candidate.dependencies:
         raise RegistryError(Code.INVALID_SCHEMA, "Invalid schema: its references have changed meanwhile; try again")
     if candidate.id is not None:
         return _plan_version(state, subject, _imported(state, subject, candidate, candidate.id))

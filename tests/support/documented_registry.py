@@ -81,6 +81,14 @@ class DocumentedRegistry:
             unique.setdefault((self.context_of_row(row), row.id), row)
         return list(unique.values())
 
+    def needs_deleted(self, subject: str, references: tuple[Reference, ...]) -> bool:
+        """Return True if a schema with these references, which exist, needs a soft-deleted version."""
+        used = [(beside(subject, name), number) for name, number in references]
+        return any(
+            self.rows(target)[number].deleted or self.needs_deleted(target, self.rows(target)[number].references)
+            for target, number in used
+        )
+
     def context_of_row(self, wanted: Row) -> str:
         return next(split(name)[0] for name, rows in self.subjects.items() if any(r is wanted for r in rows.values()))
 
@@ -116,6 +124,8 @@ class DocumentedRegistry:
         mode = self.mode(subject)
         if mode != ("READWRITE" if wanted_id is None else "IMPORT"):
             return 42205
+        if wanted_id is None and self.needs_deleted(subject, references):
+            return 42201
         number = max(self.rows(subject), default=0) + 1
         context = split(subject)[0]
         if wanted_id is None:

@@ -47,6 +47,16 @@ SCRIPTS: dict[str, list[Step]] = {
         ("DELETE", "/subjects/other?permanent=true", None, [1]),
         ("DELETE", "/subjects/base?permanent=true", None, [1]),
     ],
+    "a reference to a soft-deleted version": [
+        put("base", schema(BASE), 1, 1),
+        put("user", schema(USER, REFERENCE), 2, 1),
+        ("DELETE", "/subjects/user", None, [1]),
+        ("DELETE", "/subjects/base", None, [1]),
+        ("POST", "/subjects/user/versions", schema(USER, REFERENCE), Code(42201)),
+        ("POST", "/subjects/other/versions", schema(USER, REFERENCE), Code(42201)),
+        ("PUT", "/mode/user", {"mode": "IMPORT"}, {"mode": "IMPORT"}),
+        put("user", schema(USER, REFERENCE, id=2, version=1), 2, 1),
+    ],
     "references of references, and within a subject": [
         put("base", schema(BASE), 1, 1),
         put("user", schema(USER, REFERENCE), 2, 1),

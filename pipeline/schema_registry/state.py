@@ -211,7 +211,7 @@ class RegistryState:
         context, name = split_subject(subject)
         if self._bears(context, name, schema_id):
             return context
-        if context != DEFAULT_CONTEXT:
+        if context != DEFAULT_CONTEXT or not name:
             return None
         for other in self.contexts():
             if self._bears(other, name, schema_id):

@@ -57,6 +57,16 @@ SCRIPTS: dict[str, list[Step]] = {
         ("PUT", "/mode/user", {"mode": "IMPORT"}, {"mode": "IMPORT"}),
         put("user", schema(USER, REFERENCE, id=2, version=1), 2, 1),
     ],
+    "an id that the default context lacks is not one of another context": [
+        put(":.c:s", schema(INT), 1, 1),
+        ("GET", "/schemas/ids/1", None, Code(40403)),
+        ("GET", "/schemas/ids/1/schema", None, Code(40403)),
+        ("GET", "/schemas/ids/1/versions", None, Code(40403)),
+        ("GET", "/contexts/:.:/schemas/ids/1", None, Code(40403)),
+        ("GET", "/schemas/ids/1?subject=other", None, Code(40403)),
+        ("GET", "/schemas/ids/1?subject=s", None, {}),
+        ("GET", "/schemas/ids/1/versions?subject=:.c:", None, [{"subject": ":.c:s", "version": 1}]),
+    ],
     "references of references, and within a subject": [
         put("base", schema(BASE), 1, 1),
         put("user", schema(USER, REFERENCE), 2, 1),

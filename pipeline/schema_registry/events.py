@@ -27,6 +27,7 @@ SubjectVersion = tuple[str, int]
 """A subject, and the number of a version."""
 _TENANT: Final = "default"
 _CONFIG_ATTRIBUTES: Final = frozenset({"subject", "alias", "normalize", "compatibilityLevel", "offset", "ts"})
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _MORE_OF_SCHEMAS: Final = ("md5", "metadata", "ruleSet")
 
 
@@ -186,7 +187,8 @@ def _key_of(event: SchemaWritten | SchemaRemoved | ConfigSet | ModeSet) -> bytes
             return _key("CONFIG", event.subject)
         case ModeSet():
             return _key("MODE", event.subject)
-    return _json({"keytype": "SCHEMA", "subject": event.subject, "version": event.version, "magic": 1})
+    subject = _json(event.subject)
+    return b'{"keytype":"SCHEMA","subject":%b,"version":%d,"magic":1}' % (subject, event.version)
 
 
 def _schema_value(event: SchemaWritten) -> dict[str, Any]:
@@ -303,9 +305,9 @@ def _key(kind: str, subject: str | None) -> bytes:
     return _json({"keytype": kind, "subject": subject, "magic": 0})
 
 
-def _json(value: dict[str, Any]) -> bytes:
+def _json(value: dict[str, Any] | str) -> bytes:
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which older registries took
         return json.dumps(value, separators=(",", ":")).encode()
 

@@ -44,9 +44,8 @@ SENT_BYTES = 4 << 20
 """Size of the pieces in which a large answer is sent."""
 UNSHIELDED_BYTES = 16 * 1024
 """Answers up to this size fit into the buffer of a socket, so that sending one does not wait if the client reads."""
-HEAD_BYTES = 4 * 1024
-"""Bytes received at once between requests: so many can be requests that wait for their turn."""
-BODY_BYTES = 16 * 1024
+RECEIVED_BYTES = 4 * 1024
+"""Bytes received at once: so many can be requests that wait for their turn, and take ten times their bytes or more."""
 ACCEPTED_AT_ONCE = 64
 FAIR_REQUESTS = 2
 """Requests of a connection that are answered without a wait, before other connections have their turn."""
@@ -181,7 +180,7 @@ class _Connection:
             self.deadline = now + (MAX_IDLE_S if parser.is_between_requests else MAX_HEAD_S)
             while not parser.requests:
                 was_between_requests = parser.is_between_requests
-                await self._receive(HEAD_BYTES)
+                await self._receive()
                 if was_between_requests:
                     self.deadline = trio.current_time() + MAX_HEAD_S
         self.deadline = math.inf
@@ -190,20 +189,19 @@ class _Connection:
     async def receive_more(self) -> None:
         """Wait for a further part of the request. Raises NetworkError, BadRequestError."""
         self.deadline = trio.current_time() + MAX_RECEIVE_S
-        await self._receive(BODY_BYTES)
+        await self._receive()
         self.deadline = math.inf
 
-    async def _receive(self, size: int) -> None:
+    async def _receive(self) -> None:
         if self._refusal is not None:  # raised after the requests before it were answered
             raise self._refusal
-        buffer = _RECEIVED[:size]
-        while (count := self._transport.receive_now(buffer)) is None:
+        while (count := self._transport.receive_now(_RECEIVED)) is None:
             self._unwaited_requests = 0
             await self._transport.wait_readable()
         if count == 0:
             raise NetworkError("the client has left")
         try:
-            self._parser.feed(buffer[:count])
+            self._parser.feed(_RECEIVED[:count])
         except BadRequestError as error:
             self._refusal = error
         if self._transport.had_its_share:
@@ -244,5 +242,5 @@ class _Connection:
         self._parser.close()
 
 
-_RECEIVED = memoryview(bytearray(BODY_BYTES))
+_RECEIVED = memoryview(bytearray(RECEIVED_BYTES))
 """Takes what a connection receives until it is parsed, at once. One for all: a server has one thread."""

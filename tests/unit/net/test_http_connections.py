@@ -1,6 +1,7 @@
 """Connections of an HTTP server: answers in order, bodies, and the times after which they end."""
 
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,15 @@ from starlette.routing import Route
 
 from pipeline.model import HostPort
 from pipeline.net.http import http_application, serve_http
-from pipeline.net.http_connections import CHECK_S, FAIR_REQUESTS, MAX_HEAD_S, MAX_IDLE_S, MAX_RECEIVE_S
+from pipeline.net.http_connections import (
+    CHECK_S,
+    FAIR_REQUESTS,
+    MAX_HEAD_S,
+    MAX_IDLE_S,
+    MAX_RECEIVE_S,
+    RECEIVED_BYTES,
+)
+from pipeline.net.http_requests import HttpRequest
 
 DEADLINE_S = 30
 POST = b"POST /echo HTTP/1.1\r\nHost: a\r\n"
@@ -44,7 +53,8 @@ async def early(_request: Request) -> Response:
 waiting: list[trio.Event] = []
 
 
-async def slow(_request: Request) -> Response:
+async def slow(request: Request) -> Response:
+    await request.body()
     waiting.append(trio.Event())
     await waiting[-1].wait()
     return Response(b"slow")
@@ -128,6 +138,20 @@ async def test_a_large_body_arrives_whole() -> None:
     async with connection() as client:
         await client.send_all(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         assert await answers(client, "POST") == [(200, body, True)]
+
+
+async def test_requests_behind_a_body_are_read_when_their_turn_comes() -> None:
+    behind = b"GET /slow HTTP/1.1\r\nHost:\r\n\r\n"
+    waiting.clear()
+    async with connection() as client:
+        await client.send_all(b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        await client.send_all(b"b" + behind * 1000)
+        with trio.fail_after(DEADLINE_S):
+            while not waiting:
+                await trio.sleep(0.01)
+        held = sum(isinstance(each, HttpRequest) for each in gc.get_objects())
+        assert 1 <= held <= RECEIVED_BYTES / len(behind) + 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.model import HostPort
-from pipeline.net.http_connections import BODY_BYTES
+from pipeline.net.http_connections import RECEIVED_BYTES
 from pipeline.net.http_exchange import http_scope
 from pipeline.net.http_requests import MAX_HEADERS, MAX_UNFINISHED_BYTES, BadRequestError, RequestParser
 
@@ -93,7 +93,7 @@ def test_requests_in_any_pieces_are_those_that_h11_reads(requests: list[bytes], 
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"A: b\r\n" * 40_000, 431),
     ],
 )
-@pytest.mark.parametrize("size", [1000, BODY_BYTES])
+@pytest.mark.parametrize("size", [1000, RECEIVED_BYTES])
 def test_what_is_no_request_is_refused(stream: bytes, status: int, size: int) -> None:
     good, parser = b"GET /good HTTP/1.1\r\nHost: a\r\n\r\n", RequestParser()
     parser.feed(good)

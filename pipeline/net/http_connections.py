@@ -2,7 +2,8 @@
 
 Bounds: `MAX_CONNECTIONS` connections, of which one that has asked for nothing for a long time makes room for the next;
 the size of heads (`http_requests`); and times, each of them a deadline of the connection, which ends when it has
-passed. The application runs in the task of the connection, without a bound of time: it bounds its own work.
+passed; and the large answers that are held until their clients have read them, of which the oldest makes room for the
+next. The application runs in the task of the connection, without a bound of time: it bounds its own work.
 """
 
 import math
@@ -10,6 +11,7 @@ import os
 import socket
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 import structlog
@@ -42,6 +44,8 @@ CHECK_S = 0.5
 """Time between two looks for deadlines that have passed."""
 SENT_BYTES = 4 << 20
 """Size of the pieces in which a large answer is sent."""
+MAX_SENDING_BYTES = 64 << 20
+"""Bound of all large answers that are being sent, but for a larger one alone. The application holds them, too."""
 UNSHIELDED_BYTES = 16 * 1024
 """Answers up to this size fit into the buffer of a socket, so that sending one does not wait if the client reads."""
 RECEIVED_BYTES = 4 * 1024
@@ -61,6 +65,8 @@ class HttpConnections:
         self._address = address
         self._connections: OrderedDict[_Connection, None] = OrderedDict()
         """The one whose last request is the longest ago comes first."""
+        self._sending: OrderedDict[_Connection, int] = OrderedDict()
+        """Sizes of the large answers that are being sent."""
         self._ended = Signal()
 
     async def accept(self, listener: socket.socket) -> None:
@@ -137,7 +143,7 @@ class HttpConnections:
 
     async def _answer(self, connection: "_Connection", request: HttpRequest) -> bool:
         """Have a request answered. Return True if the connection may go on."""
-        exchange = HttpExchange(request, connection.receive_more, connection.write)
+        exchange = HttpExchange(request, connection.receive_more, partial(self._write, connection))
         scope = http_scope(request, connection.client, self._address)
         try:
             await self._application(scope, exchange.receive, exchange.send)
@@ -152,6 +158,19 @@ class HttpConnections:
         if not exchange.keep_alive and not request.is_complete:
             await connection.linger()
         return exchange.keep_alive
+
+    async def _write(self, connection: "_Connection", data: bytes) -> None:
+        if len(data) <= UNSHIELDED_BYTES:
+            await connection.write(data)
+            return
+        while self._sending and sum(self._sending.values()) + len(data) > MAX_SENDING_BYTES:
+            oldest, _ = self._sending.popitem(last=False)
+            oldest.cut_off()
+        self._sending[connection] = len(data)
+        try:
+            await connection.write(data)
+        finally:
+            self._sending.pop(connection, None)
 
 
 class _Connection:

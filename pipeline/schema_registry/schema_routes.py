@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
+import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -43,6 +44,8 @@ class _Schemas:
     def __init__(self, service: RegistryService) -> None:
         self._service = service
         self._state = service.state
+        self._one_array = trio.Lock()
+        """The HTTP server bounds the answers that are being sent, but not those that are still written."""
 
     async def types(self, _request: Request) -> Any:
         return [AVRO]
@@ -50,7 +53,8 @@ class _Schemas:
     async def schemas(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
         versions = self._versions(prefix, deleted=flag(request, "deleted"), latest_only=flag(request, "latestOnly"))
-        return await array_answer(request, map(version_json, list(page(request, versions, most=MAX_PAGE))))
+        async with self._one_array:
+            return await array_answer(request, map(version_json, list(page(request, versions, most=MAX_PAGE))))
 
     def _versions(self, prefix: str, *, deleted: bool, latest_only: bool) -> Iterator[Version]:
         for subject in self._state.subjects(prefix, deleted=deleted):

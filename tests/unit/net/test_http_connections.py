@@ -50,6 +50,14 @@ async def early(_request: Request) -> Response:
     return Response(b"too large", status_code=413)
 
 
+LARGE_BYTES = 16 << 20
+"""More than the buffers of a connection hold."""
+
+
+async def large(_request: Request) -> Response:
+    return Response(bytes(LARGE_BYTES))
+
+
 waiting: list[trio.Event] = []
 
 
@@ -76,7 +84,7 @@ ROUTES = [
     Route("/echo", echo, methods=["POST"]),
     *(
         Route(f"/{handler.__name__}", handler, methods=["GET", "POST"])
-        for handler in (stream, early, slow, failing, split, empty)
+        for handler in (stream, early, large, slow, failing, split, empty)
     ),
 ]
 
@@ -307,6 +315,24 @@ async def test_connections_that_are_being_answered_are_cut_off_last(monkeypatch:
         assert await answers(other, "GET") == [(204, b"", True)]
         waiting[0].set()
         assert await answers(first, "GET") == [(200, b"slow", True)]
+
+
+async def test_large_answers_that_are_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.net.http_connections.MAX_SENDING_BYTES", 3 * LARGE_BYTES)
+    async with server() as address, contextlib.AsyncExitStack() as stack:
+        clients = []
+        for _ in range(3):
+            client = await stack.enter_async_context(await trio.open_tcp_stream(address.host, address.port))
+            await client.send_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+            with trio.fail_after(DEADLINE_S):
+                await client.receive_some(10)
+            clients.append(client)
+        received = [10, 10, 10]
+        for number, client in enumerate(clients):
+            with trio.fail_after(DEADLINE_S), contextlib.suppress(trio.BrokenResourceError):
+                while received[number] < LARGE_BYTES and (part := await client.receive_some()):
+                    received[number] += len(part)
+        assert received[0] < LARGE_BYTES <= min(received[1:])
 
 
 async def test_many_requests_at_once_do_not_keep_others_waiting() -> None:

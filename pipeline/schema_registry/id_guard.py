@@ -12,7 +12,7 @@ from typing import Final
 
 from pipeline.errors import PipelineError
 from pipeline.schema_registry.contexts import DEFAULT_CONTEXT
-from pipeline.schema_registry.journal import JournalLostError, SchemaJournal
+from pipeline.schema_registry.journal import SchemaJournal
 from pipeline.schema_registry.registry import MAX_ID
 from pipeline.schema_registry.state import RegistryState
 
@@ -59,8 +59,9 @@ def why_ids_are_lost(state: RegistryState, given: Mapping[str, int]) -> str | No
     )
 
 
-def _guard_lost(error: JournalLostError) -> PipelineError:
-    return PipelineError(f"the topic of the highest ids was lost, restart the registry to create it again: {error}")
+def _guard_failed(error: PipelineError) -> PipelineError:
+    advice = "If it was deleted, restart the registries, which create it again"
+    return PipelineError(f"the topic of the highest ids ({GUARD_SUFFIX}) failed: {error}. {advice}")
 
 
 class IdGuard:
@@ -80,8 +81,8 @@ class IdGuard:
                 for record in page.records:
                     self._note(decode_ids(record.value))
                 self._next_offset = page.next_offset
-        except JournalLostError as error:
-            raise _guard_lost(error) from error
+        except PipelineError as error:
+            raise _guard_failed(error) from error
         return self._ids
 
     async def raise_to(self, ids: Mapping[str, int]) -> None:
@@ -89,9 +90,17 @@ class IdGuard:
         if any(highest > self._ids.get(context, 0) for context, highest in ids.items()):
             try:
                 await self._journal.append([encode_ids({**self._ids, **self._higher(ids)})])
-            except JournalLostError as error:
-                raise _guard_lost(error) from error
+            except PipelineError as error:
+                raise _guard_failed(error) from error
             self._note(ids)
+
+    async def keep(self, ids: Mapping[str, int]) -> None:
+        """Write ids once more: the log of the guard may have lost its end. Raises PipelineError."""
+        self._note(ids)
+        try:
+            await self._journal.append([encode_ids(self._ids)])
+        except PipelineError as error:
+            raise _guard_failed(error) from error
 
     def _higher(self, ids: Mapping[str, int]) -> dict[str, int]:
         return {context: highest for context, highest in ids.items() if highest > self._ids.get(context, 0)}

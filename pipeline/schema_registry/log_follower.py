@@ -108,6 +108,11 @@ class LogFollower:
             logger.error("registry_log_lost", reason=reason)
         self._progress.notify()
 
+    async def until_lost(self) -> None:
+        """Wait until the log is lost."""
+        while self.lost is None:
+            await self._progress.wait()
+
     def require_log(self) -> None:
         """Raise JournalLostError if the log was lost."""
         if self.lost is not None:

@@ -9,7 +9,8 @@ B. Records are appended by the writer alone, of the claim that counts (`writers.
 C. After an append of unknown outcome the writer claims the log again, with a higher epoch, before it decides anything.
    What arrives late is fenced by that claim; what arrived is known when the claim is read back.
 D. An id is in the guard (`id_guard.py`) before it is answered, but not before its record counts; a new writer gives no
-   id that it finds there.
+   id that it finds there. What empties or truncates the log may do the same to the guard's: a registry that loses the
+   log writes the ids that it knows to the guard again (`keep_ids`).
 E. What a fenced or refused record would replace at a compaction is written again (`repair`).
 """
 
@@ -297,6 +298,18 @@ class LogWriter:
             records.append(encode_event(reservation(unknown)))
         if records:
             await self._append(records)
+
+    async def keep_ids(self) -> None:
+        """Once the log is lost, write the ids that this registry knows to the guard, however often that is tried."""
+        await self._follower.until_lost()
+        while self._guard is not None:
+            try:
+                await self._guard.keep(highest_ids(self._follower.state))
+            except PipelineError as error:
+                logger.warning("registry_ids_not_kept", error=str(error))
+                await trio.sleep(MAX_RETRY_DELAY_S)
+            else:
+                return
 
     async def repair(self) -> None:
         """Write again what records that do not count would replace when the log is compacted, until cancelled.

@@ -58,6 +58,7 @@ class RegistryService:
         async with background_tasks() as nursery:
             await nursery.start(self.follower.run)
             nursery.start_soon(self.writer.run)
+            nursery.start_soon(self.writer.keep_ids)
             task_status.started()
             await trio.sleep_forever()
 

@@ -174,3 +174,29 @@ async def test_a_replica_waits_for_a_write_that_came_to_the_writer_through_anoth
         answer = await follower.post("/subjects/t/versions", json=fixed("B"), headers=marked)
         assert answer.json()["id"] == 2
         assert int(answer.headers["x-journal-offset"]) == len(journal.records)
+
+
+async def test_ids_that_the_log_and_the_guard_lost_are_kept_by_the_registries_that_know_them(
+    journal: MemoryJournal,
+) -> None:
+    """An unclean election takes the end of both."""
+    guard, view = MemoryJournal(), CutOffView(journal)
+    async with client_of(view, guard=guard) as registry:
+        assert (await registry.post(PATH, json=fixed("A"))).json()["id"] == 1
+        kept, kept_ids = list(journal.records), list(guard.records)
+        assert (await registry.post("/subjects/t/versions", json=fixed("B"))).json()["id"] == 2
+        guard.records = list(kept_ids)
+        guard.reachable = False  # the first try fails
+        view.error = JournalLostError("it was truncated")
+        with trio.fail_after(DEADLINE_S):
+            while "lost" not in (await registry.get("/healthz")).text:
+                await trio.sleep(0.01)
+            guard.reachable = True
+            while len(guard.records) == len(kept_ids):
+                await trio.sleep(0.01)
+        truncated = MemoryJournal()
+        for record in kept:
+            truncated.put(record.key, record.value, record.stamp)
+        async with client_of(truncated, guard=guard) as restarted:
+            assert (await restarted.post("/subjects/t/versions", json=fixed("C"))).json()["id"] == 3
+            assert (await restarted.get("/schemas/ids/2")).status_code == 404

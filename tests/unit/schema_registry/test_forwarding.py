@@ -233,3 +233,23 @@ async def test_no_record_of_the_guard_keeps_registries_from_writing(journal: Mem
     async with client_of(journal, guard=guard) as registry:
         assert (await registry.post(PATH, json=fixed("A"))).json()["id"] == 1
     assert json.loads(guard.records[-1].value or b"") == {".": 1}
+
+
+async def test_a_guard_that_is_away_is_named(journal: MemoryJournal) -> None:
+    guard = MemoryJournal()
+    async with client_of(journal, guard=guard, **{"kafkastore.timeout.ms": 500}) as registry:
+        assert (await registry.post(PATH, json=fixed("A"))).json()["id"] == 1
+        guard.reachable = False
+        answer = await registry.put("/config", json={"compatibility": "NONE"})
+        assert answer.status_code == 200  # gives no id
+        answer = await registry.delete("/subjects/s")
+        assert answer.status_code == 200
+        answer = await registry.post("/subjects/t/versions", json=fixed("B"))
+        assert (answer.status_code, answer.json()["error_code"]) == (500, 50001)
+        assert "_guard" in answer.json()["message"]
+        guard.reachable = True
+        with trio.fail_after(DEADLINE_S):
+            while (await registry.post("/subjects/u/versions", json=fixed("C"))).status_code != 200:
+                pass
+        assert (await registry.get("/schemas/ids/3")).json()["schema"] == fixed("C")["schema"]
+    assert json.loads(guard.records[-1].value or b"") == {".": 3}

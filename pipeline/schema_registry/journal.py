@@ -32,13 +32,18 @@ class JournalLostError(PipelineError):
     """The log was truncated, deleted or recreated since it was read, so the registry's state may be wrong."""
 
 
+class RecordTooLargeError(PipelineError):
+    """The log takes no record of this size."""
+
+
 class SchemaJournal(Protocol):
     """An ordered, durable log. Each call raises PipelineError if the log cannot be reached within its time."""
 
     async def append(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
         """Append records in order, with the writer's stamp. Returns their offsets once all are acknowledged.
 
-        After an error some or all records may be in the log, or may still be appended later.
+        After an error some or all records may be in the log, or may still be appended later. Raises RecordTooLargeError
+        if the log takes no record of the size of one of them.
         """
 
     async def end_offset(self) -> int:

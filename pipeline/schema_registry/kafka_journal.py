@@ -31,7 +31,7 @@ from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.record import Record as KafkaRecord
-from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
+from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record, RecordTooLargeError
 from pipeline.schema_registry.writers import STAMP_HEADER
 
 READ_WAIT_S = 1.0
@@ -125,6 +125,8 @@ class KafkaJournal:
         result = produced[self._partition]
         if isinstance(result.error, KafkaError) and result.error.code in _TOPIC_GONE:
             raise JournalLostError(f"{self._partition}: {result.error}") from result.error
+        if isinstance(result.error, KafkaError) and result.error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            raise RecordTooLargeError(f"{self._partition}: {result.error}") from result.error
         if result.error is not None:
             raise result.error
         if result.base_offset < 0:

@@ -11,7 +11,8 @@ C. After an append of unknown outcome the writer claims the log again, with a hi
 D. An id is in the guard (`id_guard.py`) before it is answered, but not before its record counts; a new writer gives no
    id that it finds there. What empties or truncates the log may do the same to the guard's: a registry that loses the
    log writes the ids that it knows to the guard again (`keep_ids`).
-E. What a fenced or refused record would replace at a compaction is written again (`repair`).
+E. A registration that failed with others is appended alone then, so that none keeps the others from being written.
+F. What a fenced or refused record would replace at a compaction is written again (`repair`).
 """
 
 from collections import deque
@@ -28,7 +29,7 @@ from pipeline.net.signals import Signal
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import encode_event
 from pipeline.schema_registry.id_guard import IdGuard, highest_ids, unknown_ids, why_ids_are_lost
-from pipeline.schema_registry.journal import JournalLostError, JournalRecord, Record, SchemaJournal
+from pipeline.schema_registry.journal import JournalLostError, JournalRecord, Record, RecordTooLargeError, SchemaJournal
 from pipeline.schema_registry.log_follower import MAX_RETRY_DELAY_S, RETRY_DELAY_S, LogFollower
 from pipeline.schema_registry.registry import AnswerT, WritePlan
 from pipeline.schema_registry.rounds import (
@@ -196,17 +197,21 @@ class LogWriter:
             except PipelineError as failure:
                 self._follower.note_failure()
                 error = RegistryError(Code.STORE_FAILED, f"The schema log cannot be written: {failure}")
-                taken = await self._repeat(taken, error)
+                most = MAX_ATTEMPTS
+                if isinstance(failure, RecordTooLargeError):
+                    error = RegistryError(Code.PAYLOAD_TOO_LARGE, f"The schema log takes no such record: {failure}")
+                    most = 1  # alone it fails again
+                taken = await self._repeat(taken, error, most)
             for waiting in taken:
                 if not waiting.done.is_set() and waiting not in self._queue:
                     waiting.end(None, error)
 
-    async def _repeat(self, failed: Sequence[_Waiting], error: RegistryError) -> list[_Waiting]:
+    async def _repeat(self, failed: Sequence[_Waiting], error: RegistryError, most: int) -> list[_Waiting]:
         """Put back what may be decided again after an unknown outcome, and return the rest.
 
         A registration that took effect is found then. A deletion would be refused, so that its client has to know.
         """
-        again = [one for one in failed if one.request.schema is not None and one.attempts < MAX_ATTEMPTS]
+        again = [one for one in failed if one.request.schema is not None and one.attempts < most]
         again = [one for one in again if not one.done.is_set() and one not in self._queue]
         for one in again:
             one.attempts += 1
@@ -221,6 +226,9 @@ class LogWriter:
         self._follower.require_log()
         if self._is_uncertain or not self.is_writer:
             await self._claim()
+        if taken[0].attempts:  # invariant E
+            self._put_back(taken[1:])
+            taken = taken[:1]
         by_request = {waiting.request: waiting for waiting in taken}
         planned = plan_round(self._follower.state, list(by_request))
         self._put_back([by_request[request] for request in planned.later])

@@ -13,7 +13,13 @@ from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.deletions import delete_version
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import SchemaWritten, encode_event
-from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
+from pipeline.schema_registry.journal import (
+    JournalLostError,
+    JournalPage,
+    JournalRecord,
+    Record,
+    RecordTooLargeError,
+)
 from pipeline.schema_registry.log_writer import NotWriterError
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
@@ -313,3 +319,35 @@ async def test_a_log_that_cannot_be_read_in_time_keeps_the_registry_from_startin
         settings: dict[str, Any] = {"kafkastore.init.timeout.ms": 100}
         async with serving_registry(journal, **settings):
             pass
+
+
+class BoundedJournal(MemoryJournal):
+    """A log that takes no large record, as topics do."""
+
+    async def append(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
+        if any(len(value or b"") > 1_000 for _, value in records):
+            await trio.lowlevel.checkpoint()
+            raise RecordTooLargeError("at most 1000 bytes are allowed")
+        return await super().append(records, stamp)
+
+
+async def test_a_schema_that_the_log_does_not_take_keeps_no_other_from_being_registered(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    service, outcomes = new_service(BoundedJournal(), write_timeout_s=5.0), dict[str, int]()
+    await nursery.start(service.run)
+
+    async def register(name: str, size: int) -> None:
+        text = f'{{"type":"fixed","name":"{name}","size":1,"doc":"{"x" * size}"}}'
+        try:
+            await service.register(name, parse_candidate(SchemaRequest(text=text)))
+        except RegistryError as error:
+            outcomes[name] = error.code
+        else:
+            outcomes[name] = 200
+
+    async with trio.open_nursery() as clients:
+        for number in range(40):
+            clients.start_soon(register, f"a{number}", 2_000 if number % 20 == 0 else 0)
+    assert {name for name, code in outcomes.items() if code != 200} == {"a0", "a20"}
+    assert {outcomes["a0"], outcomes["a20"]} == {Code.PAYLOAD_TOO_LARGE}

@@ -99,6 +99,8 @@ class KafkaJournal:
         self._timeout_s = timeout_s
         self._clock = clock
         self._next_offset: int | None = None
+        self._epoch: int | None = None
+        """Leader epoch of the last record that was read."""
 
     async def append(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
         """See `SchemaJournal`. Nothing is sent twice, and nothing goes to a topic that was recreated."""
@@ -146,13 +148,15 @@ class KafkaJournal:
                     f"{self._partition}: the log starts at {start_offset} now, records from {offset} on are gone"
                 )
             self._next_offset = max(offset, start_offset)
-            self._consumer.assign({self._partition: self._next_offset})
+            topic_id = None if self._topic_ids is None else self._topic_ids[self._partition.topic]
+            self._consumer.add(self._partition, self._next_offset, topic_id, leader_epoch=self._epoch)
             return JournalPage((), self._next_offset)
         records: list[JournalRecord] = []
         try:
             for batches in await self._consumer.poll_batches(READ_WAIT_S):
                 await each_record(batches, lambda record: records.append(_journal_record(record)))
                 self._next_offset = batches.next_offset
+                self._epoch = batches.leader_epochs[-1][0] if batches.leader_epochs else self._epoch
         except (PartitionOffsetOutOfRangeError, PartitionTruncatedError) as error:
             raise JournalLostError(str(error)) from error
         except PartitionFetchError as error:

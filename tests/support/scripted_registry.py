@@ -27,6 +27,8 @@ class ScriptedRegistry:
     guids: dict[bytes, int] = field(default_factory=dict)
     broken: Answer | None = None
     broken_posts: Answer | None = None
+    age: str | None = None
+    """What the answers of a replica say of their age."""
     calls: list[str] = field(default_factory=list)
     lets_answer: trio.Event = field(default_factory=trio.Event)
     """Every answer waits for this event, which is set unless the registry is to be silent."""
@@ -85,7 +87,8 @@ async def _serve(registry: ScriptedRegistry, stream: trio.SocketStream) -> None:
             method, path, _ = head.split(b"\r\n")[0].decode().split(" ")
             status, answer = registry.answer(method, path, body)
             await registry.lets_answer.wait()
-            start = f"HTTP/1.1 {status} X\r\nContent-Length: {len(answer)}\r\n\r\n".encode()
+            age = "" if registry.age is None else f"X-Staleness-Seconds: {registry.age}\r\n"
+            start = f"HTTP/1.1 {status} X\r\n{age}Content-Length: {len(answer)}\r\n\r\n".encode()
             await stream.send_all(start + answer)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         return

@@ -3,13 +3,15 @@
 Invariants:
 - A registry does not know a schema only if it says so in Confluent's words (404 with an error code of 404xx). All other
   answers, and silence, mean that the registry is away: RegistryAwayError, never a verdict.
-- A schema is refused only if all registries have answered, since one may lag behind another.
+- A schema is refused only if all registries have answered, since one may lag behind another; and replicas alone refuse
+  nothing before they are proven complete up to the first question.
 - An answer of more than MAX_ANSWER_BYTES counts as none, and at most MAX_REFERENCES references are followed.
 
 Heavy import (httpx): for brokers with `confluent.schema.registry.url` alone.
 """
 
 import json
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +31,11 @@ MAX_ANSWER_BYTES = 4 << 20
 MAX_REFERENCES = 100
 SILENT_S = 1.0
 """Time for which a registry that could not be reached is not asked again, if there is another."""
+STALENESS_HEADER = "x-staleness-seconds"
+"""Header of replicas' answers: the time since they were proven complete."""
+DOUBT_S = 30.0
+"""Time after which a question that a replica could not answer counts as a new one."""
+MAX_DOUBTED = 1000
 _PARSED_AT_ONCE_BYTES = 64 << 10
 _AVRO = "AVRO"
 _JSON = "JSON"
@@ -47,6 +54,10 @@ class RegistryAwayError(PipelineError):
         self.is_silent = is_silent
 
 
+class _MayLagError(RegistryAwayError):
+    """Only replicas answered, which may lack a schema of late."""
+
+
 class RegistryQuestions:
     """Asks the registries at `urls`; made by `open_questions`. `calls` counts HTTP requests by outcome."""
 
@@ -56,22 +67,32 @@ class RegistryQuestions:
         self._http = http
         self._urls = list(urls)
         self._silent_until: dict[str, float] = {}
+        self._doubted_since: dict[SchemaQuestion, float] = {}
         self._attempt_s = attempt_s
         self._compile = compile_schema
         self.calls = {"answered": 0, "not_found": 0, "failed": 0}
 
     async def judge(self, question: SchemaQuestion) -> ContractVerdict:
         """Return the verdict. Raises RegistryAwayError."""
-        verdict = await self._judge(question)
+        now_s = trio.current_time()
+        since_s = self._doubted_since.pop(question, now_s)
+        since_s = since_s if now_s - since_s < DOUBT_S else now_s
+        try:
+            verdict = await self._judge(question, since_s)
+        except _MayLagError:
+            if len(self._doubted_since) >= MAX_DOUBTED:
+                del self._doubted_since[next(iter(self._doubted_since))]
+            self._doubted_since[question] = since_s
+            raise
         sayable = verdict.message.encode(errors="replace").decode()  # names may hold half of a surrogate pair
         return verdict._replace(message=shortened(sayable))
 
-    async def _judge(self, question: SchemaQuestion) -> ContractVerdict:
+    async def _judge(self, question: SchemaQuestion, since_s: float) -> ContractVerdict:
         schema, rule, decodes = question
         by_guid = isinstance(schema, bytes)
         text: Mapping[str, Any] | None = None
         if by_guid or rule.has_name or decodes:
-            text = await self._call("GET", _schema_path(schema), _schema_in)
+            text = await self._call(since_s, "GET", _schema_path(schema), _schema_in)
             if text is None:
                 return _unknown(schema)
         name = _record_name(text) if rule.has_name and text is not None else ""
@@ -80,22 +101,23 @@ class RegistryQuestions:
                 RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} has no record name, so it has no subject."
             )
         subject = rule.subject(name)
+        subjects: Sequence[str] | None
         if by_guid and text is not None:
             asked = {key: text[key] for key in _OF_A_SCHEMA if text.get(key) is not None}
-            subjects = await self._call("POST", f"/subjects/{_quoted(subject)}", partial(_found_in, subject), asked)
-            subjects = subjects or ()
+            path = f"/subjects/{_quoted(subject)}"
+            subjects = await self._call(since_s, "POST", path, partial(_found_in, subject), asked) or ()
         else:
             path = f"/schemas/ids/{schema!r}/versions"
-            subjects = await self._call("GET", path, _subjects_in, is_enough=lambda found: subject in found)
+            subjects = await self._call(since_s, "GET", path, _subjects_in, is_enough=lambda found: subject in found)
             if subjects is None:
                 return _unknown(schema)
         if subject not in subjects:
             return ContractVerdict(
                 RefusalReason.OTHER_SUBJECT, f"{_label(schema)} belongs to no version of subject {subject}."
             )
-        return await self._with_walk(schema, text) if decodes and text is not None else ContractVerdict(None)
+        return await self._with_walk(schema, text, since_s) if decodes and text is not None else ContractVerdict(None)
 
-    async def _with_walk(self, schema: SchemaKey, text: Mapping[str, Any]) -> ContractVerdict:
+    async def _with_walk(self, schema: SchemaKey, text: Mapping[str, Any], since_s: float) -> ContractVerdict:
         if self._compile is None:
             return ContractVerdict(RefusalReason.UNUSABLE_SCHEMA, "This broker cannot decode data.")
         if text.get("schemaType", _AVRO) != _AVRO:
@@ -103,7 +125,7 @@ class RegistryQuestions:
                 RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} is no Avro schema, so its data are not decoded."
             )
         referenced: list[str] = []
-        if not await self._gather(text, set(), referenced):
+        if not await self._gather(text, set(), referenced, since_s):
             return ContractVerdict(
                 RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} has references that do not resolve."
             )
@@ -113,7 +135,9 @@ class RegistryQuestions:
             return ContractVerdict(RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)}: {error}")
         return ContractVerdict(None, walk=walk)
 
-    async def _gather(self, text: Mapping[str, Any], seen: set[tuple[str, int]], found: list[str]) -> bool:
+    async def _gather(
+        self, text: Mapping[str, Any], seen: set[tuple[str, int]], found: list[str], since_s: float
+    ) -> bool:
         """Add the texts of all references, those that others need first. Return False if one is missing."""
         references = text.get("references") or []
         if not isinstance(references, list):
@@ -129,16 +153,17 @@ class RegistryQuestions:
                 return False
             seen.add(key)
             path = f"/subjects/{_quoted(key[0])}/versions/{key[1]}?deleted=true"
-            version = await self._call("GET", path, _schema_in)
+            version = await self._call(since_s, "GET", path, _schema_in)
             if version is None:
                 return False
-            if not await self._gather(version, seen, found):
+            if not await self._gather(version, seen, found, since_s):
                 return False
             found.append(version["schema"])
         return True
 
     async def _call(
         self,
+        since_s: float,
         method: str,
         path: str,
         parse: Callable[[Any], _T],
@@ -148,28 +173,31 @@ class RegistryQuestions:
     ) -> _T | None:
         """Return what `parse` makes of the first answer that is enough, else of any; None if no registry has it.
 
-        Raises RegistryAwayError if no answer is enough, and one gave none. `parse` raises TypeError for nonsense.
+        Raises RegistryAwayError if no answer is enough, and one registry gave none, or all are replicas that may lack
+        what was written before `since_s`. `parse` raises TypeError for nonsense.
         """
         found: _T | None = None
         now_s = trio.current_time()
         awake = [url for url in self._urls if self._silent_until.get(url, now_s) <= now_s]
-        has_answer, away = False, None
+        has_answer = is_proven = False
+        away: RegistryAwayError | None = None
         if awake and len(awake) < len(self._urls):
             away = RegistryAwayError("one of them is silent", is_silent=True)
         for url in awake or list(self._urls):
+            asked_s = trio.current_time()
             try:
                 with trio.fail_after(self._attempt_s):
-                    status, answer = await self._ask(method, url + path, body)
+                    status, answer, age_s = await self._ask(method, url + path, body)
                 if status == httpx.codes.OK:
                     found = parse(answer)
                     self.calls["answered"] += 1
-                    has_answer = True
                     if is_enough(found):
                         return found
+                    has_answer, is_proven = True, is_proven or asked_s - age_s >= since_s
                     continue
                 if status == _NOT_FOUND and isinstance(answer, dict) and answer.get("error_code") in _NOT_FOUND_CODES:
                     self.calls["not_found"] += 1
-                    has_answer = True
+                    has_answer, is_proven = True, is_proven or asked_s - age_s >= since_s
                     continue
                 away = RegistryAwayError(f"{url}: HTTP {status}", is_silent=False)
             except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError) as error:
@@ -182,9 +210,12 @@ class RegistryQuestions:
             self._urls.append(url)
         if away is not None:
             raise RegistryAwayError(away.reason, is_silent=away.is_silent and not has_answer)
+        if not is_proven:
+            raise _MayLagError("a replica does not know it, and may be behind", is_silent=False)
         return found
 
-    async def _ask(self, method: str, url: str, body: Any) -> tuple[int, Any]:
+    async def _ask(self, method: str, url: str, body: Any) -> tuple[int, Any, float]:
+        """Return status and content of the answer, and its age."""
         async with self._http.stream(method, url, json=body) as response:
             data = bytearray()
             size_bytes = 0
@@ -194,13 +225,24 @@ class RegistryQuestions:
                     data += part
         if size_bytes > MAX_ANSWER_BYTES:
             raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
+        age_s = _age_of(response)
         if len(data) <= _PARSED_AT_ONCE_BYTES:
-            return response.status_code, json.loads(data)
-        return response.status_code, await trio.to_thread.run_sync(partial(json.loads, data))
+            return response.status_code, json.loads(data), age_s
+        return response.status_code, await trio.to_thread.run_sync(partial(json.loads, data)), age_s
 
 
 def _quoted(subject: str) -> str:
     return quote(subject, safe="", errors="replace")
+
+
+def _age_of(response: httpx.Response) -> float:
+    """Return the age of what a replica knows, infinite if it is unknown; 0 for others."""
+    text = response.headers.get(STALENESS_HEADER)
+    try:
+        age_s = 0.0 if text is None else float(text)
+    except ValueError:
+        return math.inf
+    return age_s if age_s >= 0 else math.inf
 
 
 def _schema_path(schema: SchemaKey) -> str:

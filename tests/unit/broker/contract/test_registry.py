@@ -86,6 +86,40 @@ async def test_a_registry_that_does_not_listen_is_left_alone_while_another_answe
         assert asked.calls["failed"] < 5
 
 
+@pytest.mark.parametrize("age", ["unknown", "3600.000", "nan", "x"])
+async def test_a_replica_that_may_be_behind_refuses_nothing(
+    registry: ScriptedRegistry, asked: RegistryQuestions, age: str
+) -> None:
+    registry.add(1, "t-value")
+    registry.add(2, "u-value")
+    registry.age = age
+    assert (await asked.judge(about(1))).reason is None
+    for schema in (2, 3, b"g" * 16):
+        with pytest.raises(RegistryAwayError) as caught:
+            await asked.judge(about(schema))
+        assert not caught.value.is_silent
+    async with (
+        scripted_registry() as hub,
+        open_questions([registry.url, hub.url], timeout_s=60, compile_schema=None) as asked_both,
+    ):
+        assert (await asked_both.judge(about(3))).reason == RefusalReason.UNKNOWN_ID, "where the log is written"
+
+
+async def test_a_replica_refuses_once_it_is_complete_up_to_the_first_question(
+    registry: ScriptedRegistry, asked: RegistryQuestions
+) -> None:
+    first_s = trio.current_time()
+    registry.age = "60.000"
+    with pytest.raises(RegistryAwayError):
+        await asked.judge(about(3))
+    registry.age = "0.000"
+    with trio.fail_after(60):
+        assert (await asked.judge(about(3))).reason == RefusalReason.UNKNOWN_ID
+    registry.age = f"{trio.current_time() - first_s:.3f}"
+    with pytest.raises(RegistryAwayError):
+        await asked.judge(about(3))  # a new question, since the other one has its answer
+
+
 @pytest.mark.parametrize("answer", [b"null", b"[{}]", b'[{"subject": 5}]', b"{}", b"7"])
 async def test_nonsense_is_no_verdict(registry: ScriptedRegistry, asked: RegistryQuestions, answer: bytes) -> None:
     registry.add(1, "t-value")

@@ -122,6 +122,8 @@ class VerdictCache:
 
     def take_due(self, at_most: int) -> list[SchemaQuestion]:
         """Return questions of valid verdicts that were used although they are old; the rest comes next time."""
-        due = [question for question in list(self._due) if question in self._valid][:at_most]
-        self._due.difference_update(due)
-        return due
+        used, now_s = list(self._due), self.clock()
+        old = [question for question in used if (kept := self._valid.get(question)) and kept.until_s < now_s]
+        self._due.difference_update(used)
+        self._due.update(old[at_most:])
+        return old[:at_most]

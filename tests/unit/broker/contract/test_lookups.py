@@ -176,6 +176,19 @@ async def test_refreshes_are_few_at_a_time(
     assert registry.asked.total() - before == 500
 
 
+def test_old_verdicts_that_gave_way_are_not_asked_for_again(
+    cache: VerdictCache, autojump_clock: trio.testing.MockClock
+) -> None:
+    cache.keep(question(1), VALID)
+    autojump_clock.jump(301)
+    assert cache.peek(question(1)) == VALID
+    for schema_id in (2, 3, 4):
+        cache.keep(question(schema_id), VALID)
+    assert cache.take_due(10) == []
+    cache.keep(question(1), VALID)
+    assert cache.take_due(10) == []
+
+
 def test_the_cache_forgets_the_oldest_and_refusals(cache: VerdictCache, autojump_clock: trio.testing.MockClock) -> None:
     for schema_id in range(5):
         cache.keep(question(schema_id), VALID)

@@ -279,12 +279,14 @@ def _subjects_in(answer: Any) -> Sequence[str]:
 
 
 def _record_name(answer: Mapping[str, Any]) -> str | None:
-    """Return the full name of an Avro schema, the title of a JSON schema, else None."""
+    """Return the full name of an Avro schema (of types without one the type), the title of a JSON schema, else None."""
     try:
         schema = json.loads(answer["schema"])
     except (ValueError, RecursionError):
         return None
     kind = answer.get("schemaType", _AVRO)
+    while kind == _AVRO and isinstance(schema, dict) and "name" not in schema:
+        schema = schema.get("type")
     if kind == _AVRO and isinstance(schema, str):
         return schema
     if not isinstance(schema, dict) or kind not in (_AVRO, _JSON):

@@ -19,7 +19,7 @@ from bench.broker.servers import Server, our_broker
 from bench.processes import START_DEADLINE_S, ServerProcess, ended
 from bench.registry.schemas import schema_text
 from pipeline.processes import free_port
-from pipeline.schema_registry.events import SchemaWritten, encode_event
+from pipeline.schema_registry.state.events import SchemaWritten, encode_event
 
 TOPIC = "_schemas"
 SUBJECT_SCHEMAS = 10

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, StringConstraints
 
 from pipeline.model import HostPort
-from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.settings import Address, Addresses, SettingsModel
 
 Timeout = Annotated[int, Field(ge=100, le=600_000)]

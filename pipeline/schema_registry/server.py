@@ -17,17 +17,28 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.schema_registry.api.forwarding import ForwardedWrites, ForwardSettings
+from pipeline.schema_registry.api.routes import prepare_application, registry_routes
 from pipeline.schema_registry.config import RegistryConfig
-from pipeline.schema_registry.forwarding import ForwardedWrites, ForwardSettings
-from pipeline.schema_registry.freshness import Freshness, StalenessHeader, ask_brokers, ask_registries, journal_route
-from pipeline.schema_registry.id_guard import GUARD_SUFFIX, IdGuard, why_ids_are_lost
-from pipeline.schema_registry.journal import SchemaJournal
-from pipeline.schema_registry.kafka_journal import check_log_topic, create_log_topic, has_topic, open_kafka_journal
 from pipeline.schema_registry.page.registry_page import AskTopics, browser_route, no_topics, page_routes
 from pipeline.schema_registry.page.validating_topics import ValidatingTopics
-from pipeline.schema_registry.routes import prepare_application, registry_routes
 from pipeline.schema_registry.service import RegistryService
-from pipeline.schema_registry.state import RegistryState
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.writing.freshness import (
+    Freshness,
+    StalenessHeader,
+    ask_brokers,
+    ask_registries,
+    journal_route,
+)
+from pipeline.schema_registry.writing.id_guard import GUARD_SUFFIX, IdGuard, why_ids_are_lost
+from pipeline.schema_registry.writing.journal import SchemaJournal
+from pipeline.schema_registry.writing.kafka_journal import (
+    check_log_topic,
+    create_log_topic,
+    has_topic,
+    open_kafka_journal,
+)
 
 EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 LOOK_INTERVAL_S: Final = 0.5

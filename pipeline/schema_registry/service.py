@@ -11,16 +11,16 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.background import background_tasks
-from pipeline.schema_registry.candidates import Candidate, SchemaComparison
 from pipeline.schema_registry.errors import Code, RegistryError
-from pipeline.schema_registry.id_guard import IdGuard
-from pipeline.schema_registry.journal import SchemaJournal
-from pipeline.schema_registry.log_follower import LogFollower
-from pipeline.schema_registry.log_writer import LogWriter
-from pipeline.schema_registry.registry import AnswerT, WritePlan, register
-from pipeline.schema_registry.schema_work import SchemaWork
-from pipeline.schema_registry.state import RegistryState
-from pipeline.schema_registry.stored import Version
+from pipeline.schema_registry.rules.candidates import Candidate, SchemaComparison
+from pipeline.schema_registry.rules.registry import AnswerT, WritePlan, register
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.state.stored import Version
+from pipeline.schema_registry.work.schema_work import SchemaWork
+from pipeline.schema_registry.writing.id_guard import IdGuard
+from pipeline.schema_registry.writing.journal import SchemaJournal
+from pipeline.schema_registry.writing.log_follower import LogFollower
+from pipeline.schema_registry.writing.log_writer import LogWriter
 
 
 class RegistryService:

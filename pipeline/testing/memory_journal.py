@@ -6,7 +6,7 @@ import trio
 
 from pipeline.errors import DeadlineExceededError, NetworkError
 from pipeline.net.signals import Signal
-from pipeline.schema_registry.journal import JournalPage, JournalRecord, Record
+from pipeline.schema_registry.writing.journal import JournalPage, JournalRecord, Record
 
 READ_WAIT_S = 0.05
 

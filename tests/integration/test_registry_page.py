@@ -12,7 +12,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
 
-from pipeline.schema_registry.events import SchemaWritten, encode_event
+from pipeline.schema_registry.state.events import SchemaWritten, encode_event
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.browser import Window, chromium
 from tests.support.registry import serving_registry

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from pipeline.model import HostPort
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.schema_registry.config import RegistryConfig
-from pipeline.schema_registry.journal import SchemaJournal
 from pipeline.schema_registry.page.registry_page import AskTopics, no_topics
 from pipeline.schema_registry.server import serve_registry
+from pipeline.schema_registry.writing.journal import SchemaJournal
 from pipeline.testing.memory_journal import MemoryJournal
 
 

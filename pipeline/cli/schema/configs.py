@@ -9,7 +9,7 @@ from pipeline.cli.schema.access import Scope, Url, with_registry
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 from pipeline.errors import ConfigurationError, PipelineError
-from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 
 if TYPE_CHECKING:
     from pipeline.client.registry.administration import RegistryAdministration

@@ -14,7 +14,7 @@ from pipeline.cli.terminal.connect import Json
 from pipeline.cli.terminal.files import read_text
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.schema_registry.avro.parsing import parse_schema
-from pipeline.schema_registry.differences import SchemaDifference, differences
+from pipeline.schema_registry.rules.differences import SchemaDifference, differences
 
 if TYPE_CHECKING:
     from pipeline.client.registry.administration import RegistryAdministration, SchemaEntry

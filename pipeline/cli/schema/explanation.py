@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.schema.references import AVRO, self_contained
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
 from pipeline.schema_registry.avro.resolution import why_unreadable
 from pipeline.schema_registry.avro.types import AvroSchema, Enum, Fixed, RecordSchema
 from pipeline.schema_registry.avro.work import TooMuchWorkError
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.named_types import parse_json, words_at
+from pipeline.schema_registry.rules.named_types import parse_json, words_at
 
 if TYPE_CHECKING:
     from pipeline.client.registry.administration import RegistryAdministration

@@ -17,7 +17,7 @@ from pipeline.cli.schema.access import parse_reference
 from pipeline.cli.terminal.settings import read_document
 from pipeline.errors import ConfigurationError
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError
-from pipeline.schema_registry.named_types import TypeUse, named_types, parse_json, unknown_names
+from pipeline.schema_registry.rules.named_types import TypeUse, named_types, parse_json, unknown_names
 
 SUFFIX = ".avsc"
 SUBJECTS_FILE = "subjects.toml"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import PipelineError
-from pipeline.schema_registry.named_types import TypeUse, named_types, parse_json, with_types
+from pipeline.schema_registry.rules.named_types import TypeUse, named_types, parse_json, with_types
 
 if TYPE_CHECKING:
     from pipeline.client.registry.administration import RegistryAdministration, SchemaEntry

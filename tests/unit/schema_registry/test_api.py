@@ -8,7 +8,7 @@ import pytest
 import trio
 from starlette.requests import Request
 
-from pipeline.schema_registry.api_routes import array_answer
+from pipeline.schema_registry.api.api_routes import array_answer
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry_api import BASE, INT, LONG, NONE, REFERENCE, STRING, USER, Code, Step, ask, put, run, schema
 

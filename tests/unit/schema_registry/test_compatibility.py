@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel, why_incompatible
 from pipeline.schema_registry.avro.parsing import parse_schema
 from pipeline.schema_registry.avro.resolution import Mismatch, why_unreadable
 from pipeline.schema_registry.avro.types import AvroSchema
-from pipeline.schema_registry.compatibility import CompatibilityLevel, why_incompatible
 
 
 def schema(json_schema: Any) -> AvroSchema:

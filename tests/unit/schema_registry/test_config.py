@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
-from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.config import RegistryConfig
 
 NEEDED = {"bootstrap.servers": "a:1,b:2"}

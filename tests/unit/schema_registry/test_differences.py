@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.schema_registry.avro.canonical import canonical_form
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError
 from pipeline.schema_registry.avro.work import Work
-from pipeline.schema_registry.differences import differences
+from pipeline.schema_registry.rules.differences import differences
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:

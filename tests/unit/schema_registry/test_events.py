@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.events import (
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
+from pipeline.schema_registry.state.events import (
     ConfigSet,
     ContextSet,
     IdsReserved,
@@ -20,7 +20,7 @@ from pipeline.schema_registry.events import (
     decode_event,
     encode_event,
 )
-from pipeline.schema_registry.subject_settings import RegistryMode, SubjectConfig
+from pipeline.schema_registry.state.subject_settings import RegistryMode, SubjectConfig
 
 
 def as_items(numbers: dict[str, int]) -> tuple[tuple[str, int], ...]:

@@ -14,8 +14,8 @@ from starlette.routing import Route
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
 from pipeline.net.http import http_application, serve_http
-from pipeline.schema_registry.journal import JournalLostError, JournalPage, Record
-from pipeline.schema_registry.writers import Stamp, WriterClaim, encode_claim
+from pipeline.schema_registry.writing.journal import JournalLostError, JournalPage, Record
+from pipeline.schema_registry.writing.writers import Stamp, WriterClaim, encode_claim
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.unit.schema_registry.test_forwarding import DEADLINE_S, PATH, claims, client_of, fixed
 

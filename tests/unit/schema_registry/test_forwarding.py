@@ -10,8 +10,8 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.schema_registry.journal import JournalPage, Record
-from pipeline.schema_registry.writers import decode_claim
+from pipeline.schema_registry.writing.journal import JournalPage, Record
+from pipeline.schema_registry.writing.writers import decode_claim
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 

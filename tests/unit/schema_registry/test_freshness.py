@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.errors import NetworkError, PipelineError
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.freshness import AskLogEnd, Freshness, LogEnd, ask_registries
-from pipeline.schema_registry.log_follower import LogFollower
-from pipeline.schema_registry.schema_work import SchemaWork
-from pipeline.schema_registry.state import RegistryState
-from pipeline.schema_registry.writers import Stamp, WriterClaim, encode_claim
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.work.schema_work import SchemaWork
+from pipeline.schema_registry.writing.freshness import AskLogEnd, Freshness, LogEnd, ask_registries
+from pipeline.schema_registry.writing.log_follower import LogFollower
+from pipeline.schema_registry.writing.writers import Stamp, WriterClaim, encode_claim
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 from tests.unit.schema_registry.test_forward_targets import answering

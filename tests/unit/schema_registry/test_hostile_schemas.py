@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pipeline.schema_registry.avro.canonical import canonical_form
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel, why_incompatible
 from pipeline.schema_registry.avro.normalization import normalized_text
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
 from pipeline.schema_registry.avro.resolution import Mismatch, why_unreadable
 from pipeline.schema_registry.avro.types import AvroSchema
 from pipeline.schema_registry.avro.work import MAX_STEPS, TooMuchWorkError, Work
-from pipeline.schema_registry.compatibility import CompatibilityLevel, why_incompatible
 
 MAX_BYTES = 100_000_000
 

@@ -8,8 +8,8 @@ from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.consumer.errors import PartitionFetchError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode
-from pipeline.schema_registry.journal import JournalLostError
-from pipeline.schema_registry.kafka_journal import open_kafka_journal
+from pipeline.schema_registry.writing.journal import JournalLostError
+from pipeline.schema_registry.writing.kafka_journal import open_kafka_journal
 from tests.support.scripted_broker import ScriptedCluster
 
 DEADLINE_S = 60

@@ -8,17 +8,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from pipeline.schema_registry.candidates import SchemaComparison, SchemaRequest, parse_candidate, reasons_against
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.contexts import context_of
-from pipeline.schema_registry.deletions import delete_context, delete_subject, delete_version
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import RegistryError
-from pipeline.schema_registry.events import SchemaReference, decode_event, encode_event
-from pipeline.schema_registry.references import dependencies_of, numbered
-from pipeline.schema_registry.registry import WritePlan, register
-from pipeline.schema_registry.setting_commands import reset_config, reset_mode, set_config, set_mode
-from pipeline.schema_registry.state import RegistryState
-from pipeline.schema_registry.subject_settings import RegistryMode
+from pipeline.schema_registry.rules.candidates import SchemaComparison, SchemaRequest, parse_candidate, reasons_against
+from pipeline.schema_registry.rules.deletions import delete_context, delete_subject, delete_version
+from pipeline.schema_registry.rules.references import dependencies_of, numbered
+from pipeline.schema_registry.rules.registry import WritePlan, register
+from pipeline.schema_registry.rules.setting_commands import reset_config, reset_mode, set_config, set_mode
+from pipeline.schema_registry.state.contexts import context_of
+from pipeline.schema_registry.state.events import SchemaReference, decode_event, encode_event
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.state.subject_settings import RegistryMode
 from tests.support.documented_registry import GLOBAL, TEXTS, DocumentedRegistry, Reference
 
 SUBJECTS = ("a", "b", ":.c:a", ":.c:b")

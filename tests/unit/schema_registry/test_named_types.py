@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
 from pipeline.schema_registry.avro.resolution import why_unreadable
 from pipeline.schema_registry.avro.types import AvroSchema
-from pipeline.schema_registry.named_types import TypeUse, named_types, parse_json, unknown_names, with_types, words_at
+from pipeline.schema_registry.rules.named_types import (
+    TypeUse,
+    named_types,
+    parse_json,
+    unknown_names,
+    with_types,
+    words_at,
+)
 
 COUNTRY = '{"type":"enum","name":"Country","symbols":["DE"]}'
 ADDRESS = (

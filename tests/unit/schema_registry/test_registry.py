@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.schema_registry.candidates import (
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
+from pipeline.schema_registry.errors import RegistryError
+from pipeline.schema_registry.rules.candidates import (
     Candidate,
     SchemaComparison,
     SchemaRequest,
@@ -11,11 +13,8 @@ from pipeline.schema_registry.candidates import (
     read_request,
     reasons_against,
 )
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.deletions import delete_subject, delete_version
-from pipeline.schema_registry.errors import RegistryError
-from pipeline.schema_registry.events import IdsReserved, SchemaReference, SchemaWritten, decode_event, encode_event
-from pipeline.schema_registry.registry import (
+from pipeline.schema_registry.rules.deletions import delete_subject, delete_version
+from pipeline.schema_registry.rules.registry import (
     MAX_VERSION,
     WritePlan,
     comparison_of,
@@ -24,9 +23,16 @@ from pipeline.schema_registry.registry import (
     parse_version,
     register,
 )
-from pipeline.schema_registry.setting_commands import reset_config, set_config, set_mode
-from pipeline.schema_registry.state import RegistryState
-from pipeline.schema_registry.subject_settings import RegistryMode
+from pipeline.schema_registry.rules.setting_commands import reset_config, set_config, set_mode
+from pipeline.schema_registry.state.events import (
+    IdsReserved,
+    SchemaReference,
+    SchemaWritten,
+    decode_event,
+    encode_event,
+)
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.state.subject_settings import RegistryMode
 
 
 def candidate(text: str, **more: Any) -> Candidate:

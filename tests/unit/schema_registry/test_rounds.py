@@ -1,13 +1,20 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.schema_registry.candidates import Candidate, parse_candidate, read_request
-from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import RegistryError
-from pipeline.schema_registry.events import SchemaWritten, SubjectDeleted, decode_event, encode_event
-from pipeline.schema_registry.registry import WritePlan, register
-from pipeline.schema_registry.rounds import MAX_ROUND, WriteRequest, ids_of, plan_round, reservation, restored_records
-from pipeline.schema_registry.state import RegistryState
+from pipeline.schema_registry.rules.candidates import Candidate, parse_candidate, read_request
+from pipeline.schema_registry.rules.registry import WritePlan, register
+from pipeline.schema_registry.state.events import SchemaWritten, SubjectDeleted, decode_event, encode_event
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.writing.rounds import (
+    MAX_ROUND,
+    WriteRequest,
+    ids_of,
+    plan_round,
+    reservation,
+    restored_records,
+)
 
 
 def candidate(name: str) -> Candidate:

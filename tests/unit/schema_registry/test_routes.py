@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from pipeline.schema_registry import api_requests
+from pipeline.schema_registry.api import api_requests
 from pipeline.testing.memory_journal import MemoryJournal
 
 RECORD = '{"type":"record","name":"E",  "fields":[{"name":"a","type":"int"}]}'

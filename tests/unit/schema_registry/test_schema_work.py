@@ -9,15 +9,15 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.avro.work import RequestStepsError, Work
-from pipeline.schema_registry.candidates import Candidate, SchemaComparison, SchemaRequest
-from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import Code, RegistryError
-from pipeline.schema_registry.schema_work import LONG_STEPS, SMALL_BYTES, SchemaWork
+from pipeline.schema_registry.rules.candidates import Candidate, SchemaComparison, SchemaRequest
 from pipeline.schema_registry.service import RegistryService
-from pipeline.schema_registry.state import RegistryState
-from pipeline.schema_registry.stored import StoredSchema, Version
-from pipeline.schema_registry.work_lane import MAX_WAITING, MAX_WAITING_BYTES, WorkLane
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.state.stored import StoredSchema, Version
+from pipeline.schema_registry.work.schema_work import LONG_STEPS, SMALL_BYTES, SchemaWork
+from pipeline.schema_registry.work.work_lane import MAX_WAITING, MAX_WAITING_BYTES, WorkLane
 from pipeline.testing.memory_journal import MemoryJournal
 
 DEADLINE_S = 30

@@ -8,22 +8,22 @@ import trio.testing
 from prometheus_client import CollectorRegistry
 
 from pipeline.errors import DeadlineExceededError
-from pipeline.schema_registry.candidates import Candidate, SchemaRequest, parse_candidate
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.deletions import delete_version
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import Code, RegistryError
-from pipeline.schema_registry.events import SchemaWritten, encode_event
-from pipeline.schema_registry.journal import (
+from pipeline.schema_registry.rules.candidates import Candidate, SchemaRequest, parse_candidate
+from pipeline.schema_registry.rules.deletions import delete_version
+from pipeline.schema_registry.service import RegistryService
+from pipeline.schema_registry.state.events import SchemaWritten, encode_event
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.writing.journal import (
     JournalLostError,
     JournalPage,
     JournalRecord,
     Record,
     RecordTooLargeError,
 )
-from pipeline.schema_registry.log_writer import NotWriterError
-from pipeline.schema_registry.service import RegistryService
-from pipeline.schema_registry.state import RegistryState
-from pipeline.schema_registry.writers import is_claim_key
+from pipeline.schema_registry.writing.log_writer import NotWriterError
+from pipeline.schema_registry.writing.writers import is_claim_key
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 

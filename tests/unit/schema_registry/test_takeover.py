@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.deletions import delete_subject, delete_version
-from pipeline.schema_registry.events import Ignored, decode_event, encode_event
-from pipeline.schema_registry.registry import WritePlan
-from pipeline.schema_registry.setting_commands import set_mode
-from pipeline.schema_registry.state import RegistryState
-from pipeline.schema_registry.stored import written
-from pipeline.schema_registry.subject_settings import RegistryMode
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
+from pipeline.schema_registry.rules.deletions import delete_subject, delete_version
+from pipeline.schema_registry.rules.registry import WritePlan
+from pipeline.schema_registry.rules.setting_commands import set_mode
+from pipeline.schema_registry.state.events import Ignored, decode_event, encode_event
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.state.stored import written
+from pipeline.schema_registry.state.subject_settings import RegistryMode
 from pipeline.testing.memory_journal import MemoryJournal
 
 Log = list[tuple[str, str | None]]
@@ -147,7 +147,7 @@ def test_a_version_is_written_again_as_it_was() -> None:
 
 
 def test_a_reset_of_the_global_level_outlives_compaction_under_both_keys() -> None:
-    from pipeline.schema_registry.setting_commands import reset_config
+    from pipeline.schema_registry.rules.setting_commands import reset_config
 
     state = folded(TOPIC)
     records = [encode_event(event) for event in reset_config(state, None).events]

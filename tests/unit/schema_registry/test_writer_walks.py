@@ -10,16 +10,16 @@ import trio.testing
 from prometheus_client import CollectorRegistry
 
 from pipeline.errors import NetworkError
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.deletions import delete_version
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import RegistryError
-from pipeline.schema_registry.events import decode_event
-from pipeline.schema_registry.journal import JournalPage, JournalRecord, Record
-from pipeline.schema_registry.log_writer import NotWriterError
+from pipeline.schema_registry.rules.deletions import delete_version
+from pipeline.schema_registry.rules.setting_commands import set_config
 from pipeline.schema_registry.service import RegistryService
-from pipeline.schema_registry.setting_commands import set_config
-from pipeline.schema_registry.state import RegistryState
-from pipeline.schema_registry.writers import Fence, FenceVerdict, parse_stamp
+from pipeline.schema_registry.state.events import decode_event
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.writing.journal import JournalPage, JournalRecord, Record
+from pipeline.schema_registry.writing.log_writer import NotWriterError
+from pipeline.schema_registry.writing.writers import Fence, FenceVerdict, parse_stamp
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.unit.schema_registry.test_rounds import candidate
 

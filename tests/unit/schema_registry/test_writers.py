@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from pipeline.schema_registry.events import Ignored, decode_event
-from pipeline.schema_registry.writers import (
+from pipeline.schema_registry.state.events import Ignored, decode_event
+from pipeline.schema_registry.writing.writers import (
     MAX_STEP,
     Fence,
     FenceVerdict,

@@ -1,0 +1,1 @@
+"""HTTP API of a registry: paths, bodies, answers."""

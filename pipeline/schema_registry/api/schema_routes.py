@@ -1,0 +1,127 @@
+"""Routes of schemas by id and GUID, of all schemas, and of contexts."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.schema_registry.api.access import Action
+from pipeline.schema_registry.api.api_answers import schema_json, version_json
+from pipeline.schema_registry.api.api_requests import MAX_PAGE, flag, page
+from pipeline.schema_registry.api.api_routes import ApiRoute, array_answer, text_answer
+from pipeline.schema_registry.api.schema_texts import shown_text
+from pipeline.schema_registry.errors import Code, RegistryError
+from pipeline.schema_registry.rules.deletions import delete_context
+from pipeline.schema_registry.rules.setting_commands import subject_meant
+from pipeline.schema_registry.service import RegistryService
+from pipeline.schema_registry.state.contexts import ANY_CONTEXT, join_subject, normal_context
+from pipeline.schema_registry.state.events import AVRO
+from pipeline.schema_registry.state.stored import StoredSchema, Version
+
+
+def schema_routes(service: RegistryService) -> list[ApiRoute]:
+    """Return the routes."""
+    api = _Schemas(service)
+    return [
+        ApiRoute("GET", "/schemas/ids/{id}", Action.READ, api.by_id),  # first, as it is asked for most
+        ApiRoute("GET", "/schemas", Action.READ, api.schemas),
+        ApiRoute("GET", "/schemas/types", Action.READ, api.types),
+        ApiRoute("GET", "/schemas/ids/{id}/schema", Action.READ, api.text_by_id),
+        ApiRoute("GET", "/schemas/ids/{id}/subjects", Action.READ, api.subjects_of_id),
+        ApiRoute("GET", "/schemas/ids/{id}/versions", Action.READ, api.versions_of_id),
+        ApiRoute("GET", "/schemas/guids/{guid}", Action.READ, api.by_guid),
+        ApiRoute("GET", "/schemas/guids/{guid}/ids", Action.READ, api.ids_of_guid),
+        ApiRoute("GET", "/contexts", Action.READ, api.contexts),
+        ApiRoute("DELETE", "/contexts/{context}", Action.DELETE, api.delete_context),
+    ]
+
+
+class _Schemas:
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+        self._state = service.state
+        self._one_array = trio.Lock()
+        """The HTTP server bounds the answers that are being sent, but not those that are still written."""
+
+    async def types(self, _request: Request) -> Any:
+        return [AVRO]
+
+    async def schemas(self, request: Request) -> Any:
+        prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
+        versions = self._versions(prefix, deleted=flag(request, "deleted"), latest_only=flag(request, "latestOnly"))
+        async with self._one_array:
+            return await array_answer(request, map(version_json, list(page(request, versions, most=MAX_PAGE))))
+
+    def _versions(self, prefix: str, *, deleted: bool, latest_only: bool) -> Iterator[Version]:
+        for subject in self._state.subjects(prefix, deleted=deleted):
+            versions = self._state.versions(subject, deleted=deleted)
+            yield from versions[-1:] if latest_only else versions
+
+    async def by_id(self, request: Request) -> Any:
+        context, schema = self._schema(request)
+        qualified = request.query_params.get("referenceFormat") == "qualified"
+        scope = join_subject(context, "")
+        text = await shown_text(self._service, request, schema, scope)
+        answer = schema_json(schema, text=text, parent=scope if qualified else None)
+        return {**answer, "maxId": self._state.highest_id(context)} if flag(request, "fetchMaxId") else answer
+
+    async def text_by_id(self, request: Request) -> Any:
+        context, schema = self._schema(request)
+        return text_answer(request, await shown_text(self._service, request, schema, join_subject(context, "")))
+
+    async def subjects_of_id(self, request: Request) -> Any:
+        subjects = dict.fromkeys(version.subject for version in self._versions_of_id(request))
+        return list(page(request, subjects))
+
+    async def versions_of_id(self, request: Request) -> Any:
+        versions = page(request, self._versions_of_id(request))
+        return [{"subject": version.subject, "version": version.number} for version in versions]
+
+    async def by_guid(self, request: Request) -> Any:
+        for context, schema_id in self._ids_of_guid(request):
+            schema = self._state.schema(schema_id, context)
+            if schema is not None:
+                text = await shown_text(self._service, request, schema, join_subject(context, ""))
+                return schema_json(schema, text=text)
+        raise RegistryError(Code.SCHEMA_NOT_FOUND, f"Schema {request.path_params['guid']} not found")
+
+    async def ids_of_guid(self, request: Request) -> Any:
+        return [{"context": context, "id": schema_id} for context, schema_id in self._ids_of_guid(request)]
+
+    async def contexts(self, request: Request) -> Any:
+        prefix = request.query_params.get("contextPrefix", "")
+        return list(page(request, (name for name in self._state.contexts() if name.startswith(prefix))))
+
+    async def delete_context(self, request: Request) -> Any:
+        try:
+            context = normal_context(unquote(request.path_params["context"]))
+        except ValueError as error:
+            raise RegistryError(Code.BAD_REQUEST, str(error)) from error
+        await self._service.write(lambda state: delete_context(state, context))
+        return Response(status_code=204)
+
+    def _schema(self, request: Request) -> tuple[str, StoredSchema]:
+        """Return the context of the id in the path, and its schema."""
+        text = request.path_params["id"]
+        if text.isascii() and text.isdigit() and len(text) < 11:
+            subject = subject_meant(self._state, request.query_params.get("subject", ""))
+            context = self._state.context_of_id(int(text), subject)
+            schema = None if context is None else self._state.schema(int(text), context)
+            if context is not None and schema is not None:
+                return context, schema
+        raise RegistryError(Code.SCHEMA_NOT_FOUND, f"Schema {text} not found")
+
+    def _versions_of_id(self, request: Request) -> list[Version]:
+        context, schema = self._schema(request)
+        return self._state.versions_of_id(schema.id, context, deleted=flag(request, "deleted"))
+
+    def _ids_of_guid(self, request: Request) -> list[tuple[str, int]]:
+        try:
+            guid = UUID(unquote(request.path_params["guid"]))
+        except ValueError:
+            return []
+        return self._state.ids_of_guid(guid.bytes)

@@ -1,0 +1,1 @@
+"""Rules of a registry: commands are decided against the state."""

@@ -1,0 +1,1 @@
+"""State of a registry, folded from the events of its log."""

@@ -1,0 +1,1 @@
+"""Work on schemas off the event loop."""

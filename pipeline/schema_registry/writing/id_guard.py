@@ -1,0 +1,109 @@
+"""Remembers the highest ids that were given out in a log of its own, beside the log of the schemas.
+
+The log of the schemas may be emptied, deleted, or replaced by an older backup. Its writer would then give ids a second
+time. So each id is written here before it is answered, and a new writer continues beyond the ids that it finds here.
+
+Invariant: the ids of the guard are the highest of all its records, so that the order of several writers matters not.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from pipeline.errors import PipelineError
+from pipeline.schema_registry.rules.registry import MAX_ID
+from pipeline.schema_registry.state.contexts import DEFAULT_CONTEXT
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.writing.journal import SchemaJournal
+
+GUARD_SUFFIX: Final = "_guard"
+_KEY: Final = b'"highest ids"'
+
+
+def encode_ids(ids: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """Return key and value of the guard's record."""
+    return _KEY, json.dumps(dict(ids), separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode_ids(value: bytes | None) -> dict[str, int]:
+    """Return the ids of a record, by context; none for an unreadable one."""
+    try:
+        content = json.loads(value or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    found = content.items() if isinstance(content, dict) else ()
+    return {context: highest for context, highest in found if type(highest) is int and 0 < highest <= MAX_ID}
+
+
+def highest_ids(state: RegistryState) -> dict[str, int]:
+    """Return the highest ids that the state knows, by context."""
+    known = state.reserved_ids()
+    return {DEFAULT_CONTEXT: known.highest_id, **dict(known.of_contexts)}
+
+
+def unknown_ids(state: RegistryState, given: Mapping[str, int]) -> dict[str, int]:
+    """Return the highest ids that were given out, by context, where the state knows only lower ones."""
+    return {context: highest for context, highest in given.items() if highest > state.highest_id(context)}
+
+
+def why_ids_are_lost(state: RegistryState, given: Mapping[str, int]) -> str | None:
+    """Return a sentence if the log has no id at all, though ids were given out; None if all is well.
+
+    A log that has some of the ids is an older one: its writer continues beyond the ids that were given out.
+    """
+    if not any(given.values()) or any(state.highest_id(context) for context in given):
+        return None
+    return (
+        f"the topic of the schemas is empty, but ids up to {max(given.values())} were given out. Restore the topic "
+        "from a backup, or from its copy in another datacenter; docs/registry/writers.md says how"
+    )
+
+
+def _guard_failed(error: PipelineError) -> PipelineError:
+    advice = "If it was deleted, restart the registries, which create it again"
+    return PipelineError(f"the topic of the highest ids ({GUARD_SUFFIX}) failed: {error}. {advice}")
+
+
+class IdGuard:
+    """The highest ids that are known to have been given out, by context. For one task at a time."""
+
+    def __init__(self, journal: SchemaJournal) -> None:
+        self._journal = journal
+        self._next_offset = 0
+        self._ids: dict[str, int] = {}
+
+    async def given_ids(self) -> Mapping[str, int]:
+        """Read to the end of the guard's log, and return its ids. Raises PipelineError if it cannot be reached."""
+        try:
+            end_offset = await self._journal.end_offset()
+            while self._next_offset < end_offset:
+                page = await self._journal.read(self._next_offset)
+                for record in page.records:
+                    self._note(decode_ids(record.value))
+                self._next_offset = page.next_offset
+        except PipelineError as error:
+            raise _guard_failed(error) from error
+        return self._ids
+
+    async def raise_to(self, ids: Mapping[str, int]) -> None:
+        """Remember ids before they are given out. Raises PipelineError if that is not sure."""
+        if any(highest > self._ids.get(context, 0) for context, highest in ids.items()):
+            try:
+                await self._journal.append([encode_ids({**self._ids, **self._higher(ids)})])
+            except PipelineError as error:
+                raise _guard_failed(error) from error
+            self._note(ids)
+
+    async def keep(self, ids: Mapping[str, int]) -> None:
+        """Write ids once more: the log of the guard may have lost its end. Raises PipelineError."""
+        self._note(ids)
+        try:
+            await self._journal.append([encode_ids(self._ids)])
+        except PipelineError as error:
+            raise _guard_failed(error) from error
+
+    def _higher(self, ids: Mapping[str, int]) -> dict[str, int]:
+        return {context: highest for context, highest in ids.items() if highest > self._ids.get(context, 0)}
+
+    def _note(self, ids: Mapping[str, int]) -> None:
+        self._ids.update(self._higher(ids))

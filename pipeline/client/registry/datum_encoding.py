@@ -52,6 +52,7 @@ def compile_object_encoder(
         "require_int": require_int,
         "require_long": require_long,
         "require_shallow": require_shallow,
+        "refuse_value": _refuse_value,
         "known_branch": _known_branch,
     }
     exec(compile("\n".join(source), "<encoder of an Avro schema>", "exec"), scope)
@@ -96,6 +97,11 @@ def _require_between(value: Any, label: str, lowest: int, highest: int, what: st
         raise ValueError(f"{label}: {value!r} is no {what}")
 
 
+def _refuse_value(value: Any, label: str, what: str) -> NoReturn:
+    """Refuse what fastavro would write as true or as nothing."""
+    raise ValueError(f"{label}: {value!r} is no {what}")
+
+
 def _known_branch(branches: Mapping[str, Any], name: str, datum: Any) -> None:
     check = branches.get(name)
     if check is not None:
@@ -132,6 +138,10 @@ class _Compiler:
                 f"v = {value}",
                 f"if v.__class__ is not int or not {MIN_INT} <= v <= {MAX_INT}: require_int(v, {label!r})",
             ]
+        if kind == "boolean":
+            return [f"v = {value}", f"if v.__class__ is not bool: refuse_value(v, {label!r}, 'boolean')"]
+        if kind == "null":
+            return [f"v = {value}", f"if v is not None: refuse_value(v, {label!r}, 'null')"]
         if kind == "long":
             return [f"v = {value}", f"if v.__class__ is not int: require_long(v, {label!r})"]
         if kind in ("array", "map"):

@@ -116,6 +116,15 @@ async def test_a_line_with_an_unknown_field_is_no_record_of_defaults(site: Any) 
     assert [record.value for record in site.records()] == [b"\x00\x00\x00\x00\x01\x00\x00"] * 15
 
 
+async def test_a_text_is_no_boolean_and_nothing_but_null_is_null(site: Any) -> None:
+    fields = [{"name": "a", "type": "boolean"}, {"name": "n", "type": "null"}]
+    schema = site.file("r.avsc", json.dumps({"type": "record", "name": "R", "fields": fields}))
+    for bad in ('{"a": "false", "n": null}', '{"a": 0, "n": null}', '{"a": true, "n": "x"}'):
+        lines = site.file("lines", bad)
+        assert "is no " in await site.run("produce", lines, "--registry", site.url, "--schema", schema, code=1)
+    assert site.records() == []
+
+
 async def test_lines_in_avros_json_of_a_recursive_schema_and_a_default_of_bytes(site: Any) -> None:
     inner = {"type": "record", "name": "I", "fields": [{"name": "again", "type": ["null", "R"], "default": None}]}
     fields = [{"name": "i", "type": ["null", inner]}, {"name": "b", "type": "bytes", "default": "z"}]

@@ -132,6 +132,8 @@ class Ignored:
     reason: str
     version: SubjectVersion | None = None
     """Subject and number of the version whose record cannot be read."""
+    other_key: bytes | None = None
+    """As in SchemaWritten."""
 
 
 WrittenEvent = (
@@ -187,8 +189,11 @@ def _key_of(event: SchemaWritten | SchemaRemoved | ConfigSet | ModeSet) -> bytes
             return _key("CONFIG", event.subject)
         case ModeSet():
             return _key("MODE", event.subject)
-    subject = _json(event.subject)
-    return b'{"keytype":"SCHEMA","subject":%b,"version":%d,"magic":1}' % (subject, event.version)
+    return _schema_key((event.subject, event.version))
+
+
+def _schema_key(version: SubjectVersion) -> bytes:
+    return b'{"keytype":"SCHEMA","subject":%b,"version":%d,"magic":1}' % (_json(version[0]), version[1])
 
 
 def _schema_value(event: SchemaWritten) -> dict[str, Any]:
@@ -233,7 +238,8 @@ def decode_event(key: bytes | None, value: bytes | None) -> Event:
             version = _text(fields["subject"]), _positive(fields["version"])
         event = _decode(fields, version, json.loads(value) if value else None)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return Ignored(f"unreadable: {type(error).__name__} {error}", version)
+        other_key = None if version is None or _schema_key(version) == key else key
+        return Ignored(f"unreadable: {type(error).__name__} {error}", version, other_key)
     if isinstance(event, SchemaWritten | SchemaRemoved | ConfigSet | ModeSet) and _key_of(event) != key:
         return replace(event, other_key=key)
     return event

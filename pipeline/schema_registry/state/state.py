@@ -48,8 +48,8 @@ class RegistryState:
         self._spaces: dict[str, IdSpace] = {DEFAULT_CONTEXT: IdSpace()}
         self._contexts: set[str] = set()
         self._referrers: dict[SubjectVersion, dict[SubjectVersion, None]] = {}
-        self._overwritten: dict[SubjectVersion, None] = {}
-        """Versions whose last record in the log does not count."""
+        self._overwritten: dict[SubjectVersion, dict[bytes | None, None]] = {}
+        """Keys of versions whose last records in the log do not count; None is the key that this registry writes."""
         self._other_keys: dict[SubjectVersion, dict[bytes, None]] = {}
         """Keys of records of versions, where other registries spelt them otherwise."""
 
@@ -60,13 +60,14 @@ class RegistryState:
                 return self._apply_schema(event)
             case SchemaRemoved():
                 self._remove(event.subject, event.version)
-                if event.other_key is not None:
-                    self._forget_key((event.subject, event.version), event.other_key)
+                self._note_removal(event)
             case SubjectDeleted():
                 versions = self._subjects.get(event.subject, {})
                 for number, version in versions.items():
                     if number <= event.version:
                         versions[number] = replace(version, deleted=True)
+                    elif version.deleted:  # perhaps by the record of which this one takes the place
+                        self._mark((event.subject, number), None)
             case SubjectCleared(subject=scope):
                 for version in [found for found in self._all_versions(scope) if found.deleted]:
                     self._remove(version.subject, version.number)
@@ -80,7 +81,7 @@ class RegistryState:
                     space.highest_id = max(space.highest_id, highest_id)
             case Ignored(reason, version):
                 if version is not None and self.version(*version) is not None:
-                    self._overwritten[version] = None
+                    self._mark(version, event.other_key)
                 return reason
         return None
 
@@ -92,11 +93,11 @@ class RegistryState:
             self._other_keys.setdefault(key, {})[event.other_key] = None
         known = self._subjects.get(event.subject, {}).get(event.version)
         if known is not None and known.schema.id != event.id:
-            self._overwritten[key] = None
+            self._mark(key, event.other_key)
             return f"{event.subject} version {event.version} is id {known.schema.id} already, not {event.id}"
         holder = space.schemas.get(event.id)
         if holder is not None and holder.identity != event.identity:
-            self._overwritten[key] = None
+            self._mark(key, event.other_key)
             return f"{event.subject} version {event.version}: id {event.id} stands for another schema already"
         schema = holder or stored_schema(event)
         if known is None:
@@ -105,12 +106,11 @@ class RegistryState:
                 self._referrers.setdefault(used, {})[key] = None
         version = Version(subject=event.subject, number=event.version, schema=schema, deleted=event.deleted)
         self._subjects.setdefault(event.subject, {})[event.version] = version
-        self._overwritten.pop(key, None)
+        self._unmark(key, event.other_key)
         return None
 
     def _remove(self, subject: str, number: int) -> None:
         key = (subject, number)
-        self._overwritten.pop(key, None)
         versions = self._subjects.get(subject, {})
         version = versions.pop(number, None)
         if not versions:
@@ -124,11 +124,27 @@ class RegistryState:
             if not referrers:
                 self._referrers.pop(used, None)
 
-    def _forget_key(self, version: SubjectVersion, other_key: bytes) -> None:
+    def _note_removal(self, event: SchemaRemoved) -> None:
+        """Note that records of a removed version may be left under other keys: they would count after compaction."""
+        version = (event.subject, event.version)
+        self._unmark(version, event.other_key)
         keys = self._other_keys.get(version, {})
-        keys.pop(other_key, None)
+        if event.other_key is not None:
+            keys.pop(event.other_key, None)
+            self._mark(version, None)
         if not keys:
             self._other_keys.pop(version, None)
+        for key in keys:
+            self._mark(version, key)
+
+    def _mark(self, version: SubjectVersion, key: bytes | None) -> None:
+        self._overwritten.setdefault(version, {})[key] = None
+
+    def _unmark(self, version: SubjectVersion, key: bytes | None) -> None:
+        keys = self._overwritten.get(version, {})
+        keys.pop(key, None)
+        if not keys:
+            self._overwritten.pop(version, None)
 
     def _space(self, context: str) -> IdSpace:
         space = self._spaces.get(context)
@@ -253,8 +269,7 @@ class RegistryState:
 
     def removal(self, subject: str, number: int) -> tuple[SchemaRemoved, ...]:
         """Return what permanently deletes a version, with all its records in the log."""
-        others = self._other_keys.get((subject, number), ())
-        keys: tuple[bytes | None, ...] = (None, *others)
+        keys = (*self._other_keys.get((subject, number), ()), None)
         return tuple(SchemaRemoved(subject=subject, version=number, other_key=key) for key in keys)
 
     def repairs(self) -> tuple[SchemaWritten | SchemaRemoved, ...]:
@@ -264,7 +279,11 @@ class RegistryState:
         one, which then would count.
         """
         repairs: list[SchemaWritten | SchemaRemoved] = []
-        for subject, number in self._overwritten:
+        for (subject, number), keys in self._overwritten.items():
             version = self.version(subject, number)
-            repairs += self.removal(subject, number) if version is None else [written(version, deleted=version.deleted)]
+            if version is None:
+                repairs += self.removal(subject, number)
+            else:
+                record = written(version, deleted=version.deleted)
+                repairs += [replace(record, other_key=key) for key in keys]
         return tuple(repairs)

@@ -114,7 +114,7 @@ class DocumentedRegistry:
         if needed is None:
             return 42201
         bases = sum(row.text == BASE for row in needed) + (text == BASE)
-        if bases > 1 or (text == USER and not bases):
+        if text == USER and not bases:
             return 42201
         schema = text, references
         for number, row in sorted(self.live(subject).items(), reverse=True):

@@ -14,7 +14,14 @@ from typing import Any
 from pipeline.schema_registry.errors import RegistryError
 from pipeline.schema_registry.rules.registry import WritePlan
 from pipeline.schema_registry.state.contexts import DEFAULT_CONTEXT, context_of
-from pipeline.schema_registry.state.events import IdsReserved, SchemaWritten, SubjectDeleted, decode_event, encode_event
+from pipeline.schema_registry.state.events import (
+    IdsReserved,
+    SchemaRemoved,
+    SchemaWritten,
+    SubjectDeleted,
+    decode_event,
+    encode_event,
+)
 from pipeline.schema_registry.state.state import RegistryState
 from pipeline.schema_registry.state.stored import written
 from pipeline.schema_registry.writing.journal import Record
@@ -140,8 +147,13 @@ def restored_records(state: RegistryState, key: bytes, value: bytes | None) -> l
     """Return what to write so that compaction keeps what counts for a key, whose last record that counts had `value`.
 
     The deletion of a subject must not be repeated, as younger versions may have the numbers that it names. Instead each
-    version is written with its own mark of deletion, and the record of the deletion is removed.
+    version is written with its own mark of deletion, and the record of the deletion is removed. A version is written as
+    the state has it: it may have been deleted with its subject, or stand under a key that another registry spells.
     """
+    removed = decode_event(key, None)
+    if isinstance(removed, SchemaRemoved):
+        version = state.version(removed.subject, removed.version)
+        return [(key, None if version is None else encode_event(written(version, deleted=version.deleted))[1])]
     event = decode_event(key, value)
     if not isinstance(event, SubjectDeleted):
         return [(key, value)]

@@ -8,11 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-
 from pipeline.schema_registry.candidates import SchemaComparison, SchemaRequest, parse_candidate
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.deletions import delete_subject, delete_version
-from pipeline.schema_registry.errors import RegistryError
 from pipeline.schema_registry.events import (
     AVRO,
     SchemaWritten,
@@ -24,8 +22,10 @@ from pipeline.schema_registry.events import (
 )
 from pipeline.schema_registry.registry import WritePlan, register
 from pipeline.schema_registry.setting_commands import reset_config, reset_mode, set_config, set_mode
-from pipeline.schema_registry.state import RegistryState
 from pipeline.schema_registry.subject_settings import RegistryMode
+
+from pipeline.schema_registry.errors import RegistryError
+from pipeline.schema_registry.state import RegistryState
 
 Log = list[tuple[bytes, bytes | None]]
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -5,7 +7,13 @@ from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import RegistryError
 from pipeline.schema_registry.rules.candidates import Candidate, parse_candidate, read_request
 from pipeline.schema_registry.rules.registry import WritePlan, register
-from pipeline.schema_registry.state.events import SchemaWritten, SubjectDeleted, decode_event, encode_event
+from pipeline.schema_registry.state.events import (
+    SchemaRemoved,
+    SchemaWritten,
+    SubjectDeleted,
+    decode_event,
+    encode_event,
+)
 from pipeline.schema_registry.state.state import RegistryState
 from pipeline.schema_registry.writing.rounds import (
     MAX_ROUND,
@@ -112,3 +120,23 @@ def test_a_deletion_that_is_restored_deletes_no_younger_version() -> None:
     assert records[-1] == (encode_event(deleted)[0], None)
     other = encode_event(SchemaWritten(subject="s", version=1, id=2, text='"int"'))
     assert restored_records(state, *other) == [other]
+
+
+def test_a_version_that_is_restored_stays_deleted_with_its_subject() -> None:
+    state = new_state()
+    written = SchemaWritten(subject="s", version=1, id=2, text='"int"')
+    state.apply(written)
+    state.apply(SubjectDeleted(subject="s", version=1))
+    for key, value in restored_records(state, *encode_event(written)):
+        state.apply(decode_event(key, value))
+    assert [version.deleted for version in state.versions("s", deleted=True)] == [True]
+
+
+def test_a_version_under_a_key_of_another_registry_outlives_the_restoring_of_ours() -> None:
+    state = new_state()
+    written = SchemaWritten(subject="s", version=1, id=2, text='"int"')
+    state.apply(replace(written, other_key=b'{"subject":"s","version":1,"magic":1,"keytype":"SCHEMA"}'))
+    ours = encode_event(written)[0]
+    assert restored_records(state, ours, None) == [encode_event(written)]
+    state.apply(SchemaRemoved(subject="s", version=1))
+    assert restored_records(state, ours, None) == [(ours, None)]

@@ -74,7 +74,7 @@ def test_a_change_of_a_referenced_schema_is_a_reason() -> None:
         (record("A", "int"), [record("A")], "'A' is another type than before, or than that of a reference"),
         ([record("A"), record("A")], [record("A")], "[1]: 'A' is defined twice"),
         ("A", [record("A"), record("A", "int")], "two references define 'A', each another type"),
-        (with_default("A", 1), [with_default("A", 2)], "'A' is another type than that of a reference"),
+        (with_default("A", 1), [with_default("A", 2)], "'A' is another type than before, or than that of a reference"),
         ("A", [with_default("A", 1), with_default("A", 2)], "two references define 'A', each another type"),
         ("A", [with_default("A", 1), with_default("A", 1.0)], "two references define 'A', each another type"),
     ],

@@ -146,6 +146,24 @@ async def test_subjects_versions_differences_references_and_a_check(window: Wind
         assert complaints == []
 
 
+@pytest.mark.long
+async def test_fields_that_are_too_many_or_have_long_names_are_not_said_to_be_equal(window: Window) -> None:
+    def inner(name: str, kind: str) -> dict[str, Any]:
+        return {"name": "inner", "type": {"type": "record", "name": "Inner", "fields": [{"name": name, "type": kind}]}}
+
+    many = [{"name": f"f{number}", "type": "int"} for number in range(20_001)]
+    long_name = {"name": "n" * 100_000, "type": inner("a", "int")["type"] | {"fields": many[:1000]}}
+    async with registry() as shown:
+        await shown.register("many", order(*many, inner("a", "int")))
+        await shown.register("many", order(*many, inner("a", "long")))
+        await shown.register("long", order(long_name))
+        await shown.register("long", order(long_name, {"name": "b", "type": "int", "default": 1}))
+        for subject in ("many", "long"):
+            await show(window, shown.page(subject))
+            content = await window.until("content", "Version 2", "compare the lines")
+            assert "No field differs" not in content
+
+
 async def test_hostile_names_and_texts_are_shown_and_do_nothing(window: Window) -> None:
     async def topics() -> dict[str, Any]:
         return {"error": f"refused: {HOSTILE}"}

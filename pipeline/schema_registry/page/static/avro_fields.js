@@ -3,6 +3,7 @@
 import { inline, parse } from "./schema_text.js";
 
 const MAX_PLACES = 20_000;
+const MAX_PLACE = 1000;
 const NAMED = new Set(["record", "error", "enum", "fixed"]);
 const SHOWN_APART = new Set(["type", "name", "namespace", "fields", "items", "values"]);
 
@@ -27,7 +28,7 @@ function fullName(type) {
 
 /** Adds each place of a schema (a field, or a type inside of one) with its attributes, in order. */
 function collect(type, place, found) {
-  if (found.size > MAX_PLACES) return;
+  if (found.size > MAX_PLACES || place.length > MAX_PLACE) throw new RangeError("too many fields, or too long names");
   if (Array.isArray(type)) {
     const named = type.filter((branch) => branch instanceof Map && NAMED.has(branch.get("type")));
     for (const branch of type) {
@@ -60,13 +61,18 @@ function collectNamed(type, kind, place, found) {
   }
 }
 
-/** Returns `{place, change, before, after}` for each difference; null if a text is no JSON. */
+/** Returns `{place, change, before, after}` for each difference; null if a text is no JSON, or too large to tell all. */
 export function fieldDifferences(oldText, newText) {
   const [before, after] = [parse(oldText), parse(newText)];
   if (before === null || after === null) return null;
   const [olds, news] = [new Map(), new Map()];
-  collect(before, "", olds);
-  collect(after, "", news);
+  try {
+    collect(before, "", olds);
+    collect(after, "", news);
+  } catch (error) {
+    if (error instanceof RangeError) return null;
+    throw error;
+  }
   if (!olds.size) olds.set("", new Map([["type", typeText(before)]]));
   if (!news.size) news.set("", new Map([["type", typeText(after)]]));
   const differences = [];

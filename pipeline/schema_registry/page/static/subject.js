@@ -115,7 +115,7 @@ async function differencesSection(subject, numbers, live, version) {
 function differencesOf(other, version) {
   const fields = fieldDifferences(other.schema, version.schema);
   const parts = [element("h3", {}, "By fields")];
-  if (fields === null) parts.push(element("p", { class: "soft" }, "A text is no JSON: compare the lines."));
+  if (fields === null) parts.push(element("p", { class: "soft" }, "A text is no JSON, or has too many fields or too long names: compare the lines."));
   else if (!fields.length) parts.push(element("p", { class: "soft" }, "No field differs."));
   else parts.push(fieldTable(fields, other.version, version.version));
   parts.push(element("h3", { id: "lines-heading" }, "By lines"));

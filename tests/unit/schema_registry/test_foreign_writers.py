@@ -8,10 +8,14 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from pipeline.schema_registry.candidates import SchemaComparison, SchemaRequest, parse_candidate
-from pipeline.schema_registry.compatibility import CompatibilityLevel
-from pipeline.schema_registry.deletions import delete_subject, delete_version
-from pipeline.schema_registry.events import (
+
+from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
+from pipeline.schema_registry.errors import RegistryError
+from pipeline.schema_registry.rules.candidates import SchemaComparison, SchemaRequest, parse_candidate
+from pipeline.schema_registry.rules.deletions import delete_subject, delete_version
+from pipeline.schema_registry.rules.registry import WritePlan, register
+from pipeline.schema_registry.rules.setting_commands import reset_config, reset_mode, set_config, set_mode
+from pipeline.schema_registry.state.events import (
     AVRO,
     SchemaWritten,
     SubjectDeleted,
@@ -20,12 +24,8 @@ from pipeline.schema_registry.events import (
     encode_event,
     identity_of,
 )
-from pipeline.schema_registry.registry import WritePlan, register
-from pipeline.schema_registry.setting_commands import reset_config, reset_mode, set_config, set_mode
-from pipeline.schema_registry.subject_settings import RegistryMode
-
-from pipeline.schema_registry.errors import RegistryError
-from pipeline.schema_registry.state import RegistryState
+from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.state.subject_settings import RegistryMode
 
 Log = list[tuple[bytes, bytes | None]]
 

@@ -251,7 +251,8 @@ async def test_a_copy_that_ends_while_its_batches_are_recompressed_is_not_append
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(append)
-        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):  # by then it has begun; to wait longer would let its thread finish
+            await trio.lowlevel.checkpoint()
         assert taking.taken == []
         due[0][0].position = None
     assert [partition.partition for partition, _ in taking.taken] == [1]

@@ -39,6 +39,22 @@ from pipeline.schema_registry.state.scoped_settings import ScopedSettings
 from pipeline.schema_registry.state.stored import StoredSchema, Version, stored_schema, written
 
 
+class _OverwrittenKeys:
+    """Keys of versions whose last records in the log do not count; None is the key that this registry writes."""
+
+    def __init__(self) -> None:
+        self.keys: dict[SubjectVersion, dict[bytes | None, None]] = {}
+
+    def mark(self, version: SubjectVersion, key: bytes | None) -> None:
+        self.keys.setdefault(version, {})[key] = None
+
+    def unmark(self, version: SubjectVersion, key: bytes | None) -> None:
+        keys = self.keys.get(version, {})
+        keys.pop(key, None)
+        if not keys:
+            self.keys.pop(version, None)
+
+
 class RegistryState:
     """Subjects, versions, schemas and contexts; `settings` are their configs and modes."""
 
@@ -48,8 +64,7 @@ class RegistryState:
         self._spaces: dict[str, IdSpace] = {DEFAULT_CONTEXT: IdSpace()}
         self._contexts: set[str] = set()
         self._referrers: dict[SubjectVersion, dict[SubjectVersion, None]] = {}
-        self._overwritten: dict[SubjectVersion, dict[bytes | None, None]] = {}
-        """Keys of versions whose last records in the log do not count; None is the key that this registry writes."""
+        self._overwritten = _OverwrittenKeys()
         self._other_keys: dict[SubjectVersion, dict[bytes, None]] = {}
         """Keys of records of versions, where other registries spelt them otherwise."""
 
@@ -67,7 +82,7 @@ class RegistryState:
                     if number <= event.version:
                         versions[number] = replace(version, deleted=True)
                     elif version.deleted:  # perhaps by the record of which this one takes the place
-                        self._mark((event.subject, number), None)
+                        self._overwritten.mark((event.subject, number), None)
             case SubjectCleared(subject=scope):
                 for version in [found for found in self._all_versions(scope) if found.deleted]:
                     self._remove(version.subject, version.number)
@@ -81,7 +96,7 @@ class RegistryState:
                     space.highest_id = max(space.highest_id, highest_id)
             case Ignored(reason, version):
                 if version is not None and self.version(*version) is not None:
-                    self._mark(version, event.other_key)
+                    self._overwritten.mark(version, event.other_key)
                 return reason
         return None
 
@@ -93,11 +108,11 @@ class RegistryState:
             self._other_keys.setdefault(key, {})[event.other_key] = None
         known = self._subjects.get(event.subject, {}).get(event.version)
         if known is not None and known.schema.id != event.id:
-            self._mark(key, event.other_key)
+            self._overwritten.mark(key, event.other_key)
             return f"{event.subject} version {event.version} is id {known.schema.id} already, not {event.id}"
         holder = space.schemas.get(event.id)
         if holder is not None and holder.identity != event.identity:
-            self._mark(key, event.other_key)
+            self._overwritten.mark(key, event.other_key)
             return f"{event.subject} version {event.version}: id {event.id} stands for another schema already"
         schema = holder or stored_schema(event)
         if known is None:
@@ -106,7 +121,7 @@ class RegistryState:
                 self._referrers.setdefault(used, {})[key] = None
         version = Version(subject=event.subject, number=event.version, schema=schema, deleted=event.deleted)
         self._subjects.setdefault(event.subject, {})[event.version] = version
-        self._unmark(key, event.other_key)
+        self._overwritten.unmark(key, event.other_key)
         return None
 
     def _remove(self, subject: str, number: int) -> None:
@@ -127,24 +142,15 @@ class RegistryState:
     def _note_removal(self, event: SchemaRemoved) -> None:
         """Note that records of a removed version may be left under other keys: they would count after compaction."""
         version = (event.subject, event.version)
-        self._unmark(version, event.other_key)
+        self._overwritten.unmark(version, event.other_key)
         keys = self._other_keys.get(version, {})
         if event.other_key is not None:
             keys.pop(event.other_key, None)
-            self._mark(version, None)
+            self._overwritten.mark(version, None)
         if not keys:
             self._other_keys.pop(version, None)
         for key in keys:
-            self._mark(version, key)
-
-    def _mark(self, version: SubjectVersion, key: bytes | None) -> None:
-        self._overwritten.setdefault(version, {})[key] = None
-
-    def _unmark(self, version: SubjectVersion, key: bytes | None) -> None:
-        keys = self._overwritten.get(version, {})
-        keys.pop(key, None)
-        if not keys:
-            self._overwritten.pop(version, None)
+            self._overwritten.mark(version, key)
 
     def _space(self, context: str) -> IdSpace:
         space = self._spaces.get(context)
@@ -279,7 +285,7 @@ class RegistryState:
         one, which then would count.
         """
         repairs: list[SchemaWritten | SchemaRemoved] = []
-        for (subject, number), keys in self._overwritten.items():
+        for (subject, number), keys in self._overwritten.keys.items():
             version = self.version(subject, number)
             if version is None:
                 repairs += self.removal(subject, number)

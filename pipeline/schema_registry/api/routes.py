@@ -60,6 +60,8 @@ def prepare_application(application: Starlette) -> None:
 
     async def http_error(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return api_error_answer(error.status_code, error.status_code, f"HTTP {error.status_code} {error.detail}")
+        answer = api_error_answer(error.status_code, error.status_code, f"HTTP {error.status_code} {error.detail}")
+        answer.headers.update(error.headers or {})
+        return answer
 
     application.add_exception_handler(HTTPException, http_error)

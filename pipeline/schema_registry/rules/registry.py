@@ -267,12 +267,18 @@ def check_subject(subject: str, *, settings: bool = False) -> None:
     """Raise RegistryError 42208 for a name that no subject may have. With `settings` it may also be a context."""
     context, name = split_subject(subject)
     too_long = max(len(name), len(context)) > MAX_SUBJECT_LENGTH
-    if too_long or not (name.strip() or settings) or any(ord(letter) < 32 for letter in subject):
+    if too_long or not (name.strip() or settings) or any(not _is_allowed(letter) for letter in subject):
         reason = f"The subject must have 1 to {MAX_SUBJECT_LENGTH} characters, none of them a control character"
-        raise RegistryError(Code.INVALID_SUBJECT, reason)
+        raise RegistryError(Code.INVALID_SUBJECT, f"{reason} or half of a surrogate pair")
+    if name in {".", ".."}:
+        raise RegistryError(Code.INVALID_SUBJECT, f"The subject '{name}' would have no address: browsers leave it out")
     reserved = subject.startswith(ANY_CONTEXT) or name in _RESERVED_NAMES
     if reserved or (context == GLOBAL_CONTEXT and not settings):
         raise RegistryError(Code.INVALID_SUBJECT, f"The subject '{subject}' is reserved")
+
+
+def _is_allowed(letter: str) -> bool:
+    return letter >= " " and not "\ud800" <= letter <= "\udfff"
 
 
 def _find(versions: Sequence[Version], candidate: Candidate) -> Version | None:

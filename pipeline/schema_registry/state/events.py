@@ -254,8 +254,7 @@ def _decode(key: dict[str, Any], version: SubjectVersion | None, value: dict[str
             config = None if value is None else _decode_config(value)
             return ConfigSet(subject=_scope(key), config=config)
         case "MODE":
-            mode = None if value is None else RegistryMode(value["mode"])
-            return ModeSet(subject=_scope(key), mode=mode)
+            return ModeSet(subject=_scope(key), mode=None if value is None else _decode_mode(value["mode"]))
         case "CONTEXT":
             return ContextSet(context=_text(key["context"]), exists=value is not None)
     if value is None:
@@ -296,11 +295,30 @@ def _decode_schema(version_of: SubjectVersion, value: dict[str, Any] | None) -> 
     )
 
 
+def _decode_mode(name: Any) -> RegistryMode:
+    """Return a mode. One of another registry (FORWARD) allows no writes.
+
+    To leave it out would bring back the mode before it, until compaction removes that one.
+    """
+    try:
+        return RegistryMode(name)
+    except ValueError:
+        return RegistryMode.READONLY
+
+
+def _decode_level(name: Any) -> CompatibilityLevel:
+    """Return a level, the strictest one for one that is unknown, as with modes."""
+    try:
+        return CompatibilityLevel(name)
+    except ValueError:
+        return CompatibilityLevel.FULL_TRANSITIVE
+
+
 def _decode_config(value: dict[str, Any]) -> SubjectConfig:
     level, normalize, alias = (value.get(name) for name in ("compatibilityLevel", "normalize", "alias"))
     more = {name: one for name, one in value.items() if name not in _CONFIG_ATTRIBUTES and one is not None}
     return SubjectConfig(
-        level=None if level is None else CompatibilityLevel(level),
+        level=None if level is None else _decode_level(level),
         normalize=None if normalize is None else bool(normalize),
         alias=None if alias is None else _text(alias),
         more=json.dumps(more) if more else "",

@@ -153,6 +153,7 @@ SCRIPTS: dict[str, list[Step]] = {
         ("POST", "/subjects/s/versions", schema(INT, id="7"), Code(42201)),
         ("POST", "/subjects/%20/versions", schema(INT), Code(42208)),
         ("POST", "/subjects/__GLOBAL/versions", schema(INT), Code(42208)),
+        ("POST", "/subjects/%2E%2E/versions", schema(INT), Code(42208)),
         ("POST", "/subjects/:*:x/versions", schema(INT), Code(42208)),
         ("POST", "/subjects/a%2Fb%20c/versions", schema(INT), {"id": 1, "version": 1}),
         ("GET", "/subjects", None, ["a/b c", "s"]),

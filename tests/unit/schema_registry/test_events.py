@@ -104,17 +104,23 @@ def test_a_record_of_another_registry_with_attributes_we_do_not_know() -> None:
         (b"\xff", b"{}"),
         (b"[]", b"{}"),
         (b'{"keytype":"NOOP","magic":0}', None),
-        (b'{"keytype":"MODE","subject":null,"magic":0}', b'{"mode":"FORWARD"}'),
         (b'{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}', None),
         (b'{"keytype":"ASSOC","magic":0}', b"{}"),
         (b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', b"{}"),
         (b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', b"null-"),
         (b'{"keytype":"SCHEMA","subject":"s","version":0,"magic":1}', b'{"id":1,"schema":"x"}'),
-        (b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"MAYBE"}'),
     ],
 )
 def test_unreadable_records_are_ignored(key: bytes | None, value: bytes | None) -> None:
     assert isinstance(decode_event(key, value), Ignored)
+
+
+def test_unknown_modes_and_levels_are_the_strictest_ones() -> None:
+    """They hold like any other, so that the record before them counts for no reader, compacted or not."""
+    mode = decode_event(b'{"keytype":"MODE","subject":null,"magic":0}', b'{"mode":"FORWARD"}')
+    assert mode == ModeSet(subject=None, mode=RegistryMode.READONLY)
+    level = decode_event(b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"MAYBE"}')
+    assert level == ConfigSet(subject=None, config=SubjectConfig(level=CompatibilityLevel.FULL_TRANSITIVE))
 
 
 @given(st.none() | st.binary(), st.none() | st.binary())

@@ -120,7 +120,9 @@ def test_invalid_schemas_are_refused(content: Any) -> None:
     refused(42201, read_and_parse, content)
 
 
-@pytest.mark.parametrize("subject", ["", " ", "a\n", ":.context:", ":.__GLOBAL:s", "__GLOBAL", "x" * 300])
+@pytest.mark.parametrize(
+    "subject", ["", " ", "a\n", "\ud800", ".", ":.live:..", ":.context:", ":.__GLOBAL:s", "__GLOBAL", "x" * 300]
+)
 def test_names_that_no_subject_may_have(state: RegistryState, subject: str) -> None:
     refused(42208, planned, state, subject, INT)
 

@@ -86,7 +86,9 @@ async def test_invalid_requests_are_refused_with_their_code(
     http: Any, method: str, path: str, status: int, code: int
 ) -> None:
     await register(http, "there", RECORD)
-    is_error(await http.request(method, path), status, code)
+    answer = await http.request(method, path)
+    is_error(answer, status, code)
+    assert ("allow" in answer.headers) is (status == 405)
 
 
 @pytest.mark.parametrize(

@@ -218,9 +218,11 @@ def test_what_is_deleted_stays_deleted_after_compaction_however_its_key_was_spel
     assert (again.settings.own_config("a"), again.settings.own_mode("a")) == (None, None)
 
 
-def test_modes_of_other_registries_that_are_not_known_change_nothing() -> None:
-    state = folded([*TOPIC, ('{"keytype":"MODE","magic":0}', '{"mode":"FORWARD"}')])
-    assert state.settings.mode() is RegistryMode.READWRITE
+@pytest.mark.parametrize("before", [[], [('{"keytype":"MODE","magic":0}', '{"mode":"READWRITE"}')]])
+def test_modes_of_other_registries_that_are_not_known_allow_no_writes(before: list[tuple[str, str | None]]) -> None:
+    """With and without the record before, which compaction removes."""
+    state = folded([*TOPIC, *before, ('{"keytype":"MODE","magic":0}', '{"mode":"FORWARD"}')])
+    assert state.settings.mode() is RegistryMode.READONLY
 
 
 async def test_a_topic_is_taken_over_and_goes_on(journal: MemoryJournal, open_registry: Callable[..., Any]) -> None:

@@ -26,7 +26,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def call(*arguments: str, exit_code: int = 0) -> Any:
     """The JSON that a command prints, if any."""
     command = [sys.executable, "-m", "pipeline", "load", *arguments, "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == exit_code, result.stderr
     return json.loads(result.stdout) if result.stdout else None
 

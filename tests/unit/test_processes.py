@@ -85,5 +85,5 @@ def test_an_address_of_another_machine_has_no_free_port() -> None:
 
 def test_the_end_of_a_child_is_waited_for_without_a_descriptor_too(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WAIT_WITHOUT_DESCRIPTORS, str(tmp_path / "log")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=400)
     assert done.stdout == "-9\n", done.stderr

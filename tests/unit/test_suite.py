@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.suite import PARTS, ROOT
+from tests.support.suite import MAX_REPEATED, PARTS, ROOT, Part, Suite
 
 TESTS = """\
 import pytest
@@ -17,6 +17,14 @@ def test_ordinary(): pass
 
 @pytest.mark.long
 def test_soak(): pass
+"""
+
+FAILS_ONCE = """\
+from pathlib import Path
+
+def test_first_time():
+    mark = Path(__file__).with_suffix(".mark")
+    assert mark.exists() or mark.touch()
 """
 
 
@@ -50,3 +58,24 @@ def test_each_file_of_tests_is_in_one_part_of_the_suite() -> None:
             and not any(path.is_relative_to(other) for other in part.without)
         )
     assert found == dict.fromkeys(files, 1)
+
+
+def test_a_test_that_passes_when_it_runs_alone_is_named_and_one_that_fails_again_ends_the_suite(
+    tmp_path: Path, capfd: Any
+) -> None:
+    def write(name: str, program: str) -> Part:
+        (tmp_path / "tests" / f"test_{name}.py").write_text(program, encoding="utf-8")
+        return Part(name, [f"test_{name}.py"])
+
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    suite = Suite(tmp_path)
+    assert suite.run([write("rare", FAILS_ONCE)]) == ""
+    assert "failed beside others: tests/test_rare.py::test_first_time" in capfd.readouterr().out
+    never = write("never", "def test_fails(): assert False\n")
+    assert suite.run([write("scarce", FAILS_ONCE), never]) == "tests/test_never.py::test_fails"
+    broken = write("broken", "import nothing_of_this_name\n")
+    assert suite.run([write("few", FAILS_ONCE), broken]) == "few, broken"
+    many = FAILS_ONCE.replace("def ", f"@pytest.mark.parametrize('number', range({MAX_REPEATED + 1}))\ndef ")
+    many = many.replace("test_first_time()", "test_first_time(number)").replace(".mark", ".{number}").replace('"', 'f"')
+    assert suite.run([write("many", "import pytest\n" + many)]) == "many"

@@ -17,7 +17,7 @@ RUN = ("run", "--topic", "visits", "--bootstrap", "127.0.0.1:1")
 def load(*arguments: Any) -> Any:
     environment = os.environ | {"JAVA_HOME": "/nowhere", "PYSPARK_GATEWAY_PORT": "none"}
     command = [sys.executable, "-m", "pipeline", "load", *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     return result.returncode, result.stderr
 
 

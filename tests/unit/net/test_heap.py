@@ -36,5 +36,5 @@ print(resident_mib() - before)
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc alone has these functions")
 def test_memory_freed_by_threads_can_return_to_the_system() -> None:
-    made = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, timeout=120)
+    made = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, timeout=400)
     assert float(made.stdout) < 20

@@ -127,6 +127,6 @@ def test_the_output_of_a_demos_command_is_read(tmp_path: Path, code: Any, said: 
     demo = start_demo(
         tmp_path, f"import sys; print('{{\"a\": 1}}'); print('trouble', file=sys.stderr); sys.exit({code})"
     )
-    out, errors = demo.communicate(timeout=60)
+    out, errors = demo.communicate(timeout=400)
     assert out.decode() == said
     assert ("trouble" in errors.decode()) == (code != 0)

@@ -37,7 +37,7 @@ def test_a_table_without_rows_is_its_headings() -> None:
 
 
 def test_logs_are_on_stderr_from_the_level_set_last() -> None:
-    done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, timeout=400, check=True)
     assert done.stdout == ""
     first, second = done.stderr.splitlines()
     assert json.loads(first).items() >= {"event": "heard", "by": "all", "level": "info"}.items()
@@ -52,7 +52,7 @@ def test_no_progress_is_drawn_where_nobody_looks(capfd: pytest.CaptureFixture[st
 
 
 def run_program(program: Any, **streams: Any) -> Any:
-    return subprocess.run([sys.executable, "-c", program], text=True, timeout=60, check=False, **streams)
+    return subprocess.run([sys.executable, "-c", program], text=True, timeout=400, check=False, **streams)
 
 
 def command(body: Any) -> Any:
@@ -68,7 +68,7 @@ def test_a_closed_standard_stream_is_no_traceback(closed: Any) -> None:
         ["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -200,7 +200,7 @@ def test_a_load_of_no_records_moves_the_offsets(store: IcebergStore) -> None:
 def test_a_process_killed_around_its_commit(store: IcebergStore, step: str) -> None:
     commit_rows(store, 10)
     command = [sys.executable, "-m", "tests.support.iceberg_commits", store.root, store.topic, step]
-    killed = subprocess.run(command, timeout=120, check=False, cwd=Path(__file__).parents[4])
+    killed = subprocess.run(command, timeout=400, check=False, cwd=Path(__file__).parents[4])
     assert killed.returncode == -signal.SIGKILL
     expected = 15 if step == "after" else 10
     assert offsets(store) == list(range(expected))

@@ -55,7 +55,7 @@ except StorageError as error:
 
 def test_a_load_of_several_files_whose_store_refuses_one_has_one_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOAD, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=True)
     assert done.stdout.endswith("File too large\n")
     assert done.stderr == ""
 

@@ -13,7 +13,7 @@ from tests.support.mirrors import make, mirroring_of, publish, until
 async def test_partitions_stay_located_when_the_source_closes_idle_connections(tmp_path: Path) -> None:
     lost: list[LostConnection] = []
     async with (
-        serving_cluster(tmp_path / "east", connections_max_idle_ms=1000) as east,
+        serving_cluster(tmp_path / "east", connections_max_idle_ms=4000) as east,
         serving_cluster(tmp_path / "hub") as hub,
         trio.open_nursery() as nursery,
     ):

@@ -228,8 +228,9 @@ def latest_with(state: RegistryState, subject: str, properties: Mapping[str, str
     """
     versions = state.versions(subject, deleted=deleted)
     for version in reversed(versions):
-        metadata = json.loads(version.schema.more or "{}").get("metadata") or {}
-        if properties.items() <= (metadata.get("properties") or {}).items():
+        metadata = json.loads(version.schema.more or "{}").get("metadata")
+        own = metadata.get("properties") if isinstance(metadata, dict) else None
+        if properties.items() <= (own if isinstance(own, dict) else {}).items():
             return version
     if not versions:
         raise subject_not_found(subject)

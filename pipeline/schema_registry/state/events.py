@@ -5,13 +5,14 @@ Invariants:
 A. The key bytes of one entry never vary, because compaction compares them: Confluent's order of attributes, no white
    space. Keys that other registries spell otherwise are kept (`other_key`), for deletions to remove them, too.
 B. Decoding raises nothing: an unreadable record is an `Ignored` event with the reason, so that it does not keep the
-   registry from starting.
+   registry from starting. An unreadable setting is the strictest one.
 C. `IdsReserved` is the value that this registry gives to the NOOP record, which other registries skip. It keeps the
    highest ids ever given out, so that compaction does not free ids of permanently deleted schemas.
 D. Subjects are written as Confluent's registry writes them, with their context in front.
 """
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +30,7 @@ _TENANT: Final = "default"
 _CONFIG_ATTRIBUTES: Final = frozenset({"subject", "alias", "normalize", "compatibilityLevel", "offset", "ts"})
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _MORE_OF_SCHEMAS: Final = ("md5", "metadata", "ruleSet")
+_UNREADABLE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -236,8 +238,8 @@ def decode_event(key: bytes | None, value: bytes | None) -> Event:
         fields = json.loads(key or b"null")
         if fields["keytype"] == "SCHEMA":
             version = _text(fields["subject"]), _positive(fields["version"])
-        event = _decode(fields, version, json.loads(value) if value else None)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        event = _decode(fields, version, value)
+    except _UNREADABLE as error:
         other_key = None if version is None or _schema_key(version) == key else key
         return Ignored(f"unreadable: {type(error).__name__} {error}", version, other_key)
     if isinstance(event, SchemaWritten | SchemaRemoved | ConfigSet | ModeSet) and _key_of(event) != key:
@@ -245,16 +247,17 @@ def decode_event(key: bytes | None, value: bytes | None) -> Event:
     return event
 
 
-def _decode(key: dict[str, Any], version: SubjectVersion | None, value: dict[str, Any] | None) -> Event:
-    if version is not None:
-        return _decode_schema(version, value)
+def _decode(key: dict[str, Any], version: SubjectVersion | None, text: bytes | None) -> Event:
     kind = key["keytype"]
     match kind:
         case "CONFIG":
-            config = None if value is None else _decode_config(value)
-            return ConfigSet(subject=_scope(key), config=config)
+            return ConfigSet(subject=_scope(key), config=_decode_config(text))
         case "MODE":
-            return ModeSet(subject=_scope(key), mode=None if value is None else _decode_mode(value["mode"]))
+            return ModeSet(subject=_scope(key), mode=_decode_mode(text))
+    value = _read_value(text)
+    if version is not None:
+        return _decode_schema(version, value)
+    match kind:
         case "CONTEXT":
             return ContextSet(context=_text(key["context"]), exists=value is not None)
     if value is None:
@@ -295,14 +298,24 @@ def _decode_schema(version_of: SubjectVersion, value: dict[str, Any] | None) -> 
     )
 
 
-def _decode_mode(name: Any) -> RegistryMode:
-    """Return a mode. One of another registry (FORWARD) allows no writes.
+def _read_value(text: bytes | None) -> Any:
+    """Return the JSON of a value, None for a tombstone. What JSON cannot hold (NaN, 1e999) becomes a string."""
+    return json.loads(text, parse_constant=str, parse_float=_finite) if text else None
+
+
+def _finite(number: str) -> float | str:
+    return number if math.isinf(float(number)) else float(number)
+
+
+def _decode_mode(text: bytes | None) -> RegistryMode | None:
+    """Return a mode. One that is unreadable, or of another registry (FORWARD), allows no writes.
 
     To leave it out would bring back the mode before it, until compaction removes that one.
     """
     try:
-        return RegistryMode(name)
-    except ValueError:
+        value = _read_value(text)
+        return None if value is None else RegistryMode(value["mode"])
+    except _UNREADABLE:
         return RegistryMode.READONLY
 
 
@@ -314,7 +327,16 @@ def _decode_level(name: Any) -> CompatibilityLevel:
         return CompatibilityLevel.FULL_TRANSITIVE
 
 
-def _decode_config(value: dict[str, Any]) -> SubjectConfig:
+def _decode_config(text: bytes | None) -> SubjectConfig | None:
+    """Return a config, one of the strictest level if it is unreadable, as with modes."""
+    try:
+        value = _read_value(text)
+        return None if value is None else _config_of(value)
+    except _UNREADABLE:
+        return SubjectConfig(level=CompatibilityLevel.FULL_TRANSITIVE)
+
+
+def _config_of(value: dict[str, Any]) -> SubjectConfig:
     level, normalize, alias = (value.get(name) for name in ("compatibilityLevel", "normalize", "alias"))
     more = {name: one for name, one in value.items() if name not in _CONFIG_ATTRIBUTES and one is not None}
     return SubjectConfig(

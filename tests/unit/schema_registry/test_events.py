@@ -123,6 +123,28 @@ def test_unknown_modes_and_levels_are_the_strictest_ones() -> None:
     assert level == ConfigSet(subject=None, config=SubjectConfig(level=CompatibilityLevel.FULL_TRANSITIVE))
 
 
+@pytest.mark.parametrize("value", [b"{", b"\xff", b"[]", b"7", b'{"mode":null}', b'{"alias":7}', b"[" * 100_000])
+def test_unreadable_settings_are_the_strictest_ones(value: bytes) -> None:
+    """As with unknown ones: compaction removes the record before them."""
+    mode = decode_event(b'{"keytype":"MODE","subject":"s","magic":0}', value)
+    assert mode == ModeSet(subject="s", mode=RegistryMode.READONLY)
+    if b"mode" not in value:
+        level = decode_event(b'{"keytype":"CONFIG","subject":"s","magic":0}', value)
+        assert level == ConfigSet(subject="s", config=SubjectConfig(level=CompatibilityLevel.FULL_TRANSITIVE))
+
+
+def test_numbers_that_json_does_not_have_are_strings() -> None:
+    """Other registries may write them; answers and records of ours are JSON."""
+    key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
+    value = b'{"id":1,"schema":"x","metadata":{"a":NaN,"b":[-Infinity,1e999,1.5]}}'
+    event = decode_event(key, value)
+    assert isinstance(event, SchemaWritten)
+    assert json.loads(event.more) == {"metadata": {"a": "NaN", "b": ["-Infinity", "1e999", 1.5]}}
+    config = decode_event(b'{"keytype":"CONFIG","subject":"s","magic":0}', b'{"compatibilityGroup":NaN}')
+    assert isinstance(config, ConfigSet)
+    assert config.config == SubjectConfig(more='{"compatibilityGroup": "NaN"}')
+
+
 @given(st.none() | st.binary(), st.none() | st.binary())
 def test_decoding_raises_nothing(key: bytes | None, value: bytes | None) -> None:
     decode_event(key, value)

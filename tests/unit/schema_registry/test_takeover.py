@@ -252,3 +252,15 @@ async def test_a_topic_is_taken_over_and_goes_on(journal: MemoryJournal, open_re
         assert refused.json()["error_code"] == 42201
         assert (await http.delete("/subjects/json")).json() == [1]
         assert (await http.get("/schemas/ids/6")).status_code == 200
+
+
+@pytest.mark.parametrize("metadata", ['{"properties":{"a":NaN}}', '{"properties":[1e999]}', "[-Infinity]", '"x"'])
+async def test_metadata_that_is_no_json_is_answered_as_json(
+    journal: MemoryJournal, open_registry: Callable[..., Any], metadata: str
+) -> None:
+    journal.put(key("odd", 1).encode(), value("odd", 1, 9, STRING, more=f'"metadata":{metadata},').encode())
+    async with open_registry(journal) as http:
+        for path in ("/schemas/ids/9", "/subjects/odd/versions/1", "/schemas", "/subjects/odd/metadata?key=a&value=b"):
+            answer = await http.get(path)
+            assert answer.status_code == (404 if "?" in path else 200), path
+            json.loads(answer.content, parse_constant=pytest.fail)

@@ -147,8 +147,8 @@ async def serve_registry(
         if replay.cancelled_caught:
             reason = f"the log of the registry was not read to its end within {config.init_timeout_ms} ms"
             raise DeadlineExceededError(f"{reason}; see kafkastore.init.timeout.ms")
-        if guard is not None:
-            reason_or_none = why_ids_are_lost(service.state, await IdGuard(guard).given_ids())
+        if service.guard is not None:
+            reason_or_none = why_ids_are_lost(service.state, await service.guard.given_ids())
             if reason_or_none is not None:
                 raise ConfigurationError("kafkastore.topic", reason_or_none)
         ask = ask_brokers(journal, service.follower)

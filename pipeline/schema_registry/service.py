@@ -14,6 +14,7 @@ from pipeline.client.cluster.background import background_tasks
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.rules.candidates import Candidate, SchemaComparison
 from pipeline.schema_registry.rules.registry import AnswerT, WritePlan, register
+from pipeline.schema_registry.state.contexts import context_of
 from pipeline.schema_registry.state.state import RegistryState
 from pipeline.schema_registry.state.stored import Version
 from pipeline.schema_registry.work.schema_work import SchemaWork
@@ -43,10 +44,11 @@ class RegistryService:
         self.state = state
         self.work = SchemaWork()
         self.follower = LogFollower(journal, state, self.work.events, metrics=metrics)
+        self.guard = None if guard is None else IdGuard(guard)
         self.writer = LogWriter(
             journal,
             self.follower,
-            None if guard is None else IdGuard(guard),
+            self.guard,
             name=name,
             write_timeout_s=write_timeout_s,
             metrics=metrics,
@@ -73,7 +75,7 @@ class RegistryService:
             return register(state, subject, candidate, judged)
 
         answer = _answer_without_events(decide, self.state)
-        if answer is not None and not isinstance(answer, SchemaComparison):
+        if isinstance(answer, Version) and await self.writer.has_kept(context_of(answer.subject), answer.schema.id):
             return answer
         self.writer.require_writer()
         deadline = trio.current_time() + self._write_timeout_s

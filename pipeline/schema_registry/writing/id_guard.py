@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+import trio
+
 from pipeline.errors import PipelineError
 from pipeline.schema_registry.rules.registry import MAX_ID
 from pipeline.schema_registry.state.contexts import DEFAULT_CONTEXT
@@ -65,22 +67,28 @@ def _guard_failed(error: PipelineError) -> PipelineError:
 
 
 class IdGuard:
-    """The highest ids that are known to have been given out, by context. For one task at a time."""
+    """The highest ids that are known to have been given out, by context."""
 
     def __init__(self, journal: SchemaJournal) -> None:
         self._journal = journal
+        self._reading = trio.Lock()
         self._next_offset = 0
         self._ids: dict[str, int] = {}
+
+    def has(self, context: str, schema_id: int) -> bool:
+        """Return True if an id is known to be in the guard's log, or a higher one of its context."""
+        return schema_id <= self._ids.get(context, 0)
 
     async def given_ids(self) -> Mapping[str, int]:
         """Read to the end of the guard's log, and return its ids. Raises PipelineError if it cannot be reached."""
         try:
-            end_offset = await self._journal.end_offset()
-            while self._next_offset < end_offset:
-                page = await self._journal.read(self._next_offset)
-                for record in page.records:
-                    self._note(decode_ids(record.value))
-                self._next_offset = page.next_offset
+            async with self._reading:
+                end_offset = await self._journal.end_offset()
+                while self._next_offset < end_offset:
+                    page = await self._journal.read(self._next_offset)
+                    for record in page.records:
+                        self._note(decode_ids(record.value))
+                    self._next_offset = page.next_offset
         except PipelineError as error:
             raise _guard_failed(error) from error
         return self._ids

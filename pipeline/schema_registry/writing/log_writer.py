@@ -8,9 +8,10 @@ B. Records are appended by the writer alone, of the claim that counts (`writers.
    does not count is not written: the write is decided again, by the writer that stands before it.
 C. After an append of unknown outcome the writer claims the log again, with a higher epoch, before it decides anything.
    What arrives late is fenced by that claim; what arrived is known when the claim is read back.
-D. An id is in the guard (`id_guard.py`) before it is answered, but not before its record counts; a new writer gives no
-   id that it finds there. What empties or truncates the log may do the same to the guard's: a registry that loses the
-   log writes the ids that it knows to the guard again (`keep_ids`).
+D. An id is in the guard (`id_guard.py`) before a registration is answered with it, also one that is repeated
+   (`has_kept`), but not before its record counts; a new writer gives no id that it finds there. What empties or
+   truncates the log may do the same to the guard's: a registry that loses the log writes the ids that it knows to the
+   guard again (`keep_ids`).
 E. A registration that failed with others is appended alone then, so that none keeps the others from being written.
 F. What a fenced or refused record would replace at a compaction is written again (`repair`).
 """
@@ -227,11 +228,22 @@ class LogWriter:
         self._put_back(again)
         return [one for one in failed if one not in again]
 
+    async def has_kept(self, context: str, schema_id: int) -> bool:
+        """Return True if an id of the log is in the guard, or there is no guard, as this registry never writes."""
+        if self._guard is None or self._guard.has(context, schema_id):
+            return True
+        if not self.is_writer:  # which knows what it wrote there
+            with suppress(PipelineError), trio.move_on_after(self._write_timeout_s):
+                await self._guard.given_ids()
+        return self._guard.has(context, schema_id)
+
     async def _round(self, taken: Sequence[_Waiting]) -> None:
         """Carry out some of these writes, and put the others back. What is neither has failed with the error raised."""
         self._follower.require_log()
         if self._is_uncertain or not self.is_writer:
             await self._claim()
+        assert self._guard is not None
+        await self._guard.raise_to(highest_ids(self._follower.state))  # invariant D: what a round before could not
         if taken[0].attempts:  # invariant E
             self._put_back(taken[1:])
             taken = taken[:1]
@@ -244,10 +256,7 @@ class LogWriter:
         counting, refused = planned.writes, list[PlannedWrite]()
         if planned.records:
             counting, refused = planned.judged(await self._append(planned.records))
-            if self._guard is not None:  # invariant D; if it fails, the next claim brings the ids there
-                self._is_uncertain = True
-                await self._guard.raise_to(ids_of(counting))
-                self._is_uncertain = False
+            await self._guard.raise_to(ids_of(counting))  # invariant D
         for write in counting:
             by_request[write.request].end(write.answer, write.refusal)
         self._decide_again([by_request[write.request] for write in refused])
@@ -302,7 +311,6 @@ class LogWriter:
         self._is_uncertain = False
         self._claims.labels("won").inc()
         logger.info("registry_writes", epoch=claim.stamp.epoch, url=self.url)
-        await self._guard.raise_to(highest_ids(self._follower.state))
         records: list[Record] = [(key, None) for key in self._fence.needless_claims()]
         unknown = unknown_ids(self._follower.state, given)
         if unknown:

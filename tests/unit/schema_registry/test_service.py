@@ -30,10 +30,17 @@ from tests.support.registry import serving_registry
 INT, STRING = (parse_candidate(SchemaRequest(text=f'"{name}"')) for name in ("int", "string"))
 
 
-def new_service(journal: MemoryJournal, *, write_timeout_s: float = 60.0) -> RegistryService:
+def new_service(
+    journal: MemoryJournal, guard: MemoryJournal | None = None, *, write_timeout_s: float = 60.0
+) -> RegistryService:
     state, name = RegistryState(CompatibilityLevel.BACKWARD), uuid4().hex
     service = RegistryService(
-        journal, MemoryJournal(), state, name=name, write_timeout_s=write_timeout_s, metrics=CollectorRegistry()
+        journal,
+        guard or MemoryJournal(),
+        state,
+        name=name,
+        write_timeout_s=write_timeout_s,
+        metrics=CollectorRegistry(),
     )
     service.writer.url = f"http://{name}"
     return service

@@ -212,8 +212,11 @@ class ForwardedWrites:
             headers[WRITER] = claim.stamp.encode().decode()
         query = scope["query_string"].decode("ascii", "replace")
         target = url.rstrip("/") + scope["raw_path"].decode("ascii", "replace") + (f"?{query}" if query else "")
-        timeout = httpx.Timeout(self._settings.read_timeout_s, connect=self._settings.connect_timeout_s)
-        return await self._http.request(scope["method"], target, content=body, headers=headers, timeout=timeout)
+        connect_s, read_s = self._settings.connect_timeout_s, self._settings.read_timeout_s
+        timeout = httpx.Timeout(read_s, connect=connect_s)
+        with trio.move_on_after(connect_s + read_s):  # the client's own times begin again with each byte
+            return await self._http.request(scope["method"], target, content=body, headers=headers, timeout=timeout)
+        raise httpx.ReadTimeout(f"the answer did not end within {connect_s + read_s:g} s")
 
     async def _until_applied(self, answer: httpx.Response) -> None:
         """Wait until this registry has applied what the writer had; not for ever, since a mirror may be behind."""

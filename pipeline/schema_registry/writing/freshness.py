@@ -42,6 +42,7 @@ _UNUSABLE: Final = (
     TypeError,
     KeyError,
     RecursionError,
+    trio.TooSlowError,
 )
 
 
@@ -130,7 +131,8 @@ def ask_registries(
         known = [claim.url] if claim is not None and claim.url and claim.url not in urls else []
         for url in [*urls, *known]:
             try:
-                answer = await http.get(url.rstrip("/") + JOURNAL_PATH, timeout=timeout_s)
+                with trio.fail_after(timeout_s):  # the client's own time begins again with each byte
+                    answer = await http.get(url.rstrip("/") + JOURNAL_PATH, timeout=timeout_s)
                 content = answer.raise_for_status().json()
                 if own_cluster is None or content["cluster_id"] == own_cluster():
                     return _log_end(content)

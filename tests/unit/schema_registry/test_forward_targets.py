@@ -8,7 +8,7 @@ import httpx
 import pytest
 import trio
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pipeline.errors import NetworkError
@@ -108,6 +108,33 @@ async def test_the_answer_of_another_service_is_none(
                 await trio.sleep(0.01)
         assert (await registry.delete("/subjects/s")).json()["error_code"] == 50003
         assert (await registry.delete("/subjects/s")).json() == [1]
+
+
+class Drops:
+    def __aiter__(self) -> "Drops":
+        return self
+
+    async def __anext__(self) -> bytes:
+        await trio.sleep(0.02)
+        return b" "
+
+
+async def drip(_request: Request) -> Response:
+    return StreamingResponse(Drops())
+
+
+async def test_an_answer_that_never_ends_holds_no_request(journal: MemoryJournal) -> None:
+    """Each byte comes in time. A question for the log's end leaves such a service for the next one, too."""
+    settings = {"leader.read.timeout.ms": 300, "leader.connect.timeout.ms": 300}
+    async with answering(drip) as url:
+        put_claim(journal, url)
+        with trio.fail_after(DEADLINE_S):
+            async with client_of(journal, **settings) as registry:
+                assert (await registry.post(PATH, json=fixed("A"))).json()["id"] == 1
+                urls = {"leader.urls": [url, url_of(registry)]}
+                async with client_of(journal, is_copy=True, **urls, **settings) as replica:
+                    while (await replica.get("/journal")).json()["staleness_s"] is None:
+                        await trio.sleep(0.01)
 
 
 @pytest.mark.parametrize("error", [NetworkError("no broker is reached"), JournalLostError("it was truncated")])

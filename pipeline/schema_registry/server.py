@@ -39,6 +39,7 @@ from pipeline.schema_registry.writing.kafka_journal import (
     has_topic,
     open_kafka_journal,
 )
+from pipeline.schema_registry.writing.log_start import LogStart
 
 EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 LOOK_INTERVAL_S: Final = 0.5
@@ -158,12 +159,14 @@ async def serve_registry(
             ask = ask_registries(http, config.leader_urls, service.follower, own_cluster, timeout_s=timeout_s)
         freshness = Freshness(service.follower, ask, metrics=metrics)
         nursery.start_soon(freshness.run)
+        log_start = LogStart(journal)
+        nursery.start_soon(log_start.run)
         nursery.start_soon(service.writer.repair)
         routes = [  # tried in order
             browser_route(),
             *registry_routes(service, cluster_id=cluster_id),
             *page_routes(ask_topics),
-            *operations_routes(metrics, lambda: None, warning=partial(_warning, service, freshness)),
+            *operations_routes(metrics, lambda: None, warning=partial(_warning, service, log_start, freshness)),
             journal_route(journal, service.follower, freshness, cluster_id, is_source=guard is not None),
         ]
         application = http_application(routes)
@@ -178,9 +181,11 @@ async def serve_registry(
         await trio.sleep_forever()
 
 
-def _warning(service: RegistryService, freshness: Freshness) -> str | None:
+def _warning(service: RegistryService, log_start: LogStart, freshness: Freshness) -> str | None:
     lost = service.follower.lost
-    return freshness.warning() if lost is None else f"the topic of the schemas was lost: {lost}"
+    if lost is not None:
+        return f"the topic of the schemas was lost: {lost}"
+    return ". ".join(filter(None, (log_start.warning(), freshness.warning()))) or None
 
 
 def _forward_settings(config: RegistryConfig) -> ForwardSettings:

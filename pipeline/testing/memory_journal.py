@@ -16,11 +16,13 @@ class MemoryJournal:
 
     `reachable = False` makes every call fail at once, like a dead broker. `lose_next_answer()` appends the next records
     and then fails, like a broker that dies after the write. `compact()` keeps the last record of each key.
+    `delete_before()` moves the log start offset, as retention does.
     """
 
     def __init__(self) -> None:
         self.records: list[JournalRecord] = []
         self.reachable = True
+        self._start_offset = 0
         self._end_offset = 0
         self._answer_lost = False
         self._appended = Signal()
@@ -33,6 +35,11 @@ class MemoryJournal:
         """Keep the last record of each key, and no tombstone."""
         last = {record.key: record for record in self.records}
         self.records = [r for r in self.records if last[r.key] is r and r.value is not None]
+
+    def delete_before(self, offset: int) -> None:
+        """Delete all records before an offset."""
+        self._start_offset = offset
+        self.records = [record for record in self.records if record.offset >= offset]
 
     def put(self, key: bytes | None, value: bytes | None, stamp: bytes | None = None) -> int:
         """Append a record as another writer would."""
@@ -49,6 +56,10 @@ class MemoryJournal:
             self._answer_lost = False
             raise DeadlineExceededError("the journal did not answer")
         return offsets
+
+    async def start_offset(self) -> int:
+        await self._reach()
+        return self._start_offset
 
     async def end_offset(self) -> int:
         await self._reach()

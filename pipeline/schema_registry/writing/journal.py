@@ -49,6 +49,9 @@ class SchemaJournal(Protocol):
     async def end_offset(self) -> int:
         """Return the log end offset."""
 
+    async def start_offset(self) -> int:
+        """Return the log start offset: all records before it were deleted."""
+
     async def read(self, offset: int) -> JournalPage:
         """Return records from `offset` on. Waits briefly for the first one; the page is empty if none came.
 

@@ -145,10 +145,14 @@ class KafkaJournal:
         """See `SchemaJournal`."""
         return await self._listed(LATEST)
 
+    async def start_offset(self) -> int:
+        """See `SchemaJournal`."""
+        return await self._listed(EARLIEST)
+
     async def read(self, offset: int) -> JournalPage:
         """See `SchemaJournal`. Reading from 0 begins at the log start offset."""
         if offset != self._next_offset:
-            start_offset = await self._listed(EARLIEST)
+            start_offset = await self.start_offset()
             if 0 < offset < start_offset:
                 raise JournalLostError(
                     f"{self._partition}: the log starts at {start_offset} now, records from {offset} on are gone"
@@ -174,7 +178,7 @@ class KafkaJournal:
 
     async def replay(self, end_offset: int, take: Callable[[JournalRecord], None]) -> None:
         """See `SchemaJournal`."""
-        position = await self._listed(EARLIEST)
+        position = await self.start_offset()
         async with open_consumer(self._cluster, ConsumerConfig()) as consumer:
             consumer.assign({self._partition: position})
             while position < end_offset:

@@ -26,6 +26,7 @@ class CutOffView:
     def __init__(self, log: MemoryJournal) -> None:
         self.log = log
         self.error: Exception | None = None
+        self.start_offset = log.start_offset
         self.replay = log.replay
 
     def check(self) -> None:

@@ -30,6 +30,7 @@ class View:
         self.log = log
         self.goes_on = trio.Event()
         self.goes_on.set()
+        self.start_offset = log.start_offset
         self.end_offset = log.end_offset
         self.replay = log.replay
 

@@ -51,6 +51,13 @@ async def read_log() -> AsyncIterator[ReadLog]:
             yield log
 
 
+async def test_records_that_were_deleted_from_the_front_move_the_start() -> None:
+    async with read_log() as log:
+        assert await log.journal.start_offset() == 0
+        log.partition.log_start_offset = 1
+        assert await log.journal.start_offset() == 1
+
+
 async def test_a_log_that_was_truncated_and_grew_again_is_lost() -> None:
     async with read_log() as log:
         log.partition.truncate(1)

@@ -53,6 +53,9 @@ class FaultyView:
         await self.goes_on.wait()
         return await self.walk.log.end_offset()
 
+    async def start_offset(self) -> int:
+        return await self.walk.log.start_offset()
+
     async def read(self, offset: int) -> JournalPage:
         page = await self.walk.log.read(offset)
         await self.goes_on.wait()

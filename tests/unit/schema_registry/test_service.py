@@ -237,6 +237,46 @@ async def test_a_write_whose_answer_was_lost_is_found_by_the_next(
     assert service.follower.fence.epoch == 2  # so that nothing of the lost append can arrive later and count
 
 
+async def test_a_claim_whose_answer_was_lost_is_followed_by_another(
+    journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
+    """As if the topic had lost its in-sync replicas after the append: nothing rests on a claim of unknown outcome."""
+    one, other = new_service(journal), new_service(journal)
+    for service in (one, other):
+        await nursery.start(service.run)
+    journal.lose_next_answer()
+    assert await put(one, "s", INT) == 1
+    journal.compact()
+    assert [record.stamp and record.stamp.split()[0] for record in journal.records] == [b"2", b"2"]
+    await other.follower.applied(await journal.end_offset())
+    assert other.follower.fence.current == one.follower.fence.current
+
+
+async def test_registries_that_bear_one_url_write_in_turn(journal: MemoryJournal, nursery: trio.Nursery) -> None:
+    """As with one `host.name` for all, or behind one address: none forwards to itself, and no id is given twice."""
+    guard, ids = MemoryJournal(), dict[str, int]()
+    services = [new_service(journal, guard) for _ in range(2)]
+    for service in services:
+        service.writer.url = "http://registry:8081"
+        await nursery.start(service.run)
+        nursery.start_soon(service.writer.repair)
+
+    async def write(service: RegistryService, number: int) -> None:
+        for i in range(10):
+            text = f'{{"type":"fixed","name":"F{number}x{i}","size":1}}'
+            ids[text] = await put(service, f"s{i}-{number}", parse_candidate(SchemaRequest(text=text)))
+
+    async with trio.open_nursery() as writers:
+        for number, service in enumerate(services):
+            writers.start_soon(write, service, number)
+    assert len(set(ids.values())) == 20
+    for service in services:
+        await service.follower.applied(await journal.end_offset())
+        assert {text: getattr(service.state.schema(id_), "text", None) for text, id_ in ids.items()} == {
+            text: text for text in ids
+        }
+
+
 async def test_a_write_that_does_not_come_back_fails_in_time(
     journal: MemoryJournal, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -1,4 +1,7 @@
-"""Seeded walks: registries of one log crash, are paused, lose answers; appends arrive late; the log is compacted."""
+"""Seeded walks: registries of one log crash, are paused, lose answers; appends arrive late; the log is compacted.
+
+No id is answered before it is in the guard, which fails now and then.
+"""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +20,7 @@ from pipeline.schema_registry.rules.setting_commands import set_config
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state.events import decode_event
 from pipeline.schema_registry.state.state import RegistryState
+from pipeline.schema_registry.writing.id_guard import decode_ids
 from pipeline.schema_registry.writing.journal import JournalPage, JournalRecord, Record
 from pipeline.schema_registry.writing.log_writer import NotWriterError
 from pipeline.schema_registry.writing.writers import Fence, FenceVerdict, parse_stamp
@@ -65,13 +69,30 @@ class FaultyView:
         await self.walk.log.replay(end_offset, take)
 
 
+class FaultyGuard(MemoryJournal):
+    """The log of the ids that were given out, which refuses some records and loses some answers."""
+
+    def __init__(self, walk: "Walk") -> None:
+        super().__init__()
+        self.walk = walk
+        self.highest = 0
+
+    async def append(self, records: Sequence[Record], stamp: bytes | None = None) -> Sequence[int]:
+        roll = self.walk.rng.random() if self.walk.is_faulty else 1.0
+        offsets = await super().append(records if roll > 0.1 else (), stamp)
+        self.highest = max(self.highest, *(decode_ids(record.value).get(".", 0) for record in self.records), 0)
+        if roll < 0.2:
+            raise NetworkError("no answer")
+        return offsets
+
+
 class Walk:
     """Registries, clients, and what was acknowledged."""
 
     def __init__(self, seed: int, nursery: trio.Nursery) -> None:
         self.rng = Random(seed)
         self.nursery = nursery
-        self.log, self.guard = MemoryJournal(), MemoryJournal()
+        self.log, self.guard = MemoryJournal(), FaultyGuard(self)
         self.is_faulty = True
         self.services: list[RegistryService] = []
         self.views: list[FaultyView] = []
@@ -133,6 +154,7 @@ class Walk:
                 except RegistryError:
                     await trio.sleep(0.05)
                 else:
+                    assert version.schema.id <= self.guard.highest
                     self.acknowledged.append((subject, schema.schema.text, version.schema.id))
                     break
             if number == 0 and self.rng.random() < 0.2:

@@ -5,8 +5,8 @@ Invariants:
 A. Bytes that complete neither a head nor a part of a body are at most `MAX_UNFINISHED_BYTES`: heads, trailers and
    lengths of chunks are bounded, whatever the pieces in which they arrive. So are the headers of a head in number,
    since short ones take many times their bytes.
-B. Bytes are parsed as one sequence of requests, or refused: a length given twice, and a length beside chunks, are
-   errors. After an error nothing more is parsed.
+B. Bytes are parsed as one sequence of requests, or refused: a length given twice, a length beside chunks, and every
+   transfer coding but `chunked` are errors. After an error nothing more is parsed.
 C. No request changes the protocol of the connection. A request that offers to (Java's client offers HTTP/2) is read as
    if it did not, as RFC 9110, section 7.8 allows.
 
@@ -24,6 +24,7 @@ MAX_UNFINISHED_BYTES = 64 * 1024
 MAX_HEADERS = 200
 BAD_REQUEST = 400
 HEAD_TOO_LARGE = 431
+NOT_IMPLEMENTED = 501
 _VERSIONS = frozenset({"1.0", "1.1"})
 
 
@@ -137,6 +138,7 @@ class RequestParser:
         hosts = sum(name == b"host" for name, _ in self._headers)
         if hosts > 1 or (hosts == 0 and version == "1.1"):
             raise BadRequestError(BAD_REQUEST, f"{hosts} Host headers")
+        self._check_transfer_codings(version)
         self._request = HttpRequest(
             method=self._parser.get_method().decode("ascii"),
             target=self._target,
@@ -146,6 +148,17 @@ class RequestParser:
         )
         self.requests.append(self._request)
         self._has_finished = True
+
+    def _check_transfer_codings(self, version: str) -> None:
+        """Refuse all codings of the message but `chunked` (invariant B): RFC 9112, sections 6.1 and 6.3."""
+        values = [value for name, value in self._headers if name == b"transfer-encoding"]
+        if not values:
+            return
+        codings = [coding.strip().lower() for coding in b",".join(values).split(b",")]
+        if version == "1.0" or codings.count(b"chunked") != 1 or codings[-1] != b"chunked":
+            raise BadRequestError(BAD_REQUEST, "the end of the body cannot be told")
+        if len(codings) > 1:
+            raise BadRequestError(NOT_IMPLEMENTED, "no transfer coding but chunked is served")
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""

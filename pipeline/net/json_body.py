@@ -30,6 +30,8 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     # A page of another origin can post a form or text without asking, JSON only with this server's consent.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise BodyRefusedError(415, "the content type must be application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise BodyRefusedError(415, "the body must have no Content-Encoding")
     body = bytearray()
     try:
         async with aclosing(request.stream()) as chunks:

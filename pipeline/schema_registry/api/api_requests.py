@@ -99,6 +99,9 @@ async def body_of(request: Request) -> bytes:
     if media_type not in _BODY_TYPES:
         reason = f"HTTP 415 Unsupported Media Type: send {CONTENT_TYPE} or application/json"
         raise RegistryError(Code.UNSUPPORTED_MEDIA_TYPE, reason)
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        reason = "HTTP 415 Unsupported Media Type: send the body as it is, without a Content-Encoding"
+        raise RegistryError(Code.UNSUPPORTED_MEDIA_TYPE, reason)
     body = bytearray()
     try:
         with trio.move_on_after(MAX_BODY_S) as reading:

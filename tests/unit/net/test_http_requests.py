@@ -13,6 +13,7 @@ from pipeline.net.http_requests import MAX_HEADERS, MAX_UNFINISHED_BYTES, BadReq
 
 Parsed = list[tuple[str, bytes, list[tuple[bytes, bytes]], bytes]]
 
+POST = b"POST / HTTP/1.1\r\nHost: a\r\n"
 TOKENS = st.text("abcXYZ019-", min_size=1, max_size=8)
 VALUES = st.text("ab ,;=/%\t", max_size=10).map(str.strip)
 HEADERS = st.lists(st.tuples(TOKENS.map(lambda name: f"X-{name}"), VALUES), max_size=4)
@@ -86,6 +87,20 @@ def test_requests_in_any_pieces_are_those_that_h11_reads(requests: list[bytes], 
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        (POST + b"Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n", 501),
+        (POST + b"Transfer-Encoding: identity\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: gzip\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked;a=b\r\n\r\n0\r\n\r\n", 400),
+        (POST + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n', 400),
+        (POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding:\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: gzip, chunked\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n0\r\n\r\n", 501),
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nEndless: " + b"a" * 2 * MAX_UNFINISHED_BYTES, 431),
         (b"GET /" + b"a" * 2 * MAX_UNFINISHED_BYTES, 431),
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"A:\r\n" * MAX_HEADERS + b"\r\n", 431),

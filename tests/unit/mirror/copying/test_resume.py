@@ -153,6 +153,8 @@ async def test_requests_that_a_page_of_another_origin_can_send_are_refused(site:
             answer = await client.post(f"{url}/v1/resume", content=json.dumps(document), headers={"Content-Type": kind})
             assert answer.status_code == 415
         assert (await client.post(f"{url}/v1/resume", content=json.dumps(document))).status_code == 415
+        packed = {"Content-Encoding": "gzip"}
+        assert (await client.post(f"{url}/v1/resume", json=document, headers=packed)).status_code == 415
         page = {"Origin": url}  # of this origin, too: a page can have its own name lead to this address
         refused = await client.post(f"{url}/v1/resume", json=document, headers=page)
         assert (refused.status_code, "`pipeline` commands" in refused.text) == (403, True)

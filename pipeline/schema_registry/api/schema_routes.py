@@ -67,6 +67,9 @@ class _Schemas:
         scope = join_subject(context, "")
         text = await shown_text(self._service, request, schema, scope)
         answer = schema_json(schema, text=text, parent=scope if qualified else None)
+        if "subject" in request.query_params:
+            bearer = self._state.bearer_of_id(schema.id, context, self._subject(request))
+            answer = {"subject": bearer.subject, "version": bearer.number, **answer}
         return {**answer, "maxId": self._state.highest_id(context)} if flag(request, "fetchMaxId") else answer
 
     async def text_by_id(self, request: Request) -> Any:
@@ -108,12 +111,15 @@ class _Schemas:
         """Return the context of the id in the path, and its schema."""
         text = request.path_params["id"]
         if text.isascii() and text.isdigit() and len(text) < 11:
-            subject = subject_meant(self._state, request.query_params.get("subject", ""))
-            context = self._state.context_of_id(int(text), subject)
+            context = self._state.context_of_id(int(text), self._subject(request))
             schema = None if context is None else self._state.schema(int(text), context)
             if context is not None and schema is not None:
                 return context, schema
         raise RegistryError(Code.SCHEMA_NOT_FOUND, f"Schema {text} not found")
+
+    def _subject(self, request: Request) -> str:
+        """Return the subject or context that a request for an id names, or an empty name."""
+        return subject_meant(self._state, request.query_params.get("subject", ""))
 
     def _versions_of_id(self, request: Request) -> list[Version]:
         context, schema = self._schema(request)

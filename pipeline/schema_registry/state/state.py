@@ -244,8 +244,23 @@ class RegistryState:
         space = self._spaces.get(context)
         if space is None or schema_id not in space.schemas:
             return False
-        subject = join_subject(context, name)
-        return not name or any(bearer == subject for bearer, _ in space.bearers[schema_id])
+        return not name or self._version_with(schema_id, join_subject(context, name)) is not None
+
+    def _version_with(self, schema_id: int, subject: str) -> Version | None:
+        """Return the latest version of a subject that bears an id."""
+        versions = self._subjects.get(subject, {}).values()
+        return max(
+            (each for each in versions if each.schema.id == schema_id), key=lambda each: each.number, default=None
+        )
+
+    def bearer_of_id(self, schema_id: int, context: str, subject: str) -> Version:
+        """Return a version that bears an id of a context: the latest one of this subject, else the first of all."""
+        name = split_subject(subject)[1]
+        found = self._version_with(schema_id, join_subject(context, name))
+        if found is None:
+            first, number = min(self._spaces[context].bearers[schema_id])
+            found = self._subjects[first][number]
+        return found
 
     def id_of(self, identity: bytes, context: str = DEFAULT_CONTEXT) -> int | None:
         """Return the id of a schema in any subject of a context, or None."""

@@ -50,12 +50,17 @@ def flag(request: Request, name: str) -> bool:
 
 def page(request: Request, items: Iterable[ItemT], *, most: int | None = None) -> Iterator[ItemT]:
     """Return the part of the items that `offset` and `limit` name. A limit of 0, or beyond `most`, is `most`."""
+    return islice(items, *page_bounds(request, most=most))
+
+
+def page_bounds(request: Request, *, most: int | None = None) -> tuple[int, int | None]:
+    """Return the index of the first item of a page, and the end (None: all); see `page`."""
     offset, limit = _number(request, "offset", 0), _number(request, "limit", -1)
     if offset < 0:
         raise RegistryError(Code.UNPROCESSABLE, "'offset' must not be negative")
     if most is not None and not 0 < limit <= most:
         limit = most
-    return islice(items, offset, offset + limit if limit > 0 else None)
+    return offset, offset + limit if limit > 0 else None
 
 
 def _number(request: Request, name: str, default: int) -> int:

@@ -22,6 +22,7 @@ UNBROKEN_BYTES = 65_536
 """Of an answer that are written at once."""
 
 logger = structlog.get_logger()
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 Handler = Callable[[Request], Awaitable[Any]]
 """An answer that is no Response is sent as JSON."""
@@ -73,8 +74,7 @@ class _JsonResponse(JSONResponse):
 
 def _json_bytes(content: Any) -> bytes:
     """Return JSON in which half of a surrogate pair, which older registries took, is the escape that it came as."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace")
+    return _ENCODER.encode(content).encode("utf-8", "backslashreplace")
 
 
 async def array_answer(request: Request, items: Iterable[Any]) -> Response:

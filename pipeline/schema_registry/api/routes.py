@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.schema_registry.api.access import Authorize, everyone_may
 from pipeline.schema_registry.api.api_routes import ApiRoute, api_endpoint, api_error_answer
 from pipeline.schema_registry.api.context_paths import without_context
+from pipeline.schema_registry.api.long_lists import LongLists
 from pipeline.schema_registry.api.schema_routes import schema_routes
 from pipeline.schema_registry.api.setting_routes import setting_routes
 from pipeline.schema_registry.api.subject_routes import subject_routes
@@ -29,7 +30,12 @@ def registry_routes(
 ) -> list[BaseRoute]:
     """Return the routes of the API. `cluster_id` returns that of the Kafka cluster, once it is known."""
     paths: dict[str, dict[str, ApiRoute]] = {}
-    for route in (*schema_routes(service), *subject_routes(service), *setting_routes(service, cluster_id)):
+    lists = LongLists()
+    for route in (
+        *schema_routes(service, lists),
+        *subject_routes(service, lists),
+        *setting_routes(service, cluster_id),
+    ):
         paths.setdefault(route.path, {})[route.method] = route
     return [Route(path, api_endpoint(routes, authorize), methods=list(routes)) for path, routes in paths.items()]
 

@@ -1,20 +1,22 @@
 """Routes of schemas by id and GUID, of all schemas, and of contexts."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
-import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.schema_registry.api.access import Action
 from pipeline.schema_registry.api.api_answers import schema_json, version_json
-from pipeline.schema_registry.api.api_requests import MAX_PAGE, flag, page
+from pipeline.schema_registry.api.api_requests import MAX_PAGE, flag
 from pipeline.schema_registry.api.api_routes import ApiRoute, array_answer, text_answer
+from pipeline.schema_registry.api.long_lists import LONG, LongLists, page_in_turns, walk_subjects
 from pipeline.schema_registry.api.schema_texts import shown_text
 from pipeline.schema_registry.errors import Code, RegistryError
+from pipeline.schema_registry.rules import registry
 from pipeline.schema_registry.rules.deletions import delete_context
 from pipeline.schema_registry.rules.setting_commands import subject_meant
 from pipeline.schema_registry.service import RegistryService
@@ -23,9 +25,9 @@ from pipeline.schema_registry.state.events import AVRO
 from pipeline.schema_registry.state.stored import StoredSchema, Version
 
 
-def schema_routes(service: RegistryService) -> list[ApiRoute]:
+def schema_routes(service: RegistryService, lists: LongLists) -> list[ApiRoute]:
     """Return the routes."""
-    api = _Schemas(service)
+    api = _Schemas(service, lists)
     return [
         ApiRoute("GET", "/schemas/ids/{id}", Action.READ, api.by_id),  # first, as it is asked for most
         ApiRoute("GET", "/schemas", Action.READ, api.schemas),
@@ -41,11 +43,10 @@ def schema_routes(service: RegistryService) -> list[ApiRoute]:
 
 
 class _Schemas:
-    def __init__(self, service: RegistryService) -> None:
+    def __init__(self, service: RegistryService, lists: LongLists) -> None:
         self._service = service
         self._state = service.state
-        self._one_array = trio.Lock()
-        """The HTTP server bounds the answers that are being sent, but not those that are still written."""
+        self._lists = lists
 
     async def types(self, _request: Request) -> Any:
         return [AVRO]
@@ -53,11 +54,14 @@ class _Schemas:
     async def schemas(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
         versions = self._versions(prefix, deleted=flag(request, "deleted"), latest_only=flag(request, "latestOnly"))
-        async with self._one_array:
-            return await array_answer(request, map(version_json, list(page(request, versions, most=MAX_PAGE))))
+        async with self._lists.making(LONG):
+            return await array_answer(request, map(version_json, await page_in_turns(request, versions, most=MAX_PAGE)))
 
-    def _versions(self, prefix: str, *, deleted: bool, latest_only: bool) -> Iterator[Version]:
-        for subject in self._state.subjects(prefix, deleted=deleted):
+    def _versions(self, prefix: str, *, deleted: bool, latest_only: bool) -> Iterator[Version | None]:
+        for subject in walk_subjects(self._state, prefix, deleted=deleted):
+            if subject is None:
+                yield None
+                continue
             versions = self._state.versions(subject, deleted=deleted)
             yield from versions[-1:] if latest_only else versions
 
@@ -68,7 +72,7 @@ class _Schemas:
         text = await shown_text(self._service, request, schema, scope)
         answer = schema_json(schema, text=text, parent=scope if qualified else None)
         if "subject" in request.query_params:
-            bearer = self._state.bearer_of_id(schema.id, context, self._subject(request))
+            bearer = registry.bearer_of_id(self._state, schema.id, context, self._subject(request))
             answer = {"subject": bearer.subject, "version": bearer.number, **answer}
         return {**answer, "maxId": self._state.highest_id(context)} if flag(request, "fetchMaxId") else answer
 
@@ -77,12 +81,15 @@ class _Schemas:
         return text_answer(request, await shown_text(self._service, request, schema, join_subject(context, "")))
 
     async def subjects_of_id(self, request: Request) -> Any:
-        subjects = dict.fromkeys(version.subject for version in self._versions_of_id(request))
-        return list(page(request, subjects))
+        async with self._bearers(request) as versions:
+            subjects = dict.fromkeys(version.subject for version in versions)
+            return await array_answer(request, await page_in_turns(request, subjects))
 
     async def versions_of_id(self, request: Request) -> Any:
-        versions = page(request, self._versions_of_id(request))
-        return [{"subject": version.subject, "version": version.number} for version in versions]
+        async with self._bearers(request) as versions:
+            shown = await page_in_turns(request, versions)
+            items = ({"subject": version.subject, "version": version.number} for version in shown)
+            return await array_answer(request, items)
 
     async def by_guid(self, request: Request) -> Any:
         for context, schema_id in self._ids_of_guid(request):
@@ -97,7 +104,9 @@ class _Schemas:
 
     async def contexts(self, request: Request) -> Any:
         prefix = request.query_params.get("contextPrefix", "")
-        return list(page(request, (name for name in self._state.contexts() if name.startswith(prefix))))
+        async with self._lists.making(LONG):
+            names = (name if name.startswith(prefix) else None for name in self._state.contexts())
+            return await array_answer(request, await page_in_turns(request, names))
 
     async def delete_context(self, request: Request) -> Any:
         try:
@@ -121,9 +130,12 @@ class _Schemas:
         """Return the subject or context that a request for an id names, or an empty name."""
         return subject_meant(self._state, request.query_params.get("subject", ""))
 
-    def _versions_of_id(self, request: Request) -> list[Version]:
+    @asynccontextmanager
+    async def _bearers(self, request: Request) -> AsyncIterator[list[Version]]:
+        """Give the versions that bear the id in the path, for as long as a list of them is made."""
         context, schema = self._schema(request)
-        return self._state.versions_of_id(schema.id, context, deleted=flag(request, "deleted"))
+        async with self._lists.making(len(self._state.bearers(schema.id, context))):
+            yield self._state.versions_of_id(schema.id, context, deleted=flag(request, "deleted"))
 
     def _ids_of_guid(self, request: Request) -> list[tuple[str, int]]:
         try:

@@ -8,7 +8,8 @@ from starlette.requests import Request
 from pipeline.schema_registry.api.access import Action
 from pipeline.schema_registry.api.api_answers import registered_json, version_json
 from pipeline.schema_registry.api.api_requests import MAX_PAGE, body_of, flag, page, subject_of
-from pipeline.schema_registry.api.api_routes import ApiRoute, text_answer
+from pipeline.schema_registry.api.api_routes import ApiRoute, array_answer, text_answer
+from pipeline.schema_registry.api.long_lists import LONG, LongLists, page_in_turns, walk_subjects
 from pipeline.schema_registry.api.schema_texts import shown_text
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
 from pipeline.schema_registry.rules import registry
@@ -21,9 +22,9 @@ from pipeline.schema_registry.state.contexts import ANY_CONTEXT
 from pipeline.schema_registry.state.stored import Version
 
 
-def subject_routes(service: RegistryService) -> list[ApiRoute]:
+def subject_routes(service: RegistryService, lists: LongLists) -> list[ApiRoute]:
     """Return the routes."""
-    api = _Subjects(service)
+    api = _Subjects(service, lists)
     versions, checks = "/subjects/{subject}/versions", "/compatibility/subjects/{subject}/versions"
     return [
         ApiRoute("GET", "/subjects", Action.READ, api.subjects),
@@ -42,17 +43,19 @@ def subject_routes(service: RegistryService) -> list[ApiRoute]:
 
 
 class _Subjects:
-    def __init__(self, service: RegistryService) -> None:
+    def __init__(self, service: RegistryService, lists: LongLists) -> None:
         self._service = service
+        self._lists = lists
         self._state = service.state
 
     async def subjects(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
         deleted_only = flag(request, "deletedOnly")
-        subjects = self._state.subjects(prefix, deleted=deleted_only or flag(request, "deleted"))
-        if deleted_only:
-            subjects = [subject for subject in subjects if not self._state.is_live(subject)]
-        return list(page(request, subjects))
+        async with self._lists.making(len(self._state.names)):
+            subjects = walk_subjects(self._state, prefix, deleted=deleted_only or flag(request, "deleted"))
+            if deleted_only:
+                subjects = (None if each is None or self._state.is_live(each) else each for each in subjects)
+            return await array_answer(request, await page_in_turns(request, subjects))
 
     async def versions(self, request: Request) -> Any:
         subject = self._subject(request)
@@ -76,8 +79,9 @@ class _Subjects:
     async def referenced_by(self, request: Request) -> Any:
         number = registry.parse_version(request.path_params["version"])
         version = registry.get_version(self._state, self._subject(request), number, deleted=True)
-        referrers = self._state.referrers(version.subject, version.number, deleted=flag(request, "deleted"))
-        return list(page(request, sorted({user.schema.id for user in referrers}), most=MAX_PAGE))
+        async with self._lists.making(LONG):
+            referrers = self._state.referrers(version.subject, version.number, deleted=flag(request, "deleted"))
+            return list(page(request, sorted({user.schema.id for user in referrers}), most=MAX_PAGE))
 
     async def latest_with_metadata(self, request: Request) -> Any:
         """Answer with the latest version that another registry gave these properties."""

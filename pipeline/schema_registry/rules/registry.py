@@ -221,6 +221,15 @@ def get_version(state: RegistryState, subject: str, number: int | None, *, delet
     raise version_not_found(LATEST if number is None else number)
 
 
+def bearer_of_id(state: RegistryState, schema_id: int, context: str, subject: str) -> Version:
+    """Return a version that bears an id of a context: the latest one of this subject, else the first of all."""
+    own = state.versions(join_subject(context, split_subject(subject)[1]), deleted=True)
+    found = next((version for version in reversed(own) if version.schema.id == schema_id), None)
+    found = found or state.version(*min(state.bearers(schema_id, context)))
+    assert found is not None
+    return found
+
+
 def latest_with(state: RegistryState, subject: str, properties: Mapping[str, str], *, deleted: bool = False) -> Version:
     """Return the latest version whose metadata, which another registry wrote, have these properties.
 

@@ -8,17 +8,15 @@ B. An id is never given out again: `next_id` lies beyond all ids seen in its con
 C. The text of an id is the text that it was first written with, for all versions that bear the id.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.state.contexts import (
-    ANY_CONTEXT,
     DEFAULT_CONTEXT,
     context_of,
     in_scope,
     join_subject,
-    matches_prefix,
     split_subject,
 )
 from pipeline.schema_registry.state.events import (
@@ -36,6 +34,7 @@ from pipeline.schema_registry.state.events import (
 )
 from pipeline.schema_registry.state.id_space import IdSpace
 from pipeline.schema_registry.state.scoped_settings import ScopedSettings
+from pipeline.schema_registry.state.sorted_names import SortedNames
 from pipeline.schema_registry.state.stored import StoredSchema, Version, stored_schema, written
 
 
@@ -60,6 +59,8 @@ class RegistryState:
 
     def __init__(self, default_level: CompatibilityLevel) -> None:
         self.settings = ScopedSettings(default_level)
+        self.names = SortedNames()
+        """Names of the subjects that have versions, also those whose versions are all soft-deleted."""
         self._subjects: dict[str, dict[int, Version]] = {}
         self._spaces: dict[str, IdSpace] = {DEFAULT_CONTEXT: IdSpace()}
         self._contexts: set[str] = set()
@@ -120,7 +121,10 @@ class RegistryState:
             for used in schema.uses(event.subject):
                 self._referrers.setdefault(used, {})[key] = None
         version = Version(subject=event.subject, number=event.version, schema=schema, deleted=event.deleted)
-        self._subjects.setdefault(event.subject, {})[event.version] = version
+        if event.subject not in self._subjects:
+            self._subjects[event.subject] = {}
+            self.names.add(event.subject)
+        self._subjects[event.subject][event.version] = version
         self._overwritten.unmark(key, event.other_key)
         return None
 
@@ -128,10 +132,11 @@ class RegistryState:
         key = (subject, number)
         versions = self._subjects.get(subject, {})
         version = versions.pop(number, None)
-        if not versions:
-            self._subjects.pop(subject, None)
         if version is None:
             return
+        if not versions:
+            del self._subjects[subject]
+            self.names.remove(subject)
         self._space(context_of(subject)).discard(version.schema, key)
         for used in version.schema.uses(subject):
             referrers = self._referrers.get(used, {})
@@ -191,15 +196,9 @@ class RegistryState:
         """Return True if the log has a record of the context, which other registries need to find it."""
         return context == DEFAULT_CONTEXT or context in self._contexts
 
-    def subjects(self, prefix: str = ANY_CONTEXT, *, deleted: bool = False) -> list[str]:
-        """Return subjects, sorted; with `deleted` also those whose versions are all soft-deleted.
-
-        `prefix`: see `matches_prefix`.
-        """
-        found: Iterable[str] = self._subjects
-        if prefix != ANY_CONTEXT:
-            found = (subject for subject in found if matches_prefix(prefix, subject))
-        return sorted(found if deleted else (subject for subject in found if self.is_live(subject)))
+    def subjects(self, *, deleted: bool = False) -> list[str]:
+        """Return subjects, sorted; with `deleted` also those whose versions are all soft-deleted."""
+        return [subject for subject in self.names.in_order() if deleted or self.is_live(subject)]
 
     def is_live(self, subject: str) -> bool:
         """Return True if a subject has a version that is not deleted."""
@@ -235,32 +234,17 @@ class RegistryState:
             return context
         if context != DEFAULT_CONTEXT or not name:
             return None
-        for other in self.contexts():
-            if self._bears(other, name, schema_id):
-                return other
+        others = [other for other in self._spaces if self._bears(other, name, schema_id)]
+        if others:
+            return min(others)
         return context if self._bears(context, "", schema_id) else None
 
     def _bears(self, context: str, name: str, schema_id: int) -> bool:
         space = self._spaces.get(context)
         if space is None or schema_id not in space.schemas:
             return False
-        return not name or self._version_with(schema_id, join_subject(context, name)) is not None
-
-    def _version_with(self, schema_id: int, subject: str) -> Version | None:
-        """Return the latest version of a subject that bears an id."""
-        versions = self._subjects.get(subject, {}).values()
-        return max(
-            (each for each in versions if each.schema.id == schema_id), key=lambda each: each.number, default=None
-        )
-
-    def bearer_of_id(self, schema_id: int, context: str, subject: str) -> Version:
-        """Return a version that bears an id of a context: the latest one of this subject, else the first of all."""
-        name = split_subject(subject)[1]
-        found = self._version_with(schema_id, join_subject(context, name))
-        if found is None:
-            first, number = min(self._spaces[context].bearers[schema_id])
-            found = self._subjects[first][number]
-        return found
+        versions = self._subjects.get(join_subject(context, name), {})
+        return not name or any(version.schema.id == schema_id for version in versions.values())
 
     def id_of(self, identity: bytes, context: str = DEFAULT_CONTEXT) -> int | None:
         """Return the id of a schema in any subject of a context, or None."""
@@ -276,11 +260,14 @@ class RegistryState:
         ]
         return [(context, schema_id) for context, schema_id in found if schema_id is not None]
 
+    def bearers(self, schema_id: int, context: str = DEFAULT_CONTEXT) -> Collection[SubjectVersion]:
+        """Return all versions that bear an id, in no order, also soft-deleted ones (a live view)."""
+        space = self._spaces.get(context)
+        return () if space is None else space.bearers.get(schema_id, {}).keys()
+
     def versions_of_id(self, schema_id: int, context: str = DEFAULT_CONTEXT, *, deleted: bool = False) -> list[Version]:
         """Return all versions that bear an id, sorted by subject and number."""
-        space = self._spaces.get(context)
-        bearers = () if space is None else sorted(space.bearers.get(schema_id, ()))
-        versions = [self._subjects[subject][number] for subject, number in bearers]
+        versions = [self._subjects[subject][number] for subject, number in sorted(self.bearers(schema_id, context))]
         return [version for version in versions if deleted or not version.deleted]
 
     def referrers(self, subject: str, number: int, *, deleted: bool = False) -> list[Version]:

@@ -302,3 +302,46 @@ async def test_a_registry_that_does_not_answer_is_said(window: Window) -> None:
         await window.run("document.getElementById('reload').click()")
         await window.until("trouble", "The registry does not answer: cut off")
         await window.until("state", "does not answer")
+        await window.until_true("document.body.classList.contains('old')")
+        assert "complete" not in await window.text("state")
+
+
+async def test_a_silent_registry_is_never_said_to_be_complete(window: Window) -> None:
+    async with registry() as shown:
+        await shown.register("orders-value", order())
+        await show(window, shown.page("orders-value"))
+        await window.until("state", "epoch 1", "complete", "read at")
+        hangs = "window.answers = window.fetch; window.fetch = () => new Promise(() => {})"
+        await window.run(f"{hangs}; const now = Date.now; Date.now = () => now() + 6000")
+        state = await window.until("state", "No answer since", " s ago: what is shown may be old", "read at")
+        assert "complete" not in state
+        await window.run("window.fetch = window.answers; document.getElementById('reload').click()")
+        await window.until("state", "epoch 1", "complete")
+        await window.until_true("!document.body.classList.contains('old')")
+        await window.until_true("!document.querySelector('main[aria-busy]')")
+        assert await window.run("return document.querySelectorAll('#state .bad').length") == 0
+        await window.run("const before = Date.now; Date.now = () => before() + 61000; 0")
+        await window.until("state", "ago: reload")
+
+
+async def test_an_old_proof_and_brokers_that_are_away_are_marked(window: Window) -> None:
+    async with registry() as shown:
+        await show(window, shown.page())
+        await window.run(
+            """
+            window.answers = window.fetch;
+            const old = { writer: null, staleness_s: 11 };
+            window.fetch = async (path, more) => path === "../journal" ? Response.json(old) : answers(path, more);
+            """
+        )
+        await window.until("state", "no writer yet", "complete 11 s ago")
+        assert "complete 11 s ago" in await window.run("return document.querySelector('#state .bad').innerText")
+        await window.run(
+            """
+            const away = { error_code: 50001, message: "the brokers are away" };
+            window.fetch = async (path, more) =>
+              path === "../journal" ? Response.json(away, { status: 500 }) : answers(path, more);
+            """
+        )
+        await window.until("state", "the brokers are away", "complete")
+        assert await window.run("return document.querySelectorAll('#state .bad').length") == 2

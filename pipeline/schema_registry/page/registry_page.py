@@ -19,6 +19,7 @@ FILES: Final = {f"{PAGE_PATH}page.css": ("page.css", "text/css")} | {
     f"{PAGE_PATH}{name}": (name, "text/javascript")
     for name in (
         "avro_fields.js",
+        "contact.js",
         "elements.js",
         "overview.js",
         "page.js",

@@ -1,11 +1,11 @@
 // The page of the registry: the list of subjects, and what the address behind the # names. Details are in subject.js.
 
 import * as api from "./registry_api.js";
-import { count, counted, duration, element, linkTo, printable, show } from "./elements.js";
+import { ask, keepContact, noteRead } from "./contact.js";
+import { count, counted, element, linkTo, printable, show } from "./elements.js";
 import { showSubject } from "./subject.js";
 import { showOverview } from "./overview.js";
 
-const STATE_EVERY_MS = 5000;
 const SHOWN_AT_ONCE = 200;
 const DEFAULT_CONTEXT = ".";
 
@@ -85,7 +85,10 @@ async function showPlace(movesFocus) {
   content.setAttribute("aria-busy", "true");
   try {
     const shown = target ? await showSubject(target.subject, target.number) : await showOverview();
-    if (isCurrent()) show(content, ...shown);
+    if (isCurrent()) {
+      show(content, ...shown);
+      noteRead();
+    }
   } catch (error) {
     if (isCurrent()) {
       show(content, element("h1", { tabindex: "-1" }, target ? target.subject : "Overview"), element("p", { class: "trouble" }, error.message));
@@ -95,24 +98,6 @@ async function showPlace(movesFocus) {
     if (isCurrent()) content.removeAttribute("aria-busy");
   }
   if (isCurrent() && movesFocus) content.querySelector("h1")?.focus();
-}
-
-async function showState() {
-  try {
-    const journal = await api.journal();
-    const parts = [];
-    if (journal) {
-      const writer = journal.writer;
-      parts.push(writer ? `writer ${writer.url || writer.name}, epoch ${writer.epoch}` : "no writer yet");
-      const age = journal.staleness_s;
-      if (age === null || age === undefined) parts.push(element("span", { class: "bad" }, "not proven to be complete"));
-      else if (age > 60) parts.push(element("span", { class: "bad" }, `complete ${duration(age)} ago`));
-      else parts.push(`complete ${duration(age)} ago`);
-    }
-    show(by("state"), ...parts.flatMap((part, number) => (number ? [" · ", part] : [part])));
-  } catch (error) {
-    show(by("state"), element("span", { class: "bad" }, error.message));
-  }
 }
 
 /** Moves the focus among links by arrow keys; true if it was moved. */
@@ -158,7 +143,7 @@ function narrow() {
 by("search").addEventListener("input", narrow);
 by("context").addEventListener("change", narrow);
 by("deleted").addEventListener("change", narrow);
-by("reload").addEventListener("click", () => Promise.all([loadList(), showPlace(false), showState()]));
+by("reload").addEventListener("click", () => Promise.all([loadList(), showPlace(false), ask()]));
 by("more").addEventListener("click", () => {
   const first = list.limit;
   list.limit += SHOWN_AT_ONCE;
@@ -173,5 +158,4 @@ addEventListener("hashchange", () => showPlace(true));
 addEventListener("keydown", onKey);
 loadList();
 showPlace(false);
-showState();
-setInterval(() => document.hidden || showState(), STATE_EVERY_MS);
+keepContact();

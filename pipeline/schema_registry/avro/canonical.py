@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Final
 
 from pipeline.schema_registry.avro.types import PRIMITIVES, Json
@@ -31,8 +32,10 @@ _NAMED_ATTRIBUTES: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-_BRACKETS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
-"""Brackets, and strings, whose brackets do not count."""
+_STRINGS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""Strings, whose brackets do not count. One without an end takes the rest of the text: the scan never begins anew."""
+_NO_BRACKETS: Final = re.compile(r"[^\[{\]}]+")
+_STEPS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def nests_too_deep(text: str) -> bool:
@@ -40,14 +43,10 @@ def nests_too_deep(text: str) -> bool:
 
     Python's own bound depends on its stack: what was taken in a thread might not be read again elsewhere.
     """
-    depth = 0
-    if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
-        for found in _BRACKETS.finditer(text):
-            token = found[0]
-            depth += (token in "[{") - (token in "]}")
-            if depth > MAX_JSON_DEPTH:
-                return True
-    return False
+    if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
+        return False
+    brackets = _NO_BRACKETS.sub("", _STRINGS.sub("", text))
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_JSON_DEPTH
 
 
 class NoCanonicalFormError(ValueError):

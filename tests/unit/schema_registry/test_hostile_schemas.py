@@ -2,13 +2,14 @@
 
 import json
 import re
+import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pipeline.schema_registry.avro.canonical import canonical_form
+from pipeline.schema_registry.avro.canonical import canonical_form, nests_too_deep
 from pipeline.schema_registry.avro.compatibility import CompatibilityLevel, why_incompatible
 from pipeline.schema_registry.avro.normalization import normalized_text
 from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
@@ -283,3 +284,13 @@ def test_large_schemas_are_parsed_compared_and_normalised_within_the_steps(hosti
     assert not any("too many steps" in sentence or len(sentence) > 1_000 for sentence in reasons)
     normalized = parse_schema(normalized_text(reader))
     assert normalized_text(normalized) == normalized.text
+
+
+@pytest.mark.parametrize("end", ["", "\\", '"'])
+def test_the_depth_of_a_text_of_quotes_without_an_end_is_found_in_one_pass(end: str) -> None:
+    """A pass of its own for each quote took minutes for 300 kB, and Python's lock with it: nobody else was answered."""
+    text = "[]" * 301 + '"' + '\\"' * 150_000 + end
+    began_s = time.process_time()
+    assert not nests_too_deep(text)
+    assert nests_too_deep("[" * 301 + text)
+    assert time.process_time() - began_s < 5  # some milliseconds

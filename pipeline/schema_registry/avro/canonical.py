@@ -5,7 +5,6 @@ its log at the start.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import accumulate
@@ -32,10 +31,8 @@ _NAMED_ATTRIBUTES: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-_STRINGS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""Strings, whose brackets do not count. One without an end takes the rest of the text: the scan never begins anew."""
-_NO_BRACKETS: Final = re.compile(r"[^\[{\]}]+")
-_STEPS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
+_STEPS: Final = {ord(bracket): step for bracket, step in (("[", 1), ("{", 1), ("]", -1), ("}", -1))}
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(_STEPS))
 
 
 def nests_too_deep(text: str) -> bool:
@@ -45,7 +42,9 @@ def nests_too_deep(text: str) -> bool:
     """
     if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
         return False
-    brackets = _NO_BRACKETS.sub("", _STRINGS.sub("", text))
+    quoted = text.replace("\\\\", "").replace('\\"', "")  # only quotes around strings are left
+    outside = "".join(quoted.split('"')[::2])
+    brackets = outside.encode("ascii", errors="ignore").translate(None, _NO_BRACKETS)
     return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_JSON_DEPTH
 
 

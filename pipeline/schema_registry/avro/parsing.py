@@ -14,6 +14,7 @@ from typing import Final
 from pipeline.errors import PipelineError
 from pipeline.schema_registry.avro.canonical import MAX_JSON_DEPTH, nests_too_deep
 from pipeline.schema_registry.avro.defaults import DefaultChecks
+from pipeline.schema_registry.avro.shared_fields import SharedFields, field_key
 from pipeline.schema_registry.avro.types import (
     PRIMITIVES,
     Array,
@@ -64,6 +65,7 @@ _ORDERS: Final = ("ascending", "descending", "ignore")
 _MAX_FIXED: Final = (1 << 31) - 1
 _LOGICAL_SIZES: Final = {"uuid": 16, "duration": 12}
 """Bytes of a fixed."""
+_FIELDS: Final = SharedFields()
 
 
 class InvalidSchemaError(PipelineError):
@@ -297,25 +299,42 @@ class _Parser:
             if not isinstance(field_json, dict) or not isinstance(field_json.get("name"), str):
                 raise scope.fault("a field must be an object with a 'name'")
             name = str(field_json["name"])
-            inner = scope.inner(name)
-            if not self._name.match(name):
-                raise inner.fault("not a field name: letters, digits and _, no digit first")
             if name in seen:
-                raise inner.fault("the record has this field twice")
+                raise scope.inner(name).fault("the record has this field twice")
             seen.add(name)
-            if "type" not in field_json:
-                raise inner.fault("the field needs a 'type'")
-            type_ = self.parse(field_json["type"], inner)
-            order = field_json.get("order", "ascending")
-            if not self._is_stored and (not isinstance(order, str) or order.lower() not in _ORDERS):
-                raise inner.fault(f"its 'order' is not one of {', '.join(_ORDERS)}")
-            default: str | None = None
-            if "default" in field_json:
-                self.defaults.append((inner, field_json["default"], type_))
-                default = json.dumps(field_json["default"], sort_keys=True)
-            aliases = self._aliases(field_json, inner, "")
-            fields.append(Field(name=name, aliases=aliases, type=type_, default=default))
+            fields.append(self._field(name, field_json, scope))
         return tuple(fields)
+
+    def _field(self, name: str, field_json: dict[str, Json], record: _Scope) -> Field:
+        """Return a field; of a stored schema a shared one, if there is one."""
+        if not self._is_stored:
+            return self._parse_field(name, field_json, record.inner(name))
+        key = field_key(field_json, record.depth)
+        shared = _FIELDS.get(key)
+        if shared is not None:
+            field, steps = shared
+            self._work.take("the schema", steps)
+            return field
+        left = self._work.left
+        field = self._parse_field(name, field_json, record.inner(name))
+        if _is_unnamed(field.type):
+            _FIELDS.keep(key, field, left - self._work.left)
+        return field
+
+    def _parse_field(self, name: str, field_json: dict[str, Json], scope: _Scope) -> Field:
+        if not self._name.match(name):
+            raise scope.fault("not a field name: letters, digits and _, no digit first")
+        if "type" not in field_json:
+            raise scope.fault("the field needs a 'type'")
+        type_ = self.parse(field_json["type"], scope)
+        order = field_json.get("order", "ascending")
+        if not self._is_stored and (not isinstance(order, str) or order.lower() not in _ORDERS):
+            raise scope.fault(f"its 'order' is not one of {', '.join(_ORDERS)}")
+        default: str | None = None
+        if "default" in field_json:
+            self.defaults.append((scope, field_json["default"], type_))
+            default = json.dumps(field_json["default"], sort_keys=True)
+        return Field(name=name, aliases=self._aliases(field_json, scope, ""), type=type_, default=default)
 
     def _aliases(self, schema: Mapping[str, Json], scope: _Scope, namespace: str) -> tuple[str, ...]:
         aliases = schema.get("aliases", [])

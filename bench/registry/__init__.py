@@ -1,13 +1,13 @@
-"""The registry: reads beside a bare web application, its start with 100,000 schemas, and registrations per second."""
+"""The registry: reads beside a bare web application, its start with 100,000 schemas, registrations per second, and comparisons."""
 
 import tempfile
 from pathlib import Path
 
 from bench.page import machine, write_part
-from bench.registry import reads, registering
+from bench.registry import comparing, reads, registering
 from bench.report import Options, Row, Show, markdown
 
-PARTS = (reads, registering)
+PARTS = (reads, registering, comparing)
 """Each has `measure(options, directory, show)`, and owns the directory while it measures."""
 
 

@@ -7,7 +7,7 @@ Invariants:
   together, so that a silent registry never takes the memory of requests to other topics.
 - After a registry that could not be reached, no lookup begins for AWAY_S: requests with unknown ids are answered at
   once, known ones pass.
-- A request without a verdict gets REQUEST_TIMED_OUT, upon which clients try again.
+- A request without a verdict gets REQUEST_TIMED_OUT, upon which clients try again. No error of a lookup goes further.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -116,6 +116,10 @@ class SchemaLookups:
             self._set_away(lookup, RegistryAwayError(f"not within {self._timeout_s:g} s", is_silent=True))
         except RegistryAwayError as error:
             self._set_away(lookup, error)
+        except Exception as error:  # what strangers answer ends no broker
+            away = RegistryAwayError(f"it gave an answer like none before: {error}", is_silent=False)
+            away.__cause__ = error
+            self._set_away(lookup, away)
         finally:
             del self._lookups[question]
             lookup.ended.set()
@@ -126,7 +130,7 @@ class SchemaLookups:
         if error.is_silent and now_s >= self._away_until:
             self._away, self._away_until = error, now_s + AWAY_S
         if now_s >= self._quiet_until:
-            logger.warning("schema_registry_away", error=str(error))
+            logger.warning("schema_registry_away", error=str(error), exc_info=error.__cause__)
             self._quiet_until = now_s + QUIET_S
 
 

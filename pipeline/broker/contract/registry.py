@@ -5,7 +5,9 @@ Invariants:
   answers, and silence, mean that the registry is away: RegistryAwayError, never a verdict.
 - A schema is refused only if all registries have answered, since one may lag behind another; and replicas alone refuse
   nothing before they are proven complete up to the first question.
-- An answer of more than MAX_ANSWER_BYTES counts as none, and at most MAX_REFERENCES references are followed.
+- An answer of more than MAX_ANSWER_BYTES counts as none, and at most MAX_REFERENCES references and MAX_REDIRECTS
+  redirects are followed. No answer is decompressed, none leaves a cookie.
+- Subjects are those of the context in the URLs, `http://host:port/contexts/.ctx`, else of the default context.
 
 Heavy import (httpx): for brokers with `confluent.schema.registry.url` alone.
 """
@@ -16,6 +18,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -23,12 +26,15 @@ import httpx
 import trio
 
 from pipeline.broker.contract.verdicts import CompileSchema, ContractVerdict, RefusalReason, SchemaKey, SchemaQuestion
+from pipeline.broker.settings.contract import subject_space
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import shortened
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_ANSWER_BYTES = 4 << 20
 MAX_REFERENCES = 100
+MAX_REDIRECTS = 5
+MAX_SCHEMA_ID = (1 << 31) - 1
 SILENT_S = 1.0
 """Time for which a registry that could not be reached is not asked again, if there is another."""
 STALENESS_HEADER = "x-staleness-seconds"
@@ -49,8 +55,8 @@ class RegistryAwayError(PipelineError):
     """No registry gave an answer. `is_silent`: none could be reached, or none answered in time."""
 
     def __init__(self, reason: str, *, is_silent: bool) -> None:
-        super().__init__(f"the schema registry does not answer: {reason}")
-        self.reason = reason
+        self.reason = shortened(reason)
+        super().__init__(f"the schema registry does not answer: {self.reason}")
         self.is_silent = is_silent
 
 
@@ -66,6 +72,7 @@ class RegistryQuestions:
     ) -> None:
         self._http = http
         self._urls = list(urls)
+        self._space = subject_space(urls[0])
         self._silent_until: dict[str, float] = {}
         self._doubted_since: dict[SchemaQuestion, float] = {}
         self._attempt_s = attempt_s
@@ -105,10 +112,12 @@ class RegistryQuestions:
         if by_guid and text is not None:
             asked = {key: text[key] for key in _OF_A_SCHEMA if text.get(key) is not None}
             path = f"/subjects/{_quoted(subject)}"
-            subjects = await self._call(since_s, "POST", path, partial(_found_in, subject), asked) or ()
+            subjects = await self._call(since_s, "POST", path, partial(self._found_in, subject), asked) or ()
         else:
             path = f"/schemas/ids/{schema!r}/versions"
-            subjects = await self._call(since_s, "GET", path, _subjects_in, is_enough=lambda found: subject in found)
+            subjects = await self._call(
+                since_s, "GET", path, self._subjects_in, is_enough=lambda found: subject in found
+            )
             if subjects is None:
                 return _unknown(schema)
         if subject not in subjects:
@@ -120,7 +129,7 @@ class RegistryQuestions:
     async def _with_walk(self, schema: SchemaKey, text: Mapping[str, Any], since_s: float) -> ContractVerdict:
         if self._compile is None:
             return ContractVerdict(RefusalReason.UNUSABLE_SCHEMA, "This broker cannot decode data.")
-        if text.get("schemaType", _AVRO) != _AVRO:
+        if text["schemaType"] != _AVRO:
             return ContractVerdict(
                 RefusalReason.UNUSABLE_SCHEMA, f"{_label(schema)} is no Avro schema, so its data are not decoded."
             )
@@ -136,15 +145,19 @@ class RegistryQuestions:
         return ContractVerdict(None, walk=walk)
 
     async def _gather(
-        self, text: Mapping[str, Any], seen: set[tuple[str, int]], found: list[str], since_s: float
+        self, text: Mapping[str, Any], seen: set[tuple[str, int]], found: list[str], since_s: float, space: str = ""
     ) -> bool:
-        """Add the texts of all references, those that others need first. Return False if one is missing."""
+        """Add the texts of all references, those that others need first. Return False if one is missing.
+
+        A subject without a context is one of `space`, the context of the schema that refers (`""`: that of the URLs).
+        """
         references = text.get("references") or []
         if not isinstance(references, list):
             raise RegistryAwayError("its answer has no list of references", is_silent=False)
         for reference in references:
             try:
-                key = str(reference["subject"]), int(reference["version"])
+                own = _space_of(str(reference["subject"])) or space
+                key = own + str(reference["subject"]).removeprefix(own), int(reference["version"])
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise RegistryAwayError(f"its answer has a reference without {error}", is_silent=False) from error
             if key in seen:
@@ -156,7 +169,7 @@ class RegistryQuestions:
             version = await self._call(since_s, "GET", path, _schema_in)
             if version is None:
                 return False
-            if not await self._gather(version, seen, found, since_s):
+            if not await self._gather(version, seen, found, since_s, own):
                 return False
             found.append(version["schema"])
         return True
@@ -216,19 +229,52 @@ class RegistryQuestions:
 
     async def _ask(self, method: str, url: str, body: Any) -> tuple[int, Any, float]:
         """Return status and content of the answer, and its age."""
-        async with self._http.stream(method, url, json=body) as response:
+        request = self._http.build_request(method, url, json=body)
+        for _ in range(1 + MAX_REDIRECTS):
+            response, data = await self._send(request)
+            if response.next_request is None:
+                break
+            request = response.next_request
+            if request.method != method:
+                raise ValueError(f"it redirects {method} to {request.method} {request.url}")
+        else:
+            raise ValueError(f"more than {MAX_REDIRECTS} redirects")
+        age_s = _age_of(response)
+        if len(data) <= _PARSED_AT_ONCE_BYTES:
+            return response.status_code, json.loads(data), age_s
+        return response.status_code, await trio.to_thread.run_sync(partial(json.loads, data)), age_s
+
+    async def _send(self, request: httpx.Request) -> tuple[httpx.Response, bytearray]:
+        """Return the answer and its content as it came. httpx itself would open compressed content without a bound."""
+        response = await self._http.send(request, stream=True)
+        try:
             data = bytearray()
             size_bytes = 0
             async for part in response.aiter_raw():  # to the end or the deadline: httpx leaves no loop before cleanly
                 size_bytes += len(part)
                 if size_bytes <= MAX_ANSWER_BYTES:
                     data += part
+        finally:
+            await response.aclose()
         if size_bytes > MAX_ANSWER_BYTES:
             raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
-        age_s = _age_of(response)
-        if len(data) <= _PARSED_AT_ONCE_BYTES:
-            return response.status_code, json.loads(data), age_s
-        return response.status_code, await trio.to_thread.run_sync(partial(json.loads, data)), age_s
+        return response, data
+
+    def _found_in(self, subject: str, answer: Any) -> Sequence[str]:
+        """Return the subject; nothing if only its namesake in another context has the schema."""
+        found = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MAX_SCHEMA_ID:
+            raise TypeError("it holds no id")
+        space = _space_of(str(answer.get("subject", "")))
+        return (subject,) if space in {"", self._space} else ()
+
+    def _subjects_in(self, answer: Any) -> Sequence[str]:
+        if not isinstance(answer, list) or not all(isinstance(item, dict) for item in answer):
+            raise TypeError("it is no list of versions")
+        subjects = [item.get("subject") for item in answer]
+        if not all(isinstance(subject, str) for subject in subjects):
+            raise TypeError("it lists versions without subjects")
+        return [subject.removeprefix(self._space) for subject in subjects]
 
 
 def _quoted(subject: str) -> str:
@@ -260,22 +306,16 @@ def _unknown(schema: SchemaKey) -> ContractVerdict:
 def _schema_in(answer: Any) -> Mapping[str, Any]:
     if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
         raise TypeError("it holds no schema")
-    return answer
+    kind = answer.get("schemaType") or _AVRO
+    if not isinstance(kind, str):
+        raise TypeError("it holds a schema of no type")
+    return {**answer, "schemaType": kind}
 
 
-def _found_in(subject: str, answer: Any) -> Sequence[str]:
-    if not isinstance(answer, dict) or not isinstance(answer.get("id"), int):
-        raise TypeError("it holds no id")
-    return (subject,)
-
-
-def _subjects_in(answer: Any) -> Sequence[str]:
-    if not isinstance(answer, list) or not all(isinstance(item, dict) for item in answer):
-        raise TypeError("it is no list of versions")
-    subjects = [item.get("subject") for item in answer]
-    if not all(isinstance(subject, str) for subject in subjects):
-        raise TypeError("it lists versions without subjects")
-    return subjects
+def _space_of(subject: str) -> str:
+    """Return the context that is written in front of a subject, as in `:.ctx:orders-value`; empty if none is."""
+    context, colon, _ = subject[1:].partition(":")
+    return f":{context}:" if subject.startswith(":.") and colon else ""
 
 
 def _record_name(answer: Mapping[str, Any]) -> str | None:
@@ -284,7 +324,7 @@ def _record_name(answer: Mapping[str, Any]) -> str | None:
         schema = json.loads(answer["schema"])
     except (ValueError, RecursionError):
         return None
-    kind = answer.get("schemaType", _AVRO)
+    kind = answer["schemaType"]
     while kind == _AVRO and isinstance(schema, dict) and "name" not in schema:
         schema = schema.get("type")
     if kind == _AVRO and isinstance(schema, str):
@@ -305,5 +345,6 @@ async def open_questions(
     """Open a client of these registries until the block ends; connects when first used."""
     headers = {"Accept": CONTENT_TYPE, "Accept-Encoding": "identity", "Content-Type": CONTENT_TYPE}
     attempt_s = timeout_s / (len(urls) + 1)
-    async with httpx.AsyncClient(headers=headers, timeout=attempt_s, follow_redirects=True) as http:
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    async with httpx.AsyncClient(headers=headers, timeout=attempt_s, cookies=no_cookies) as http:
         yield RegistryQuestions(http, urls, attempt_s=attempt_s, compile_schema=compile_schema)

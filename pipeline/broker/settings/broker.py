@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from pipeline.broker.settings.contract import subject_space
 from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
 from pipeline.model import MAX_INT64, BrokerId, HostPort
@@ -82,6 +83,8 @@ def _parse_urls(text: str) -> tuple[str, ...]:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"{url!r} is not http://HOST:PORT or https://HOST:PORT")
+    if len(set(map(subject_space, urls))) > 1:
+        raise ValueError("the URLs name several contexts; registries must hold the same schemas")
     return urls
 
 
@@ -322,8 +325,9 @@ class BrokerConfig(SettingsModel):
     """Length in seconds of one sample of a rate."""
 
     schema_registry_urls: SchemaRegistryUrls = Field((), alias="confluent.schema.registry.url")
-    """URLs of schema registries that hold the same schemas, `http://HOST:PORT,...`. Needed on every broker that leads a
-    partition of a topic with `confluent.value.schema.validation` or its like. Takes about 140 MB of memory."""
+    """URLs of schema registries that hold the same schemas, `http://HOST:PORT,...`; with `/contexts/.NAME` behind
+    each, subjects are those of this context. Needed on every broker that leads a partition of a topic with
+    `confluent.value.schema.validation` or its like. Takes about 140 MB of memory."""
     schema_registry_timeout_ms: int = Field(3000, alias="schema.registry.timeout.ms", ge=100, le=60_000)
     """Time in ms that a Produce request waits at most for the schema registries. The client then gets REQUEST_TIMED_OUT
     and tries again."""

@@ -5,6 +5,7 @@ Keys and values have demands of their own. A null key and a null value meet ever
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+from urllib.parse import unquote
 
 _STRATEGIES = "io.confluent.kafka.serializers.subject."
 TOPIC_NAME: Literal["io.confluent.kafka.serializers.subject.TopicNameStrategy"] = (
@@ -17,6 +18,16 @@ SubjectStrategy = Literal[
     "io.confluent.kafka.serializers.subject.RecordNameStrategy",
     "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy",
 ]
+
+
+def subject_space(url: str) -> str:
+    """Return the context that a registry's URL ends with, as it stands in front of subjects: `:.ctx:`.
+
+    It is empty for the default context. Registries take `.../contexts/ctx` for `.../contexts/.ctx`.
+    """
+    base, _, encoded = url.rpartition("/")
+    context = unquote(encoded).removeprefix(":").removesuffix(":").removeprefix(".")
+    return f":.{context}:" if context and base.endswith("/contexts") else ""
 
 
 class SubjectRule(NamedTuple):

@@ -1,4 +1,4 @@
-"""The registry: reads beside a bare web application, its start with 100,000 schemas, registrations per second, and comparisons."""
+"""The registry: reads beside a bare web application, its start with 100,000 schemas, registrations, and comparisons."""
 
 import tempfile
 from pathlib import Path

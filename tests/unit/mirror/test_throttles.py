@@ -8,6 +8,7 @@ import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.consumer.byte_rate import BURST_S, UNDER_WAY_S
 from pipeline.client.producer.producer import open_producer
 from pipeline.mirror.service import MirrorService
 from pipeline.records.compression import Codec
@@ -15,6 +16,8 @@ from tests.support.brokers import clock
 from tests.support.mirrors import Site, make, mirror_settings, publish, until
 
 BATCH = 8_000
+AHEAD_S = BURST_S + UNDER_WAY_S
+"""Time by which copied bytes may be ahead of a bound, which holds on average."""
 
 
 async def fill(cluster: Cluster, topic: str, size: int, partitions: int = 1) -> None:
@@ -56,15 +59,16 @@ async def test_a_throttled_flow_delays_no_other_and_is_released_live(site: Site)
     await make(site.east, "live")
     await fill(site.east, "bulk", 800_000)
     live = flow("live", "live")
-    async with site.mirroring(flows=[flow("bulk", "bulk", rate=20_000), live], fetch_max_wait_ms=5_000) as service:
+    waiting: dict[str, Any] = {"fetch_max_wait_ms": 60_000}
+    begun = trio.current_time()
+    async with site.mirroring(flows=[flow("bulk", "bulk", rate=20_000), live], **waiting) as service:
         await until(lambda: flow_status(service, "bulk")["is_throttled"])
         for number in range(5):
-            begun = trio.current_time()
             await publish(site.east, b"%d" % number, topic="live")
-            while (position(service) or 0) <= number:
-                await trio.sleep(0.01)
-            assert trio.current_time() - begun < 3
-        assert copied(site, "bulk") < 400_000
+            with trio.fail_after(30):  # half the wait of a fetch
+                while (position(service) or 0) <= number:
+                    await trio.sleep(0.01)
+        assert copied(site, "bulk") < 20_000 * (trio.current_time() - begun + AHEAD_S) + BATCH
         assert flow_status(service, "bulk")["throttle_bytes_per_second"] == 20_000
         assert not flow_status(service, "live")["is_throttled"]
         labels = {"flow": "bulk"}
@@ -73,7 +77,7 @@ async def test_a_throttled_flow_delays_no_other_and_is_released_live(site: Site)
         copying = {**labels, "state": "copying"}
         await until(lambda: site.metrics.get_sample_value("mirror_flow_partitions", copying) == 1)
         await until(lambda: (flow_status(service, "bulk")["lag"] or 0) > 0)
-        await change(service, flow("bulk", "bulk"), live, fetch_max_wait_ms=5_000)
+        await change(service, flow("bulk", "bulk"), live, **waiting)
         await until(lambda: flow_status(service, "bulk")["lag"] == 0)
         assert site.metrics.get_sample_value("mirror_flow_lag_offsets", labels) == 0
 
@@ -95,8 +99,7 @@ async def test_a_total_holds_for_topics_without_flows(site: Site) -> None:
         await until(lambda: copied(site, "clicks", 2) > 60_000)
         begun, before = trio.current_time(), copied(site, "clicks", 2)
         await trio.sleep(1)
-        rate = (copied(site, "clicks", 2) - before) / (trio.current_time() - begun)
-        assert rate < 40_000 * 1.8  # a short time: the bound holds on average
+        assert copied(site, "clicks", 2) - before < 40_000 * (trio.current_time() - begun + AHEAD_S) + BATCH
         assert service.status()["throttle_bytes_per_second"] == 40_000
         assert site.metrics.get_sample_value("mirror_throttle_bytes_per_second") == 40_000
         version = service.status()["settings"]["version"]

@@ -70,7 +70,7 @@ def code_of(error: Any) -> int | None:
 
 def by_confluent(bootstrap: str, *values: bytes | None, headers: Any = (), **settings: Any) -> list[int | None]:
     """The error code of each record, sent in one batch."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 200, **settings})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 10_000, **settings})
     found: list[int | None] = []
     for value in values:
         producer.produce("t", value, headers=list(headers), on_delivery=lambda error, _: found.append(code_of(error)))

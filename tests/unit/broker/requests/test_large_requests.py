@@ -153,16 +153,10 @@ async def ask_raw(broker: Broker, message: Message, version: int) -> Any:
 
 @pytest.mark.parametrize(("message", "version"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
 async def test_no_request_holds_the_event_loop_for_long(start: Start, message: Message, version: int) -> None:
-    steps = Steps()
-    steps.ignore()
     async with start() as broker:
         await create_all(broker)
-        trio.lowlevel.add_instrument(steps)
-        try:
-            with trio.fail_after(DEADLINE_S):
-                await ask_raw(broker, message, version)
-        finally:
-            trio.lowlevel.remove_instrument(steps)
+        with measured_steps() as steps, trio.fail_after(DEADLINE_S):
+            await ask_raw(broker, message, version)
     assert steps.longest_s < MAX_STEP_S
 
 

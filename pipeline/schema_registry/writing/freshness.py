@@ -123,6 +123,7 @@ def ask_registries(
 ) -> AskLogEnd:
     """Return a question to the registries that write, the first that answers: these URLs, and the writer's.
 
+    One that knows only earlier writers than this log has does not count: it may be a former hub, with a log of its own.
     With `own_cluster` only registries of that cluster count: the log may have other offsets than that of another one.
     """
 
@@ -134,13 +135,23 @@ def ask_registries(
                 with trio.fail_after(timeout_s):  # the client's own time begins again with each byte
                     answer = await http.get(url.rstrip("/") + JOURNAL_PATH, timeout=timeout_s)
                 content = answer.raise_for_status().json()
-                if own_cluster is None or content["cluster_id"] == own_cluster():
-                    return _log_end(content)
+                end = _log_end(content)
+                is_log = own_cluster is None or content["cluster_id"] == own_cluster()
+                if is_log and not _is_replaced(end.writer, follower):
+                    return end
             except _UNUSABLE:
                 continue
         raise PipelineError("no registry that writes answers")
 
     return ask
+
+
+def _is_replaced(writer: Stamp | None, follower: LogFollower) -> bool:
+    """Return True if the log has a newer writer than this one, or another one of its epoch."""
+    claim = follower.fence.current
+    if claim is None or claim.stamp == writer:
+        return False
+    return writer is None or writer.epoch <= claim.stamp.epoch
 
 
 def _log_end(content: Any) -> LogEnd:

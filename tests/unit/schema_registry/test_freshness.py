@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from pipeline.errors import NetworkError, PipelineError
 from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
@@ -100,3 +100,31 @@ async def test_offsets_of_another_cluster_prove_nothing_about_a_log_that_does_no
         assert await ask(lambda: None, url)() == LogEnd(0, None)  # the same cluster
         with pytest.raises(PipelineError):
             await ask(lambda: "another", url)()
+
+
+async def test_a_registry_that_does_not_know_the_latest_writer_proves_nothing(
+    journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
+    follower = LogFollower(
+        journal, RegistryState(CompatibilityLevel.NONE), SchemaWork().events, metrics=CollectorRegistry()
+    )
+    for writer in (OTHER, WRITER):
+        journal.put(*encode_claim(WriterClaim(writer, "")), writer.encode())
+    await nursery.start(follower.run)
+    answers: list[LogEnd] = []
+
+    async def answer(_request: Request) -> Response:
+        end = answers.pop(0)
+        writer = end.writer and {"epoch": end.writer.epoch, "name": end.writer.writer, "url": ""}
+        return JSONResponse({"cluster_id": "", "offset": end.offset, "writer": writer})
+
+    async with httpx.AsyncClient() as http, answering(answer) as url:
+        ask = ask_registries(http, [url, url], follower, None, timeout_s=30)
+        former = (LogEnd(2, OTHER), LogEnd(2, Stamp(3, "anotherOfItsEpoch")), LogEnd(2, None))
+        for end in former:
+            answers[:] = [end, end]
+            with pytest.raises(PipelineError):
+                await ask()
+            for hub in (LogEnd(9, WRITER), LogEnd(9, Stamp(4, "newer"))):
+                answers[:] = [end, hub]
+                assert await ask() == hub

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pipeline.schema_registry.avro.canonical import FIELD_ATTRIBUTES, SCHEMA_ATTRIBUTES, properties_of
+from pipeline.schema_registry.avro.parsing import MAX_DEPTH
 from pipeline.schema_registry.avro.types import PRIMITIVES, AvroSchema, Json, short_name
-from pipeline.schema_registry.avro.work import Work
+from pipeline.schema_registry.avro.work import TooMuchWorkError, Work
 
 _EXACT: Final = 1 << 53
 """Whole numbers below it are doubles without loss."""
@@ -30,7 +31,7 @@ def normalized_text(schema: AvroSchema, work: Work | None = None) -> str:
 def resolved_text(schema: AvroSchema, references: Iterable[AvroSchema], work: Work | None = None) -> str:
     """Return the normalised text with the types of the references put in where each is used first.
 
-    Clients that know of no references send schemas so. Raises TooMuchWorkError.
+    Clients that know of no references send schemas so. Raises TooMuchWorkError, also if it nests deeper than MAX_DEPTH.
     """
     definitions: dict[str, tuple[Json, str]] = {}
     for referenced in references:
@@ -74,9 +75,18 @@ class _Writer:
         self._definitions = definitions
         self._work = work
         self._written: set[str] = set()
+        self._depth = -1
 
     def written(self, schema: Json, inside: str, outside: str = "") -> Json:
         self._work.take("writing the schema")
+        self._depth += 1
+        if self._depth > MAX_DEPTH:  # a text does not, but a chain of references does
+            raise TooMuchWorkError(f"writing types that nest deeper than {MAX_DEPTH}")
+        written = self._one(schema, inside, outside)
+        self._depth -= 1
+        return written
+
+    def _one(self, schema: Json, inside: str, outside: str) -> Json:
         if isinstance(schema, str):
             return self._use(schema, inside, outside)
         if isinstance(schema, list):
@@ -102,7 +112,8 @@ class _Writer:
         full = full if full in self._names else name
         if full in self._definitions and full not in self._written:
             definition, around = self._definitions[full]
-            return self.written(definition, around, outside)
+            assert isinstance(definition, dict)
+            return self._definition(str(definition["type"]), definition, around, outside)
         return _qualified(full, outside)
 
     def _definition(self, kind: str, schema: dict[str, Json], inside: str, outside: str) -> Json:

@@ -212,6 +212,27 @@ async def test_types_that_a_schema_refers_to_are_put_in_on_request(http: Any) ->
     assert (await http.get("/schemas/ids/1?format=resolved")).json()["schema"] == BASE
 
 
+async def test_a_subject_whose_references_nest_too_deep_to_be_put_in_is_served(http: Any) -> None:
+    def link(number: int) -> Any:
+        type_: Any = f"R{number - 1}"
+        for _ in range(60):
+            type_ = {"type": "array", "items": type_}
+        text = json.dumps({"type": "record", "name": f"R{number}", "fields": [{"name": "f", "type": type_}]})
+        return schema(text, {"name": "", "subject": f"r{number - 1}", "version": 1})
+
+    await run(http, [put("r0", schema('{"type": "record", "name": "R0", "fields": []}'), 1, 1)])
+    await run(http, [put(f"r{number}", link(number), number + 1, 1) for number in range(1, 20)])
+    assert (await http.get("/schemas/ids/20?format=resolved")).json()["schema"] == link(19)["schema"]
+    await run(
+        http,
+        [
+            ("POST", "/subjects/r19", schema('"int"'), Code(40403)),
+            ("PUT", "/config/r19", {"compatibility": "NONE"}, {"compatibility": "NONE"}),
+            put("r19", schema('"int"'), 21, 2),
+        ],
+    )
+
+
 async def test_a_schema_with_its_references_put_in_is_the_registered_one(http: Any) -> None:
     whole = schema(json.dumps(RESOLVED))
     found = {"subject": "user", "version": 1, "id": 2, "references": [REFERENCE]}

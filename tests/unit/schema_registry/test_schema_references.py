@@ -6,10 +6,10 @@ import pytest
 
 from pipeline.schema_registry.avro.canonical import canonical_form
 from pipeline.schema_registry.avro.normalization import normalized_text, resolved_text
-from pipeline.schema_registry.avro.parsing import InvalidSchemaError, parse_schema
+from pipeline.schema_registry.avro.parsing import MAX_DEPTH, InvalidSchemaError, parse_schema
 from pipeline.schema_registry.avro.resolution import why_unreadable
 from pipeline.schema_registry.avro.types import AvroSchema
-from pipeline.schema_registry.avro.work import Work
+from pipeline.schema_registry.avro.work import TooMuchWorkError, Work
 
 
 def record(name: str, *types: Any, **attributes: Any) -> Any:
@@ -56,6 +56,16 @@ def test_references_are_put_in_where_each_is_used_first() -> None:
     expected = record("Top", ["null", record("x.Left", record("x.Base", "int"))], record("y.Right", "x.Base"), "x.Base")
     assert canonical_form(whole.text) == canonical_form(json.dumps(expected))
     assert why_unreadable(reader=whole, writer=top) == why_unreadable(reader=top, writer=whole) == ()
+
+
+def test_types_of_a_chain_of_references_are_put_in_to_a_depth() -> None:
+    chain = [schema(record("R0", "int"))]
+    while len(chain) <= MAX_DEPTH:
+        chain.append(schema(record(f"R{len(chain)}", f"R{len(chain) - 1}"), chain[-1]))
+    *below, last = chain
+    assert resolved_text(below[-1], below[:-1]).count('"type":"record"') == MAX_DEPTH
+    with pytest.raises(TooMuchWorkError, match="nest deeper than 100"):
+        resolved_text(last, below)
 
 
 def test_a_change_of_a_referenced_schema_is_a_reason() -> None:

@@ -20,6 +20,11 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 FETCH_TIMEOUT_S = 900
+ALONE = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
+</ivysettings>
+"""
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -58,8 +63,11 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def fetch_jars(*artifacts: Artifact) -> Path:
-    """A directory that holds the jars of `artifacts` and of all they depend on. Downloads them the first time."""
+def fetch_jars(*artifacts: Artifact, alone: bool = False) -> Path:
+    """A directory that holds the jars of `artifacts` and of all they depend on. Downloads them the first time.
+
+    With `alone` only their own jars, which must hold all that they need.
+    """
     if not artifacts:
         raise ValueError("name at least one artifact")
     digest = hashlib.sha256("\n".join(map(str, sorted(artifacts))).encode()).hexdigest()[:12]
@@ -72,7 +80,7 @@ def fetch_jars(*artifacts: Artifact) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not final.is_dir():
             with tempfile.TemporaryDirectory(dir=cache, prefix="incomplete-") as temporary:
-                _retrieve(artifacts, Path(temporary), cache / "ivy")
+                _retrieve(artifacts, Path(temporary), cache / "ivy", alone=alone)
                 (Path(temporary) / "jars").rename(final)
     return final
 
@@ -82,10 +90,11 @@ def _cache_directory() -> Path:
     return (Path(root) if root else REPOSITORY / ".cache") / "jars"
 
 
-def _retrieve(artifacts: tuple[Artifact, ...], directory: Path, ivy_cache: Path) -> None:
+def _retrieve(artifacts: tuple[Artifact, ...], directory: Path, ivy_cache: Path, *, alone: bool) -> None:
+    configurations = "default->default" if alone else "default->master,runtime(*)"
     dependencies = "\n".join(
         f"    <dependency org={quoteattr(artifact.organisation)} name={quoteattr(artifact.name)}"
-        f' rev={quoteattr(artifact.revision)} conf="default->master,runtime(*)">{_jars_of(artifact)}</dependency>'
+        f" rev={quoteattr(artifact.revision)} conf={quoteattr(configurations)}>{_jars_of(artifact)}</dependency>"
         for artifact in artifacts
     )
     description = directory / "ivy.xml"
@@ -105,6 +114,10 @@ def _retrieve(artifacts: tuple[Artifact, ...], directory: Path, ivy_cache: Path)
     command = [java(), "-jar", str(ivy), "-ivy", str(description), "-cache", str(ivy_cache), "-confs", "default"]
     command += ["-retrieve", str(directory / "jars" / "[artifact]-[revision](-[classifier]).[ext]"), "-types", "jar"]
     command += ["bundle"]
+    if alone:  # descriptions of modules are not read, nor those of their parents
+        settings = directory / "settings.xml"
+        settings.write_text(ALONE, encoding="utf-8")
+        command += ["-settings", str(settings)]
     print(f"fetching {', '.join(map(str, artifacts))} (once)", file=sys.stderr)
     result = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
     if result.returncode != 0:

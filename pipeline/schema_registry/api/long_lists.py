@@ -2,17 +2,19 @@
 
 Invariants:
 
-A. Such lists are made one at a time, however many are asked for: neither their work nor their memory adds up.
+A. Such lists are made one at a time, however many are asked for: neither their work nor their memory adds up. Equal
+   requests that wait get one list.
 B. While one is made, other requests have their turn after `TURN_S` of work.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from time import perf_counter
 from typing import Final, TypeVar
 
 import trio
 from starlette.requests import Request
+from starlette.responses import Response
 
 from pipeline.schema_registry.api.api_requests import page_bounds
 from pipeline.schema_registry.state.contexts import ANY_CONTEXT, matches_prefix
@@ -22,25 +24,36 @@ SHORT_LENGTH: Final = 200
 """A list up to this length is made at once: that takes no longer than to answer any other request."""
 LONG: Final = SHORT_LENGTH + 1
 """Stands for the length of a list that is long in bytes, or of a length that is known only once it is made."""
+KEPT_LISTS: Final = 4
 TURN_S: Final = 0.005
 
 ItemT = TypeVar("ItemT")
 
 
 class LongLists:
-    """The one list that is being made (invariant A)."""
+    """The one list that is being made (invariant A), and the last ones, for requests that waited for the same."""
 
     def __init__(self) -> None:
         self._one_at_a_time = trio.Lock()
+        self._begun = 0
+        self._made: OrderedDict[Hashable, tuple[int, Response]] = OrderedDict()
+        """By request, with the numbers in the order of their beginnings."""
 
-    @asynccontextmanager
-    async def making(self, length: int) -> AsyncIterator[None]:
-        """Wait for the turn to make a list of this length."""
+    async def answer(self, request: Request, length: int, make: Callable[[], Awaitable[Response]]) -> Response:
+        """Make the answer of a list of this length, or return one that was begun after this call. Raises as `make`."""
         if length <= SHORT_LENGTH:
-            yield
-            return
+            return await make()
+        key = (request.scope["path"], request.scope["query_string"], request.headers.get("accept"))
+        wanted = self._begun + 1
         async with self._one_at_a_time:
-            yield
+            number, answer = self._made.pop(key, (0, None))
+            if answer is None or number < wanted:
+                self._begun = number = self._begun + 1
+                answer = await make()
+            self._made[key] = number, answer
+            while len(self._made) > (KEPT_LISTS if self._one_at_a_time.statistics().tasks_waiting else 0):
+                self._made.popitem(last=False)
+        return answer
 
 
 async def page_in_turns(request: Request, items: Iterable[ItemT | None], *, most: int | None = None) -> list[ItemT]:

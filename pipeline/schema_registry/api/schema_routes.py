@@ -1,8 +1,7 @@
 """Routes of schemas by id and GUID, of all schemas, and of contexts."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -23,6 +22,8 @@ from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state.contexts import ANY_CONTEXT, join_subject, normal_context
 from pipeline.schema_registry.state.events import AVRO
 from pipeline.schema_registry.state.stored import StoredSchema, Version
+
+ItemT = TypeVar("ItemT")
 
 
 def schema_routes(service: RegistryService, lists: LongLists) -> list[ApiRoute]:
@@ -54,8 +55,11 @@ class _Schemas:
     async def schemas(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
         versions = self._versions(prefix, deleted=flag(request, "deleted"), latest_only=flag(request, "latestOnly"))
-        async with self._lists.making(LONG):
+
+        async def make() -> Response:
             return await array_answer(request, map(version_json, await page_in_turns(request, versions, most=MAX_PAGE)))
+
+        return await self._lists.answer(request, LONG, make)
 
     def _versions(self, prefix: str, *, deleted: bool, latest_only: bool) -> Iterator[Version | None]:
         for subject in walk_subjects(self._state, prefix, deleted=deleted):
@@ -81,15 +85,16 @@ class _Schemas:
         return text_answer(request, await shown_text(self._service, request, schema, join_subject(context, "")))
 
     async def subjects_of_id(self, request: Request) -> Any:
-        async with self._bearers(request) as versions:
-            subjects = dict.fromkeys(version.subject for version in versions)
-            return await array_answer(request, await page_in_turns(request, subjects))
+        def subjects(versions: Iterable[Version]) -> Iterable[str]:
+            return dict.fromkeys(version.subject for version in versions)
+
+        return await self._answer_of_bearers(request, subjects)
 
     async def versions_of_id(self, request: Request) -> Any:
-        async with self._bearers(request) as versions:
-            shown = await page_in_turns(request, versions)
-            items = ({"subject": version.subject, "version": version.number} for version in shown)
-            return await array_answer(request, items)
+        def shown(versions: Iterable[Version]) -> Iterable[dict[str, Any]]:
+            return ({"subject": version.subject, "version": version.number} for version in versions)
+
+        return await self._answer_of_bearers(request, shown)
 
     async def by_guid(self, request: Request) -> Any:
         for context, schema_id in self._ids_of_guid(request):
@@ -104,9 +109,12 @@ class _Schemas:
 
     async def contexts(self, request: Request) -> Any:
         prefix = request.query_params.get("contextPrefix", "")
-        async with self._lists.making(LONG):
+
+        async def make() -> Response:
             names = (name if name.startswith(prefix) else None for name in self._state.contexts())
             return await array_answer(request, await page_in_turns(request, names))
+
+        return await self._lists.answer(request, LONG, make)
 
     async def delete_context(self, request: Request) -> Any:
         try:
@@ -130,12 +138,17 @@ class _Schemas:
         """Return the subject or context that a request for an id names, or an empty name."""
         return subject_meant(self._state, request.query_params.get("subject", ""))
 
-    @asynccontextmanager
-    async def _bearers(self, request: Request) -> AsyncIterator[list[Version]]:
-        """Give the versions that bear the id in the path, for as long as a list of them is made."""
+    async def _answer_of_bearers(
+        self, request: Request, shown: Callable[[Iterable[Version]], Iterable[ItemT]]
+    ) -> Response:
+        """Answer with a page of what is shown of the versions that bear the id in the path."""
         context, schema = self._schema(request)
-        async with self._lists.making(len(self._state.bearers(schema.id, context))):
-            yield self._state.versions_of_id(schema.id, context, deleted=flag(request, "deleted"))
+
+        async def make() -> Response:
+            versions = self._state.versions_of_id(schema.id, context, deleted=flag(request, "deleted"))
+            return await array_answer(request, await page_in_turns(request, shown(versions)))
+
+        return await self._lists.answer(request, len(self._state.bearers(schema.id, context)), make)
 
     def _ids_of_guid(self, request: Request) -> list[tuple[str, int]]:
         try:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from pipeline.schema_registry.api.access import Action
 from pipeline.schema_registry.api.api_answers import registered_json, version_json
@@ -51,11 +52,14 @@ class _Subjects:
     async def subjects(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
         deleted_only = flag(request, "deletedOnly")
-        async with self._lists.making(len(self._state.names)):
+
+        async def make() -> Response:
             subjects = walk_subjects(self._state, prefix, deleted=deleted_only or flag(request, "deleted"))
             if deleted_only:
                 subjects = (None if each is None or self._state.is_live(each) else each for each in subjects)
             return await array_answer(request, await page_in_turns(request, subjects))
+
+        return await self._lists.answer(request, len(self._state.names), make)
 
     async def versions(self, request: Request) -> Any:
         subject = self._subject(request)
@@ -79,9 +83,14 @@ class _Subjects:
     async def referenced_by(self, request: Request) -> Any:
         number = registry.parse_version(request.path_params["version"])
         version = registry.get_version(self._state, self._subject(request), number, deleted=True)
-        async with self._lists.making(LONG):
+
+        async def make() -> Response:
             referrers = self._state.referrers(version.subject, version.number, deleted=flag(request, "deleted"))
-            return list(page(request, sorted({user.schema.id for user in referrers}), most=MAX_PAGE))
+            return await array_answer(
+                request, page(request, sorted({user.schema.id for user in referrers}), most=MAX_PAGE)
+            )
+
+        return await self._lists.answer(request, LONG, make)
 
     async def latest_with_metadata(self, request: Request) -> Any:
         """Answer with the latest version that another registry gave these properties."""

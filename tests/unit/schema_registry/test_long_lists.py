@@ -11,6 +11,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
+from starlette.responses import Response
 
 from pipeline.schema_registry.api import long_lists
 from pipeline.schema_registry.api.long_lists import LONG, SHORT_LENGTH, LongLists, page_in_turns
@@ -26,7 +27,7 @@ PATHS = {"/subjects": SUBJECTS, "/schemas?latestOnly=true&offset=19900": 100, "/
 
 
 def request(query: str = "") -> Request:
-    return Request({"type": "http", "headers": [], "query_string": query.encode()})
+    return Request({"type": "http", "path": "/", "headers": [], "query_string": query.encode()})
 
 
 @pytest.mark.long
@@ -88,21 +89,33 @@ async def test_a_walk_gives_others_their_turn_also_while_it_finds_nothing(
     assert await page_in_turns(request("limit=7"), iter(range(5)), most=2) == [0, 1]
 
 
-async def test_long_lists_are_made_one_at_a_time_and_short_ones_at_once(nursery: trio.Nursery) -> None:
-    lists, made = LongLists(), []
+async def test_long_lists_are_made_one_at_a_time_and_equal_requests_share_one(nursery: trio.Nursery) -> None:
+    lists, made = LongLists(), list[str]()
+    first_may_end = trio.Event()
+    answers: dict[str, list[Response]] = {"a": [], "b": []}
 
-    async def make(length: int) -> None:
-        async with lists.making(length):
-            made.append(length)
+    async def ask(query: str, length: int = LONG) -> None:
+        async def make() -> Response:
+            made.append(query)
+            if length == LONG:
+                await first_may_end.wait()
+            return Response(query)
 
-    async with lists.making(LONG):
-        nursery.start_soon(make, LONG)
+        answers[query].append(await lists.answer(request(query), length, make))
+
+    for query in ("a", "a", "b", "a", "b"):
+        nursery.start_soon(ask, query)
         await trio.testing.wait_all_tasks_blocked()
-        await make(SHORT_LENGTH)
-    with trio.fail_after(30):
-        while len(made) < 2:
-            await trio.sleep(0.01)
-    assert made == [SHORT_LENGTH, LONG]
+    assert made == ["a"]
+    await ask("b", SHORT_LENGTH)
+    assert made == ["a", "b"]
+    first_may_end.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert made == ["a", "b", "a", "b"]  # the first list may lack what those who came later know to be there
+    assert [bytes(each.body) for each in answers["a"]] == [b"a"] * 3
+    assert [bytes(each.body) for each in answers["b"]] == [b"b"] * 3
+    await ask("a")
+    assert made[4:] == ["a"]
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdef"))))

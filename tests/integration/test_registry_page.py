@@ -301,7 +301,9 @@ async def test_a_registry_that_does_not_answer_is_said(window: Window) -> None:
         await window.run("window.fetch = () => Promise.reject(new Error('cut off'))")
         await window.run("document.getElementById('reload').click()")
         await window.until("trouble", "The registry does not answer: cut off")
-        await window.until("state", "does not answer")
+        await window.until("state", "No answer since")
+        await window.until_true("!document.querySelector('main[aria-busy]')")
+        assert "Version 1" in await window.text("content")
         await window.until_true("document.body.classList.contains('old')")
         assert "complete" not in await window.text("state")
 

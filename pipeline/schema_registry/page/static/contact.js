@@ -16,8 +16,12 @@ const last = { journal: null, askedAt: null, failure: null, failedAt: null };
 let readAt = null;
 
 const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
-const ago = (at) => duration(Math.max(0, Math.floor((Date.now() - at) / 1000)));
 const bad = (text) => element("span", { class: "bad" }, text);
+
+function ago(at) {
+  const seconds = Math.max(0, Math.floor((Date.now() - at) / 1000));
+  return seconds < 10 ? `${seconds} s` : duration(seconds);
+}
 
 /** Returns how old the proof is that the state is complete. The answer may have been on its way since the question. */
 function proof() {
@@ -33,9 +37,7 @@ function partsOf() {
   document.body.classList.toggle("old", isSilent);
   const reason = last.failure ? last.failure.message : "";
   if (isSilent && last.askedAt === null) return [bad(reason)];
-  if (isSilent) {
-    return [bad(`No answer since ${clock(last.askedAt)}, ${ago(last.askedAt)} ago: what is shown may be old.`), reason && bad(reason)];
-  }
+  if (isSilent) return [bad(`No answer since ${clock(last.askedAt)}, ${ago(last.askedAt)} ago: what is shown may be old`)];
   if (last.failure) return [bad(`${reason} (${ago(last.failedAt)} ago)`), last.askedAt !== null && proof()];
   if (last.askedAt === null) return ["waiting for the registry"];
   const writer = last.journal?.writer;

@@ -13,6 +13,8 @@ const by = (id) => document.getElementById(id);
 /** Subjects with whether they are deleted, and how many of those that match are listed. */
 const list = { subjects: [], limit: SHOWN_AT_ONCE, at: null };
 let visit = 0;
+/** The address whose contents are shown. */
+let shownAddress = null;
 
 const contextOf = (subject) => (subject.startsWith(":.") ? subject.slice(1).split(":", 1)[0] : DEFAULT_CONTEXT);
 
@@ -87,10 +89,14 @@ async function showPlace(movesFocus) {
     const shown = target ? await showSubject(target.subject, target.number) : await showOverview();
     if (isCurrent()) {
       show(content, ...shown);
+      shownAddress = location.hash;
       noteRead();
     }
   } catch (error) {
-    if (isCurrent()) {
+    const isSilent = error.status === 0;
+    if (isCurrent() && !(isSilent && shownAddress === location.hash)) { // else what is there stays, marked as old
+      shownAddress = null;
+      if (!isSilent) noteRead();
       show(content, element("h1", { tabindex: "-1" }, target ? target.subject : "Overview"), element("p", { class: "trouble" }, error.message));
     }
     if (!(error instanceof api.RegistryFailure)) throw error;

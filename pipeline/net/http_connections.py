@@ -53,6 +53,8 @@ RECEIVED_BYTES = 4 * 1024
 ACCEPTED_AT_ONCE = 64
 FAIR_REQUESTS = 2
 """Requests of a connection that are answered without a wait, before other connections have their turn."""
+FAIR_PARTS = 100
+"""Parts of a body that are received before other connections have their turn: a chunk can be one byte."""
 
 logger = structlog.get_logger()
 
@@ -223,11 +225,11 @@ class _Connection:
             self._parser.feed(_RECEIVED[:count])
         except BadRequestError as error:
             self._refusal = error
-        if self._transport.had_its_share:
+        if self._transport.had_its_share or self._parser.part_count > FAIR_PARTS:
             await self._give_way()
 
     async def _give_way(self) -> None:
-        self._unwaited_requests = 0
+        self._unwaited_requests = self._parser.part_count = 0
         await self._transport.give_way()
 
     async def write(self, data: bytes) -> None:

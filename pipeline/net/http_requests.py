@@ -77,6 +77,8 @@ class RequestParser:
         self._request: HttpRequest | None = None
         self._unfinished_bytes = 0
         self._has_finished = False
+        self.part_count = 0
+        """Parts of bodies since the owner set it to 0: each one takes time, however short."""
         self.is_between_requests = True
         """True if no byte of a further request has arrived."""
 
@@ -164,6 +166,7 @@ class RequestParser:
         """Take a part of a body."""
         assert self._request is not None
         self._request.parts.append(body)
+        self.part_count += 1
         self._has_finished = True
 
     def on_message_complete(self) -> None:

@@ -59,6 +59,7 @@ class RegistryService:
         """Follow the log and carry out writes until cancelled. Reports started, and raises, as `LogFollower.run`."""
         async with background_tasks() as nursery:
             await nursery.start(self.follower.run)
+            self.state.names.in_order()  # sorted for the first time before others wait for it
             nursery.start_soon(self.writer.run)
             nursery.start_soon(self.writer.keep_ids)
             task_status.started()

@@ -358,3 +358,24 @@ async def test_many_requests_at_once_do_not_keep_others_waiting() -> None:
             assert await answers(client, "GET") == [(204, b"", True)]
         assert 0 < answered[0] < flood / 2
         nursery.cancel_scope.cancel()
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of the tasks of connections."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("HttpConnections._serve")
+
+
+async def test_others_have_their_turn_between_many_small_chunks() -> None:
+    chunks = b"1\r\na\r\n" * 10_000
+    steps = Steps()
+    async with connection() as client:
+        await client.send_all(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+        trio.lowlevel.add_instrument(steps)
+        assert await answers(client, "POST") == [(200, b"a" * 10_000, True)]
+        trio.lowlevel.remove_instrument(steps)
+    assert steps.count >= len(chunks) // RECEIVED_BYTES

@@ -374,8 +374,8 @@ async def test_others_have_their_turn_between_many_small_chunks() -> None:
     chunks = b"1\r\na\r\n" * 10_000
     steps = Steps()
     async with connection() as client:
-        await client.send_all(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
         trio.lowlevel.add_instrument(steps)
+        await client.send_all(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
         assert await answers(client, "POST") == [(200, b"a" * 10_000, True)]
         trio.lowlevel.remove_instrument(steps)
     assert steps.count >= len(chunks) // RECEIVED_BYTES

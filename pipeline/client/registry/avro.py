@@ -40,6 +40,7 @@ from pipeline.client.registry.framing import (
 from pipeline.client.registry.reading_rules import reason_not_readable
 from pipeline.client.registry.references import usable_schema
 from pipeline.client.registry.schemas import IdentifiedSchema, SchemaText
+from pipeline.client.registry.shared_calls import SharedCalls
 from pipeline.errors import ConfigurationError
 
 Header = tuple[str, bytes | None]
@@ -94,6 +95,7 @@ class AvroSerializer:
         self._to_dict = to_dict
         self._own: UsableSchema | None = None
         self._encoders: BoundedCache[str, AvroEncoder] = BoundedCache(CACHE_CAPACITY)
+        self._finds: SharedCalls[str, AvroEncoder] = SharedCalls()
         ttl_s = self._config.latest_cache_ttl_sec if self._config.use_latest_version else None
         self._ttl_s = math.inf if ttl_s is None else ttl_s
         self._expires = ttl_s is not None
@@ -110,7 +112,7 @@ class AvroSerializer:
         """
         encoder = self._encoders.get(topic)
         if encoder is None or (self._expires and self._is_old(topic)):
-            encoder = await self._find_encoder(topic)
+            encoder = await self._find_encoder_once(topic)
         data = encoder.encode(datum)
         if encoder.headers and data is not None:
             if headers is None:
@@ -122,11 +124,15 @@ class AvroSerializer:
         """Return the encoder of a topic; waits only if the schema is not known yet. Raises as `serialize`."""
         found = self._encoders.get(topic)
         if found is None or (self._expires and self._is_old(topic)):
-            return await self._find_encoder(topic)
+            return await self._find_encoder_once(topic)
         return found
 
     def _is_old(self, topic: str) -> bool:
         return trio.current_time() - self._found_at.get(topic, -math.inf) > self._ttl_s
+
+    async def _find_encoder_once(self, topic: str) -> AvroEncoder:
+        """Return the encoder that one task finds for all that wait for it, or raise the error that this task got."""
+        return await self._finds.once(topic, lambda: self._find_encoder(topic))
 
     async def _find_encoder(self, topic: str) -> AvroEncoder:
         if self._schema is not None and self._own is None:

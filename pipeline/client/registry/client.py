@@ -26,6 +26,7 @@ from pipeline.client.registry.schemas import (
     SchemaText,
     VersionReference,
 )
+from pipeline.client.registry.shared_calls import SharedCalls
 from pipeline.errors import ConfigurationError, DeadlineExceededError, PipelineError
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -67,7 +68,7 @@ class SchemaRegistryClient:
         self._schemas: BoundedCache[int | UUID, IdentifiedSchema] = BoundedCache(cache_capacity)
         self._identities: BoundedCache[Hashable, IdentifiedSchema] = BoundedCache(cache_capacity)
         self._referenced: BoundedCache[tuple[str, int], RegisteredSchema] = BoundedCache(cache_capacity)
-        self._fetches: dict[Hashable, _Fetch] = {}
+        self._fetches: SharedCalls[Hashable, Any] = SharedCalls()
 
     async def schema(self, identification: int | UUID) -> IdentifiedSchema:
         """Return the schema of an id or a GUID. Raises SchemaRegistryError (40403) for an unknown one."""
@@ -179,24 +180,14 @@ class SchemaRegistryClient:
         request: Hashable = None,
     ) -> Value:
         """Return an entry, fetched if it is missing. Tasks share a fetch, and its error, if it is the same request."""
-        place = (id(cache), key, request)
-        while key not in cache:
-            under_way = self._fetches.get(place)
-            if under_way is not None:
-                await under_way.ended.wait()
-                if under_way.error is not None:
-                    raise under_way.error
-                continue  # fetched; or the task was cancelled, and this one takes its turn
-            own = self._fetches[place] = _Fetch()
-            try:
-                return cache.put(key, await fetch())
-            except PipelineError as error:
-                own.error = error
-                raise
-            finally:
-                del self._fetches[place]
-                own.ended.set()
-        return cache[key]
+        if key in cache:
+            return cache[key]
+
+        async def fill() -> Value:
+            return cache.put(key, await fetch())
+
+        found: Value = await self._fetches.once((id(cache), key, request), fill)
+        return found
 
     async def _call(
         self,
@@ -254,14 +245,6 @@ class SchemaRegistryClient:
             text = content[:200].decode(errors="replace")
             code, message = response.status_code, f"{_without_secrets(url)} answers HTTP {response.status_code}: {text}"
         raise SchemaRegistryError(response.status_code, code, message)
-
-
-class _Fetch:
-    """A request that several tasks may wait for, and the error that it ended with."""
-
-    def __init__(self) -> None:
-        self.ended = trio.Event()
-        self.error: PipelineError | None = None
 
 
 async def _read_bounded(response: httpx.Response) -> bytes:

@@ -23,7 +23,7 @@ class SerializerConfig:
     latest_compatibility_strict: bool = True
     """True if the latest version must be able to read the data of the serialiser's own schema, where it has one."""
     latest_cache_ttl_sec: float | None = None
-    """Age in seconds at which the latest version is looked up again, by one task while others wait. Never without it."""
+    """Age in seconds at which the latest version is looked up again, by one task alone. Never without it."""
     use_schema_id: int | None = None
     """Id of the schema that data are written with. The subject must have this schema. Nothing is registered."""
     id_compatibility_strict: bool = True

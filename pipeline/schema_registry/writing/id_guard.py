@@ -3,7 +3,12 @@
 The log of the schemas may be emptied, deleted, or replaced by an older backup. Its writer would then give ids a second
 time. So each id is written here before it is answered, and a new writer continues beyond the ids that it finds here.
 
-Invariant: the ids of the guard are the highest of all its records, so that the order of several writers matters not.
+Invariants:
+
+A. The ids of the guard are the highest of all its records, so that the order of several writers matters not.
+B. Its last record has them all, since compaction keeps that one alone: a writer that was paused and appends lower ids
+   late appends the higher ones behind them.
+C. Ids that were read stay known if the log loses them. `keep` writes them to it again.
 """
 
 import json
@@ -16,7 +21,7 @@ from pipeline.errors import PipelineError
 from pipeline.schema_registry.rules.registry import MAX_ID
 from pipeline.schema_registry.state.contexts import DEFAULT_CONTEXT
 from pipeline.schema_registry.state.state import RegistryState
-from pipeline.schema_registry.writing.journal import SchemaJournal
+from pipeline.schema_registry.writing.journal import JournalLostError, SchemaJournal
 
 GUARD_SUFFIX: Final = "_guard"
 _KEY: Final = b'"highest ids"'
@@ -71,7 +76,7 @@ class IdGuard:
 
     def __init__(self, journal: SchemaJournal) -> None:
         self._journal = journal
-        self._reading = trio.Lock()
+        self._turn = trio.Lock()
         self._next_offset = 0
         self._ids: dict[str, int] = {}
 
@@ -82,33 +87,51 @@ class IdGuard:
     async def given_ids(self) -> Mapping[str, int]:
         """Read to the end of the guard's log, and return its ids. Raises PipelineError if it cannot be reached."""
         try:
-            async with self._reading:
-                end_offset = await self._journal.end_offset()
-                while self._next_offset < end_offset:
-                    page = await self._journal.read(self._next_offset)
-                    for record in page.records:
-                        self._note(decode_ids(record.value))
-                    self._next_offset = page.next_offset
+            async with self._turn:
+                try:
+                    await self._read_on()
+                except JournalLostError:  # truncated, if it can be read from its beginning
+                    self._next_offset = 0
+                    await self._read_on()
         except PipelineError as error:
             raise _guard_failed(error) from error
         return self._ids
 
+    async def _read_on(self) -> None:
+        end_offset = await self._journal.end_offset()
+        if end_offset < self._next_offset:
+            raise JournalLostError(f"the log ends at {end_offset}, but was read up to {self._next_offset}")
+        while self._next_offset < end_offset:
+            page = await self._journal.read(self._next_offset)
+            for record in page.records:
+                self._note(decode_ids(record.value))
+            self._next_offset = page.next_offset
+
     async def raise_to(self, ids: Mapping[str, int]) -> None:
         """Remember ids before they are given out. Raises PipelineError if that is not sure."""
-        if any(highest > self._ids.get(context, 0) for context, highest in ids.items()):
-            try:
-                await self._journal.append([encode_ids({**self._ids, **self._higher(ids)})])
-            except PipelineError as error:
-                raise _guard_failed(error) from error
-            self._note(ids)
+        if self._higher(ids):
+            await self.keep(ids)
 
     async def keep(self, ids: Mapping[str, int]) -> None:
-        """Write ids once more: the log of the guard may have lost its end. Raises PipelineError."""
-        self._note(ids)
+        """Write ids also if they are known: the log of the guard may have lost its end. Raises PipelineError."""
         try:
-            await self._journal.append([encode_ids(self._ids)])
+            async with self._turn:
+                await self._write(ids)
         except PipelineError as error:
             raise _guard_failed(error) from error
+
+    async def _write(self, ids: Mapping[str, int]) -> None:
+        """Append ids until the last record has all that are known (invariant B)."""
+        while True:
+            written = {**self._ids, **self._higher(ids)}
+            (offset,) = await self._journal.append([encode_ids(written)])
+            self._note(written)
+            if offset == self._next_offset:
+                self._next_offset += 1
+            else:
+                await self._read_on()
+            if self._ids == written:
+                return
 
     def _higher(self, ids: Mapping[str, int]) -> dict[str, int]:
         return {context: highest for context, highest in ids.items() if highest > self._ids.get(context, 0)}

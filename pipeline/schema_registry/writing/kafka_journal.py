@@ -168,11 +168,12 @@ class KafkaJournal:
                 self._next_offset = batches.next_offset
                 self._epoch = batches.leader_epochs[-1][0] if batches.leader_epochs else self._epoch
         except (PartitionOffsetOutOfRangeError, PartitionTruncatedError) as error:
+            self._next_offset = None
             raise JournalLostError(str(error)) from error
         except PartitionFetchError as error:
+            self._next_offset = None
             if isinstance(error.cause, KafkaError) and error.cause.code in _TOPIC_GONE:
                 raise JournalLostError(str(error)) from error
-            self._next_offset = None
             raise
         return JournalPage(records, self._next_offset)
 

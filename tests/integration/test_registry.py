@@ -17,7 +17,7 @@ from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer
 from pipeline.client.registry.client import open_schema_registry
 from pipeline.errors import ConfigurationError
-from pipeline.model import HostPort
+from pipeline.model import Clock, HostPort
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.schema_registry.server import run_registry
 from pipeline.testing.local_cluster import LocalCluster
@@ -33,7 +33,9 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @asynccontextmanager
-async def registry_over(bootstrap: Any, topic: Any, **settings: Any) -> AsyncIterator[Any]:
+async def registry_over(
+    bootstrap: Any, topic: Any, *, clock: Clock = lambda: 1_700_000_000_000, **settings: Any
+) -> AsyncIterator[Any]:
     """A registry in this process; gives its URL."""
     given = {
         "bootstrap.servers": bootstrap,
@@ -52,7 +54,7 @@ async def registry_over(bootstrap: Any, topic: Any, **settings: Any) -> AsyncIte
             await run_registry(
                 config,
                 cluster,
-                clock=lambda: 1_700_000_000_000,
+                clock=clock,
                 rng=Random(1),
                 metrics=CollectorRegistry(),
                 task_status=task_status,
@@ -71,6 +73,15 @@ async def test_registered_schemas_survive_a_restart(local: Any) -> None:
         assert await AvroDeserializer(registry).deserialize(data) == {"status": 200}
         assert await registry.level("log-value") == "FULL"
         assert await registry.register("other-value", '"int"') == 2
+
+
+async def test_clocks_that_jump_do_not_matter(local: Any) -> None:
+    now_ms = [0]
+    registry_at = registry_over(local.bootstrap, "_clocks", clock=lambda: now_ms[0])
+    async with registry_at as url, open_schema_registry([url]) as registry:
+        for number, time_ms in enumerate([1_700_000_000_000, 9_000_000_000_000, 1, 9_000_000_000_000], 1):
+            now_ms[0] = time_ms
+            assert await registry.register(f"clock{number}", f'{{"type":"fixed","name":"F{number}","size":1}}') == number
 
 
 async def test_two_registries_share_one_topic(local: Any) -> None:

@@ -48,8 +48,11 @@ MIRROR_SOURCE: Final = "mirror.source"
 """Setting of a topic that a mirror alone writes."""
 LAG: Final = "min.compaction.lag.ms"
 LEAST_LAG_MS: Final = 3_600_000
-TOPIC_SETTINGS: Final = {POLICY: "compact", LAG: "86400000"}
-"""The lag leaves the time to write again what a record of another registry would replace."""
+TOPIC_SETTINGS: Final = {POLICY: "compact", LAG: "86400000", "message.timestamp.type": "LogAppendTime"}
+"""The lag leaves the time to write again what a record of another registry would replace, by the brokers' clocks.
+
+Brokers refuse records of a registry whose clock is ahead, unless they stamp them themselves.
+"""
 logger = structlog.get_logger()
 
 _TOPIC_GONE = frozenset(

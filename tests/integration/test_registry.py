@@ -81,7 +81,9 @@ async def test_clocks_that_jump_do_not_matter(local: Any) -> None:
     async with registry_at as url, open_schema_registry([url]) as registry:
         for number, time_ms in enumerate([1_700_000_000_000, 9_000_000_000_000, 1, 9_000_000_000_000], 1):
             now_ms[0] = time_ms
-            assert await registry.register(f"clock{number}", f'{{"type":"fixed","name":"F{number}","size":1}}') == number
+            assert (
+                await registry.register(f"clock{number}", f'{{"type":"fixed","name":"F{number}","size":1}}') == number
+            )
 
 
 async def test_two_registries_share_one_topic(local: Any) -> None:

@@ -31,9 +31,16 @@ from pipeline.schema_registry.writing.freshness import (
     ask_registries,
     journal_route,
 )
-from pipeline.schema_registry.writing.id_guard import GUARD_SUFFIX, IdGuard, why_ids_are_lost
+from pipeline.schema_registry.writing.id_guard import (
+    GUARD_SUFFIX,
+    IdGuard,
+    ids_beyond_a_copy,
+    why_ids_are_lost,
+)
 from pipeline.schema_registry.writing.journal import SchemaJournal
 from pipeline.schema_registry.writing.kafka_journal import (
+    OWN_TOPIC,
+    LogTopic,
     check_log_topic,
     create_log_topic,
     has_topic,
@@ -64,7 +71,7 @@ async def run_registry(
     """
     deadline = trio.current_time() + config.init_timeout_ms / 1000
     open_journal = partial(open_kafka_journal, cluster, timeout_ms=config.timeout_ms, clock=clock)
-    async with _open_guard(config, cluster, open_journal) as (guard, is_copy), open_journal(config.topic) as journal:
+    async with _open_guard(config, cluster, open_journal) as (guard, origin), open_journal(config.topic) as journal:
         await serve_registry(
             config,
             journal,
@@ -72,7 +79,7 @@ async def run_registry(
             name=f"{rng.getrandbits(64):016x}",
             replay_deadline=deadline,
             metrics=metrics,
-            is_copy=is_copy,
+            origin=origin,
             cluster_id=lambda: cluster.view.cluster_id,
             ask_topics=ValidatingTopics(cluster).document,
             task_status=task_status,
@@ -82,19 +89,19 @@ async def run_registry(
 @asynccontextmanager
 async def _open_guard(
     config: RegistryConfig, cluster: Cluster, open_journal: Callable[[str], AbstractAsyncContextManager[SchemaJournal]]
-) -> AsyncIterator[tuple[SchemaJournal | None, bool]]:
+) -> AsyncIterator[tuple[SchemaJournal | None, LogTopic]]:
     """Make sure that the topics exist, and open the guard's; None for a registry that never writes.
 
-    The second value is True if the topic of the schemas is a copy that keeps the offsets of another cluster.
+    The second value tells the origin of the topic of the schemas.
     """
     timeout_s = config.init_timeout_ms / 1000
     exists = await has_topic(cluster, config.topic, timeout_s=timeout_s)
     if not exists and not config.leader_eligibility:
         await _until_topic_exists(config, cluster, timeout_s)
         exists = True
-    is_copy = exists and await check_log_topic(cluster, config.topic, timeout_s=timeout_s)
-    if is_copy or not config.leader_eligibility:
-        yield None, is_copy
+    origin = await check_log_topic(cluster, config.topic, timeout_s=timeout_s) if exists else OWN_TOPIC
+    if origin.is_copy or not config.leader_eligibility:
+        yield None, origin
         return
     create = partial(create_log_topic, cluster, replication_factor=config.replication_factor, timeout_s=timeout_s)
     await create(config.topic + GUARD_SUFFIX)
@@ -104,7 +111,7 @@ async def _open_guard(
             if reason is not None:
                 raise ConfigurationError("kafkastore.topic", reason)
             await create(config.topic)
-        yield guard, False
+        yield guard, origin
 
 
 async def _until_topic_exists(config: RegistryConfig, cluster: Cluster, timeout_s: float) -> None:
@@ -124,14 +131,14 @@ async def serve_registry(
     name: str,
     replay_deadline: float,
     metrics: CollectorRegistry,
-    is_copy: bool = False,
+    origin: LogTopic = OWN_TOPIC,
     cluster_id: Callable[[], str | None] = lambda: None,
     ask_topics: AskTopics = no_topics,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a registry over any journal, which must be replayed by `replay_deadline` (trio's clock).
 
-    `guard` and `name` as in RegistryService. `is_copy`: the log has the offsets of a log of another cluster.
+    `guard` and `name` as in RegistryService. A log that is a copy has the offsets of another cluster's.
     """
     service = RegistryService(
         journal,
@@ -149,13 +156,11 @@ async def serve_registry(
             reason = f"the log of the registry was not read to its end within {config.init_timeout_ms} ms"
             raise DeadlineExceededError(f"{reason}; see kafkastore.init.timeout.ms")
         if service.guard is not None:
-            reason_or_none = why_ids_are_lost(service.state, await service.guard.given_ids())
-            if reason_or_none is not None:
-                raise ConfigurationError("kafkastore.topic", reason_or_none)
+            await _check_ids(service.state, service.guard, origin)
         ask = ask_brokers(journal, service.follower)
         if guard is None:
             timeout_s = config.leader_read_timeout_ms / 1000
-            own_cluster = None if is_copy else cluster_id
+            own_cluster = None if origin.is_copy else cluster_id
             ask = ask_registries(http, config.leader_urls, service.follower, own_cluster, timeout_s=timeout_s)
         freshness = Freshness(service.follower, ask, metrics=metrics)
         nursery.start_soon(freshness.run)
@@ -179,6 +184,16 @@ async def serve_registry(
         logger.info("registry_serving", address=str(address), topic=config.topic, url=service.writer.url)
         task_status.started(address)
         await trio.sleep_forever()
+
+
+async def _check_ids(state: RegistryState, guard: IdGuard, origin: LogTopic) -> None:
+    """Raise ConfigurationError if the log lost its ids; leave ids out if the log may lack some from the beginning."""
+    given = await guard.given_ids()
+    reason = why_ids_are_lost(state, given)
+    if reason is not None:
+        raise ConfigurationError("kafkastore.topic", reason)
+    if origin.is_promoted and not given:
+        await guard.keep(ids_beyond_a_copy(state))
 
 
 def _warning(service: RegistryService, log_start: LogStart, freshness: Freshness) -> str | None:

@@ -14,6 +14,7 @@ from pipeline.schema_registry.config import RegistryConfig
 from pipeline.schema_registry.page.registry_page import AskTopics, no_topics
 from pipeline.schema_registry.server import serve_registry
 from pipeline.schema_registry.writing.journal import SchemaJournal
+from pipeline.schema_registry.writing.kafka_journal import LogTopic
 from pipeline.testing.memory_journal import MemoryJournal
 
 
@@ -25,12 +26,14 @@ async def serving_registry(
     *,
     guard: SchemaJournal | None = None,
     is_copy: bool = False,
+    is_promoted: bool = False,
     metrics: CollectorRegistry | None = None,
     **settings: Any,
 ) -> AsyncIterator[str]:
     """Serve a registry over the journal until the block ends; gives its URL. Settings by their dotted names.
 
-    Without `guard` no id was given out before; with `is_copy` the journal is a copy, which this registry never writes.
+    Without `guard` no id was given out before; with `is_copy` the journal is a copy, which this registry never writes,
+    with `is_promoted` it was one.
     """
     given = {"bootstrap.servers": "none:1", "http.listen": "127.0.0.1:0", **settings}
     config = RegistryConfig.from_settings(given)
@@ -44,7 +47,7 @@ async def serving_registry(
             name=uuid4().hex,
             replay_deadline=deadline,
             metrics=metrics or CollectorRegistry(),
-            is_copy=is_copy,
+            origin=LogTopic(is_copy=is_copy, is_promoted=is_promoted),
             ask_topics=ask_topics,
             task_status=task_status,
         )

@@ -8,7 +8,7 @@ Invariants:
 A. The ids of the guard are the highest of all its records, so that the order of several writers matters not.
 B. Its last record has them all, since compaction keeps that one alone: a writer that was paused and appends lower ids
    late appends the higher ones behind them.
-C. Ids that were read stay known if the log loses them. `keep` writes them to it again.
+C. Ids that were read stay known if the log loses them. The next write has them again.
 """
 
 import json
@@ -24,6 +24,8 @@ from pipeline.schema_registry.state.state import RegistryState
 from pipeline.schema_registry.writing.journal import JournalLostError, SchemaJournal
 
 GUARD_SUFFIX: Final = "_guard"
+PROMOTION_GAP: Final = 10_000
+"""Ids that the first writer of a promoted topic leaves out in each context."""
 _KEY: Final = b'"highest ids"'
 
 
@@ -53,6 +55,12 @@ def unknown_ids(state: RegistryState, given: Mapping[str, int]) -> dict[str, int
     return {context: highest for context, highest in given.items() if highest > state.highest_id(context)}
 
 
+def ids_beyond_a_copy(state: RegistryState) -> dict[str, int]:
+    """Return the highest ids that may have been given where the log was copied from, if its end was not copied."""
+    known = highest_ids(state).items()
+    return {context: min(highest + PROMOTION_GAP, MAX_ID) for context, highest in known if highest}
+
+
 def why_ids_are_lost(state: RegistryState, given: Mapping[str, int]) -> str | None:
     """Return a sentence if the log has no id at all, though ids were given out; None if all is well.
 
@@ -79,6 +87,8 @@ class IdGuard:
         self._turn = trio.Lock()
         self._next_offset = 0
         self._ids: dict[str, int] = {}
+        self._lacks_ids = False
+        """True if the log may have lost ids (invariant C)."""
 
     def has(self, context: str, schema_id: int) -> bool:
         """Return True if an id is known to be in the guard's log, or a higher one of its context."""
@@ -92,6 +102,7 @@ class IdGuard:
                     await self._read_on()
                 except JournalLostError:  # truncated, if it can be read from its beginning
                     self._next_offset = 0
+                    self._lacks_ids = True
                     await self._read_on()
         except PipelineError as error:
             raise _guard_failed(error) from error
@@ -109,7 +120,7 @@ class IdGuard:
 
     async def raise_to(self, ids: Mapping[str, int]) -> None:
         """Remember ids before they are given out. Raises PipelineError if that is not sure."""
-        if self._higher(ids):
+        if self._lacks_ids or self._higher(ids):
             await self.keep(ids)
 
     async def keep(self, ids: Mapping[str, int]) -> None:
@@ -131,6 +142,7 @@ class IdGuard:
             else:
                 await self._read_on()
             if self._ids == written:
+                self._lacks_ids = False
                 return
 
     def _higher(self, ids: Mapping[str, int]) -> dict[str, int]:

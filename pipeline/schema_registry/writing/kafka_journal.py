@@ -5,6 +5,7 @@ While brokers are away, reads return empty pages, and writes fail within their t
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -46,6 +47,8 @@ MAX_BATCH_BYTES: Final = 900_000
 POLICY: Final = "cleanup.policy"
 MIRROR_SOURCE: Final = "mirror.source"
 """Setting of a topic that a mirror alone writes."""
+MIRROR_PROMOTED: Final = "mirror.promoted"
+"""Setting of a topic that was such a copy."""
 LAG: Final = "min.compaction.lag.ms"
 LEAST_LAG_MS: Final = 3_600_000
 TOPIC_SETTINGS: Final = {POLICY: "compact", LAG: "86400000", "message.timestamp.type": "LogAppendTime"}
@@ -72,8 +75,19 @@ async def create_log_topic(cluster: Cluster, topic: str, *, replication_factor: 
     await create_topics(cluster, [wanted], exist_ok=True, timeout_s=timeout_s)
 
 
-async def check_log_topic(cluster: Cluster, topic: str, *, timeout_s: float) -> bool:
-    """Return True if the topic of a log is a copy of another cluster's, which a mirror alone writes.
+@dataclass(frozen=True, slots=True)
+class LogTopic:
+    """Origin of a log's topic: a copy of another cluster's, which a mirror alone writes, or one that was promoted."""
+
+    is_copy: bool = False
+    is_promoted: bool = False
+
+
+OWN_TOPIC: Final = LogTopic()
+
+
+async def check_log_topic(cluster: Cluster, topic: str, *, timeout_s: float) -> LogTopic:
+    """Return the origin of an existing topic.
 
     Raises ConfigurationError for a topic of several partitions, whose records have no order, and for one that forgets
     records by their age.
@@ -81,18 +95,18 @@ async def check_log_topic(cluster: Cluster, topic: str, *, timeout_s: float) -> 
     partitions = len((await list_topics(cluster, timeout_s=timeout_s))[topic].partitions)
     if partitions != 1:
         raise ConfigurationError("kafkastore.topic", f"topic {topic} has {partitions} partitions, it must have one")
-    names = [POLICY, LAG, MIRROR_SOURCE]
+    names = [POLICY, LAG, MIRROR_SOURCE, MIRROR_PROMOTED]
     settings = (await describe_topic_settings(cluster, [topic], names, timeout_s=timeout_s))[topic]
     if settings[POLICY] != TOPIC_SETTINGS[POLICY]:
         reason = f"topic {topic} has {POLICY}={settings[POLICY]}, and schemas would be deleted by their age"
         remedy = f"pipeline topic configure {topic} --set {POLICY}=compact"
         raise ConfigurationError("kafkastore.topic", f"{reason}; run: {remedy}")
     if settings.get(MIRROR_SOURCE):
-        return True
+        return LogTopic(is_copy=True)
     if int(settings.get(LAG) or 0) < LEAST_LAG_MS:
         remedy = f"pipeline topic configure {topic} --set {LAG}={TOPIC_SETTINGS[LAG]}"
         logger.warning("registry_topic_compacted_early", topic=topic, lag_ms=settings.get(LAG), remedy=remedy)
-    return False
+    return LogTopic(is_promoted=bool(settings.get(MIRROR_PROMOTED)))
 
 
 class KafkaJournal:

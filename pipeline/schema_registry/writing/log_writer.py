@@ -10,8 +10,8 @@ C. After an append of unknown outcome the writer claims the log again, with a hi
    What arrives late is fenced by that claim; what arrived is known when the claim is read back.
 D. An id is in the guard (`id_guard.py`) before a registration is answered with it, also one that is repeated
    (`has_kept`), but not before its record counts; a new writer gives no id that it finds there. What empties or
-   truncates the log may do the same to the guard's: a new writer, and a registry that loses the log (`keep_ids`), write
-   the ids that they know to the guard again.
+   truncates the log may do the same to the guard's: a registry that loses the log writes the ids that it knows to the
+   guard again (`keep_ids`).
 E. A registration that failed with others is appended alone then, so that none keeps the others from being written.
 F. What a fenced or refused record would replace at a compaction is written again (`repair`).
 """
@@ -311,7 +311,6 @@ class LogWriter:
         self._is_uncertain = False
         self._claims.labels("won").inc()
         logger.info("registry_writes", epoch=claim.stamp.epoch, url=self.url)
-        await self._guard.keep(highest_ids(self._follower.state))
         records: list[Record] = [(key, None) for key in self._fence.needless_claims()]
         unknown = unknown_ids(self._follower.state, given)
         if unknown:

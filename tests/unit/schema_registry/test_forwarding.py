@@ -227,6 +227,22 @@ async def test_a_log_that_was_emptied_is_refused_and_an_older_one_gives_no_id_tw
     assert json.loads(guard.records[-1].value or b"") == {".": 3}
 
 
+async def test_a_promoted_copy_gives_no_id_that_the_hub_may_have_given(journal: MemoryJournal) -> None:
+    async def ids(registry: httpx.AsyncClient, name: str) -> list[int]:
+        paths = [f"/subjects/{context}{name}/versions" for context in ("", ":.live:")]
+        return [(await registry.post(path, json=fixed(name))).json()["id"] for path in paths]
+
+    async with client_of(journal) as hub:
+        assert await ids(hub, "A") == [1, 1]
+    guard = MemoryJournal()
+    for highest in (10_002, 10_003):  # once, and not at the next start
+        async with client_of(journal, guard=guard, is_promoted=True) as registry:
+            assert await ids(registry, f"B{highest}") == [highest, highest]
+            assert await ids(registry, "A") == [1, 1]
+    async with client_of(MemoryJournal(), guard=MemoryJournal(), is_promoted=True) as registry:
+        assert await ids(registry, "A") == [1, 1]
+
+
 async def test_no_record_of_the_guard_keeps_registries_from_writing(journal: MemoryJournal) -> None:
     guard = MemoryJournal()
     for value in (b"[" * 100_000, b'{".":%d}' % 10**30, b'{".":true}', b'{".":-1}', b'{".":"1"}', b"[]", b"\xff", None):

@@ -50,7 +50,7 @@ async def test_a_guard_that_lost_its_end_is_read_again_and_gets_its_ids_back(oth
     expected = {".": 3} | ({".live": others} if others else {})
     with trio.fail_after(30):
         assert await guard.given_ids() == expected
-        await guard.keep({})
+        await guard.raise_to({})
     assert last_ids(log) == await IdGuard(log).given_ids() == expected
 
 

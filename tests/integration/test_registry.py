@@ -17,7 +17,7 @@ from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer
 from pipeline.client.registry.client import open_schema_registry
 from pipeline.errors import ConfigurationError
-from pipeline.model import Clock, HostPort
+from pipeline.model import HostPort
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.schema_registry.server import run_registry
 from pipeline.testing.local_cluster import LocalCluster
@@ -34,7 +34,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @asynccontextmanager
 async def registry_over(
-    bootstrap: Any, topic: Any, *, clock: Clock = lambda: 1_700_000_000_000, **settings: Any
+    bootstrap: Any, topic: Any, *, clock: Any = lambda: 1_700_000_000_000, **settings: Any
 ) -> AsyncIterator[Any]:
     """A registry in this process; gives its URL."""
     given = {

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import trio.testing
 from hypothesis import HealthCheck, settings
 
 from pipeline.coordination.embedded import ZooKeeperProcess
@@ -14,6 +15,12 @@ settings.register_profile("repeatable", settings.get_profile("random"), derandom
 settings.load_profile("repeatable")  # neither luck nor the speed of the machine decides
 
 _chroot_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def jumping_clock() -> trio.testing.MockClock:
+    """A clock as `autojump_clock`, for tests with sockets: time passes once nothing has arrived for a moment."""
+    return trio.testing.MockClock(autojump_threshold=0.01)
 
 
 @pytest.fixture(scope="session")

@@ -201,7 +201,7 @@ async def test_owed_answers_of_a_broken_connection_are_given_up(serve: Any, hand
 
 
 async def test_a_client_that_is_owed_an_answer_is_not_silent(
-    serve: Any, handler: Handler, autojump_clock: trio.testing.MockClock
+    serve: Any, handler: Handler, jumping_clock: trio.testing.MockClock
 ) -> None:
     async with serve(handler, max_idle_s=10) as (address, _), open_client(address) as client:
         await client.ask("a")

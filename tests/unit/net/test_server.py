@@ -131,7 +131,7 @@ async def test_ready_answers_are_sent_before_a_slow_one_and_hold_up_no_other_cli
 
 @pytest.mark.parametrize("is_awaited", [False, True])
 async def test_a_throttled_client_is_answered_at_once_and_then_not_heard(
-    serve: Any, is_awaited: bool, autojump_clock: trio.testing.MockClock
+    serve: Any, is_awaited: bool, jumping_clock: trio.testing.MockClock
 ) -> None:
     heard: list[str] = []
 

@@ -19,6 +19,9 @@ from tests.support.scripted_broker import ScriptedCluster
 from tests.unit.client.conftest import OpenCluster, OpenProducer
 from tests.unit.client.producer.conftest import DEADLINE_S, T0, values
 
+SELDOM = {"retry_backoff_ms": 500, "retry_backoff_max_ms": 500}
+"""For a clock that jumps, which takes a moment for each retry."""
+
 
 async def test_records_arrive_in_order_and_deliveries_tell_where(
     scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
@@ -111,11 +114,11 @@ async def test_the_leader_moves(scripted: ScriptedCluster, connect: OpenCluster,
 
 
 async def test_a_leader_that_has_moved_away_may_have_written_it(
-    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, jumping_clock: trio.testing.MockClock
 ) -> None:
     async with (
         scripted.broker(1),
-        connect() as cluster,
+        connect(**SELDOM) as cluster,
         produce(cluster, delivery_timeout_ms=2000, linger_ms=0) as producer,
     ):
         scripted.produce_script.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 20_000)
@@ -146,11 +149,11 @@ async def test_a_broker_comes_back_within_the_delivery_timeout(
 
 
 async def test_a_delivery_that_fails_says_what_how_old_and_why(
-    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, jumping_clock: trio.testing.MockClock
 ) -> None:
     async with scripted.broker(1):
         pass
-    async with connect() as cluster, produce(cluster, delivery_timeout_ms=2000, linger_ms=0) as producer:
+    async with connect(**SELDOM) as cluster, produce(cluster, delivery_timeout_ms=2000, linger_ms=0) as producer:
         async with scripted.broker(1):
             await producer.send("t", b"one")
             await producer.flush()
@@ -271,11 +274,11 @@ async def test_partitions_that_were_added_are_found(
 
 
 async def test_a_topic_recreated_with_fewer_partitions_takes_what_is_sent_next(
-    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, jumping_clock: trio.testing.MockClock
 ) -> None:
     scripted.add_topic("wide", [-1] * 7 + [1])
-    settings = {"linger_ms": 1500, "delivery_timeout_ms": 2000}
-    async with scripted.broker(1), connect() as cluster, produce(cluster, **settings) as producer:
+    settings = {"linger_ms": 10_000, "delivery_timeout_ms": 60_000}
+    async with scripted.broker(1), connect(**SELDOM) as cluster, produce(cluster, **settings) as producer:
         old = await producer.send("wide", b"old")
         scripted.add_topic("wide", [1, 1])
         await cluster.refresh()

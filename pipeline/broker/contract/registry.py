@@ -5,8 +5,8 @@ Invariants:
   answers, and silence, mean that the registry is away: RegistryAwayError, never a verdict.
 - A schema is refused only if all registries have answered, since one may lag behind another; and replicas alone refuse
   nothing before they are proven complete up to the first question.
-- An answer of more than MAX_ANSWER_BYTES counts as none, and at most MAX_REFERENCES references and MAX_REDIRECTS
-  redirects are followed. No answer is decompressed, none leaves a cookie.
+- An answer of more than MAX_ANSWER_BYTES counts as none (`bounded_answers`). At most MAX_REFERENCES references are
+  followed.
 - Subjects are those of the context in the URLs, `http://host:port/contexts/.ctx`, else of the default context.
 
 Heavy import (httpx): for brokers with `confluent.schema.registry.url` alone.
@@ -18,7 +18,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -28,12 +27,12 @@ import trio
 from pipeline.broker.contract.verdicts import CompileSchema, ContractVerdict, RefusalReason, SchemaKey, SchemaQuestion
 from pipeline.broker.settings.contract import subject_space
 from pipeline.errors import PipelineError
+from pipeline.net.bounded_answers import bounded_answer, bounded_http_client
 from pipeline.protocol.errors import shortened
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_ANSWER_BYTES = 4 << 20
 MAX_REFERENCES = 100
-MAX_REDIRECTS = 5
 MAX_SCHEMA_ID = (1 << 31) - 1
 SILENT_S = 1.0
 """Time for which a registry that could not be reached is not asked again, if there is another."""
@@ -230,35 +229,11 @@ class RegistryQuestions:
     async def _ask(self, method: str, url: str, body: Any) -> tuple[int, Any, float]:
         """Return status and content of the answer, and its age."""
         request = self._http.build_request(method, url, json=body)
-        for _ in range(1 + MAX_REDIRECTS):
-            response, data = await self._send(request)
-            if response.next_request is None:
-                break
-            request = response.next_request
-            if request.method != method:
-                raise ValueError(f"it redirects {method} to {request.method} {request.url}")
-        else:
-            raise ValueError(f"more than {MAX_REDIRECTS} redirects")
+        response, data = await bounded_answer(self._http, request, max_bytes=MAX_ANSWER_BYTES)
         age_s = _age_of(response)
         if len(data) <= _PARSED_AT_ONCE_BYTES:
             return response.status_code, json.loads(data), age_s
         return response.status_code, await trio.to_thread.run_sync(partial(json.loads, data)), age_s
-
-    async def _send(self, request: httpx.Request) -> tuple[httpx.Response, bytearray]:
-        """Return the answer and its content as it came. httpx itself would open compressed content without a bound."""
-        response = await self._http.send(request, stream=True)
-        try:
-            data = bytearray()
-            size_bytes = 0
-            async for part in response.aiter_raw():  # to the end or the deadline: httpx leaves no loop before cleanly
-                size_bytes += len(part)
-                if size_bytes <= MAX_ANSWER_BYTES:
-                    data += part
-        finally:
-            await response.aclose()
-        if size_bytes > MAX_ANSWER_BYTES:
-            raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
-        return response, data
 
     def _found_in(self, subject: str, answer: Any) -> Sequence[str]:
         """Return the subject; nothing if only its namesake in another context has the schema."""
@@ -343,8 +318,7 @@ async def open_questions(
     urls: Sequence[str], *, timeout_s: float, compile_schema: CompileSchema | None
 ) -> AsyncIterator[RegistryQuestions]:
     """Open a client of these registries until the block ends; connects when first used."""
-    headers = {"Accept": CONTENT_TYPE, "Accept-Encoding": "identity", "Content-Type": CONTENT_TYPE}
+    headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
     attempt_s = timeout_s / (len(urls) + 1)
-    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-    async with httpx.AsyncClient(headers=headers, timeout=attempt_s, cookies=no_cookies) as http:
+    async with bounded_http_client(headers, timeout_s=attempt_s) as http:
         yield RegistryQuestions(http, urls, attempt_s=attempt_s, compile_schema=compile_schema)

@@ -28,6 +28,7 @@ from pipeline.client.registry.schemas import (
 )
 from pipeline.client.registry.shared_calls import SharedCalls
 from pipeline.errors import ConfigurationError, DeadlineExceededError, PipelineError
+from pipeline.net.bounded_answers import bounded_answer, bounded_http_client
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 CACHE_CAPACITY = 1000
@@ -217,7 +218,7 @@ class SchemaRegistryClient:
                         if error.status < 500 and error.status != TOO_MANY_REQUESTS:
                             raise
                         last_error = error
-                    except (httpx.HTTPError, ValueError, trio.TooSlowError) as error:
+                    except (httpx.HTTPError, httpx.InvalidURL, ValueError, trio.TooSlowError) as error:
                         last_error = error
                     self._urls.remove(url)
                     self._urls.append(url)
@@ -232,10 +233,11 @@ class SchemaRegistryClient:
 
     async def _ask(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
         sent = None if body is None else json.dumps(body)  # in ASCII: the text may hold what UTF-8 cannot
-        async with self._http.stream(method, url, content=sent) as response:
-            content = await _read_bounded(response)
-        if response.request.method != method:
-            raise ValueError(f"{_without_secrets(url)} redirects {method} to {_without_secrets(str(response.url))}")
+        request = self._http.build_request(method, url, content=sent)
+        try:
+            response, content = await bounded_answer(self._http, request, max_bytes=MAX_ANSWER_BYTES)
+        except ValueError as error:
+            raise ValueError(f"{_without_secrets(url)}: {error}") from error
         if response.is_success:
             return _json(content)
         try:
@@ -247,19 +249,7 @@ class SchemaRegistryClient:
         raise SchemaRegistryError(response.status_code, code, message)
 
 
-async def _read_bounded(response: httpx.Response) -> bytes:
-    """Return the content. The rest of one that is too long is read and dropped: httpx cannot stop in its midst."""
-    content, size = bytearray(), 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        if size <= MAX_ANSWER_BYTES:
-            content += part
-    if size > MAX_ANSWER_BYTES:
-        raise ValueError(f"{_without_secrets(str(response.url))} answers more than {MAX_ANSWER_BYTES} bytes")
-    return bytes(content)
-
-
-def _json(content: bytes) -> Any:
+def _json(content: bytearray) -> Any:
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -362,9 +352,9 @@ async def open_schema_registry(
             )
     if not urls:
         raise ConfigurationError("schema.registry.url", "is empty: name at least one URL")
-    headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE, "Accept-Encoding": "identity"}
+    headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
     timeout = min(MAX_ATTEMPT_S, timeout_s)
-    async with httpx.AsyncClient(headers=headers, timeout=timeout, follow_redirects=True) as http:
+    async with bounded_http_client(headers, timeout_s=timeout) as http:
         yield SchemaRegistryClient(
             http, [url.rstrip("/") for url in urls], timeout_s=timeout_s, cache_capacity=cache_capacity
         )

@@ -12,10 +12,11 @@ import trio
 from structlog.testing import capture_logs
 
 from pipeline.broker.contract.lookups import SchemaLookups
-from pipeline.broker.contract.registry import MAX_REDIRECTS, open_questions
+from pipeline.broker.contract.registry import open_questions
 from pipeline.broker.contract.verdicts import ContractVerdict, Patience, RefusalReason, SchemaQuestion, VerdictCache
 from pipeline.broker.settings.contract import SubjectRule
 from pipeline.hadoop.avro.datum_walk import compile_datums
+from pipeline.net.bounded_answers import MAX_REDIRECTS
 from pipeline.protocol.errors import MAX_DETAIL, ErrorCode, KafkaError
 
 TIMEOUT_S = 60.0

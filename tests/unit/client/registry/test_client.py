@@ -1,3 +1,5 @@
+import gzip
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -291,6 +293,38 @@ async def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None
         async with open_schema_registry([url], timeout_s=0.3) as registry:
             with pytest.raises(DeadlineExceededError, match="more than 1000 bytes"):
                 await registry.subjects()
+
+
+@pytest.mark.parametrize("status", ["200 OK", "307 Temporary Redirect"])
+async def test_compressed_answers_stay_compressed(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 1_000_000
+    monkeypatch.setattr("pipeline.client.registry.client.MAX_ANSWER_BYTES", most)
+    bomb = gzip.compress(bytes(100 * most))
+    headers = ["Location: /x", "Content-Encoding: gzip", f"Content-Length: {len(bomb)}", "Connection: close"]
+    head = "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode()
+    served = 0
+
+    async def serve(stream: trio.SocketStream) -> None:
+        nonlocal served
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some()
+            await stream.send_all(head + bomb)
+            await stream.aclose()
+            served += 1
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with open_schema_registry([url], timeout_s=1) as registry:
+            tracemalloc.start()
+            try:
+                with pytest.raises(DeadlineExceededError):
+                    await registry.subjects()
+                assert tracemalloc.get_traced_memory()[1] < 10 * most
+            finally:
+                tracemalloc.stop()
+        nursery.cancel_scope.cancel()
+    assert served
 
 
 async def test_caches_are_bounded(journal: MemoryJournal) -> None:

@@ -1,0 +1,61 @@
+"""Requests to HTTP servers that may answer anything.
+
+Invariants:
+- No answer, also none that redirects, takes more memory than its caller allows. None is decompressed, and none leaves a
+  cookie.
+- At most MAX_REDIRECTS redirects are followed, and none that changes the method.
+
+Heavy import (httpx).
+"""
+
+from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+import httpx
+
+MAX_REDIRECTS = 5
+
+
+def bounded_http_client(headers: Mapping[str, str], *, timeout_s: float) -> httpx.AsyncClient:
+    """Return a client for `bounded_answer`; close it. It asks for answers as they are, without compression."""
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    given = {"Accept-Encoding": "identity", **headers}
+    return httpx.AsyncClient(headers=given, timeout=timeout_s, cookies=no_cookies)
+
+
+async def bounded_answer(
+    http: httpx.AsyncClient, request: httpx.Request, *, max_bytes: int
+) -> tuple[httpx.Response, bytearray]:
+    """Send a request. Return the answer behind all redirects, and its content as it came.
+
+    Raises ValueError for content of more than `max_bytes`, and for redirects that are not followed; httpx.HTTPError.
+    """
+    method = request.method
+    for _ in range(1 + MAX_REDIRECTS):
+        response, content = await _send_once(http, request, max_bytes)
+        if response.next_request is None:
+            return response, content
+        request = response.next_request
+        if request.method != method:
+            target = request.url.copy_with(username=None, password=None)
+            raise ValueError(f"it redirects {method} to {request.method} {target}")
+    raise ValueError(f"more than {MAX_REDIRECTS} redirects")
+
+
+async def _send_once(
+    http: httpx.AsyncClient, request: httpx.Request, max_bytes: int
+) -> tuple[httpx.Response, bytearray]:
+    """Return an answer and its content as it came. httpx itself would open compressed content without a bound."""
+    response = await http.send(request, stream=True)
+    try:
+        content = bytearray()
+        size_bytes = 0
+        async for part in response.aiter_raw():  # to the end or the deadline: httpx leaves no loop before cleanly
+            size_bytes += len(part)
+            if size_bytes <= max_bytes:
+                content += part
+    finally:
+        await response.aclose()
+    if size_bytes > max_bytes:
+        raise ValueError(f"more than {max_bytes} bytes")
+    return response, content

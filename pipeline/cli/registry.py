@@ -1,5 +1,9 @@
 """`pipeline registry`: the schema registry, a service."""
 
+import gc
+from functools import partial
+
+import trio
 import typer
 
 from pipeline.cli.foreground import Config, run_service
@@ -20,10 +24,17 @@ async def _run(settings: Settings) -> None:
 
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
+    from pipeline.net.garbage import RARE_COLLECTIONS, SlowCollections
     from pipeline.schema_registry.config import RegistryConfig
     from pipeline.schema_registry.server import run_registry
 
     config = RegistryConfig.from_settings(settings)
     client = ClientConfig(bootstrap=config.bootstrap_servers, client_id="pipeline-registry")
-    async with open_cluster(client) as cluster:
-        await run_registry(config, cluster, clock=wall_clock, rng=randomness(), metrics=CollectorRegistry())
+    async with open_cluster(client) as cluster, trio.open_nursery() as nursery:
+        registry = partial(
+            run_registry, config, cluster, clock=wall_clock, rng=randomness(), metrics=CollectorRegistry()
+        )
+        with RARE_COLLECTIONS:  # a replay creates objects for every schema, and hardly any garbage
+            await nursery.start(registry)
+        gc.freeze()  # schemas need no collection, which would stop the event loop
+        SlowCollections().watch()

@@ -21,8 +21,8 @@ from pipeline.model import HostPort
 from pipeline.net.exposition import exposition
 from pipeline.net.http_connections import HttpConnections
 
-BACKLOG = 512
-"""Connections that wait to be accepted."""
+BACKLOG = 1024
+"""Connections that wait to be accepted: some 0.2 s of work. A client beyond them tries again after a second."""
 
 HealthCheck = Callable[[], str | None]
 """Returns None, or a sentence that says what is wrong."""

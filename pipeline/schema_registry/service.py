@@ -6,6 +6,7 @@ within their time. Both recover by themselves.
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from pipeline.client.cluster.background import background_tasks
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.rules.candidates import Candidate, SchemaComparison
+from pipeline.schema_registry.rules.deletions import delete_subject, left_to_remove, remove_versions
 from pipeline.schema_registry.rules.registry import AnswerT, WritePlan, register
 from pipeline.schema_registry.state.contexts import context_of
 from pipeline.schema_registry.state.state import RegistryState
@@ -88,6 +90,16 @@ class RegistryService:
                 return answer
         reason = f"Others registered schemas for subject '{subject}' meanwhile, several times. Try again."
         raise RegistryError(Code.STORE_TIMED_OUT, reason)
+
+    async def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
+        """Delete a subject and return the numbers of its versions. Raises as `deletions.delete_subject` and `write`.
+
+        Many versions are removed by several writes. If one fails, the command can be repeated.
+        """
+        numbers = await self.write(lambda state: delete_subject(state, subject, permanent=permanent))
+        for part in left_to_remove(numbers) if permanent else ():
+            await self.write(partial(remove_versions, subject=subject, numbers=part))
+        return numbers
 
     async def write(self, decide: Callable[[RegistryState], WritePlan[AnswerT]]) -> AnswerT:
         """Carry out the plan of `decide`, and return its answer. Raises as `LogWriter.write`."""

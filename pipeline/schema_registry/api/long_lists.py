@@ -3,7 +3,7 @@
 Invariants:
 
 A. Such lists are made one at a time, however many are asked for: neither their work nor their memory adds up. Equal
-   requests that wait get one list.
+   requests that wait get one list. A request that has waited for MAX_WAIT_S gets a 503: its client may have left.
 B. While one is made, other requests have their turn after `TURN_S` of work.
 """
 
@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.schema_registry.api.api_requests import page_bounds
+from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.state.contexts import ANY_CONTEXT, matches_prefix
 from pipeline.schema_registry.state.state import RegistryState
 
@@ -26,6 +27,7 @@ LONG: Final = SHORT_LENGTH + 1
 """Stands for the length of a list that is long in bytes, or of a length that is known only once it is made."""
 KEPT_LISTS: Final = 4
 TURN_S: Final = 0.005
+MAX_WAIT_S: Final = 20.0
 
 ItemT = TypeVar("ItemT")
 
@@ -40,12 +42,19 @@ class LongLists:
         """By request, with the numbers in the order of their beginnings."""
 
     async def answer(self, request: Request, length: int, make: Callable[[], Awaitable[Response]]) -> Response:
-        """Make the answer of a list of this length, or return one that was begun after this call. Raises as `make`."""
+        """Make the answer of a list of this length, or return one that was begun after this call.
+
+        Raises as `make`, and RegistryError 503.
+        """
         if length <= SHORT_LENGTH:
             return await make()
         key = (request.scope["path"], request.scope["query_string"], request.headers.get("accept"))
         wanted = self._begun + 1
-        async with self._one_at_a_time:
+        with trio.move_on_after(MAX_WAIT_S) as waiting:
+            await self._one_at_a_time.acquire()
+        if waiting.cancelled_caught:
+            raise RegistryError(Code.OVERLOADED, f"Other lists were made for {MAX_WAIT_S:g} s. Try again later.")
+        try:
             number, answer = self._made.pop(key, (0, None))
             if answer is None or number < wanted:
                 self._begun = number = self._begun + 1
@@ -53,6 +62,8 @@ class LongLists:
             self._made[key] = number, answer
             while len(self._made) > (KEPT_LISTS if self._one_at_a_time.statistics().tasks_waiting else 0):
                 self._made.popitem(last=False)
+        finally:
+            self._one_at_a_time.release()
         return answer
 
 

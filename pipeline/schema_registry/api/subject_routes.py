@@ -15,7 +15,7 @@ from pipeline.schema_registry.api.schema_texts import shown_text
 from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found
 from pipeline.schema_registry.rules import registry
 from pipeline.schema_registry.rules.candidates import Candidate, read_request
-from pipeline.schema_registry.rules.deletions import delete_subject, delete_version
+from pipeline.schema_registry.rules.deletions import delete_version
 from pipeline.schema_registry.rules.references import dependencies_of, numbered, referring_versions
 from pipeline.schema_registry.rules.setting_commands import subject_meant
 from pipeline.schema_registry.service import RegistryService
@@ -114,7 +114,7 @@ class _Subjects:
 
     async def delete_subject(self, request: Request) -> Any:
         subject, permanent = self._subject(request), flag(request, "permanent")
-        return await self._service.write(lambda state: delete_subject(state, subject, permanent=permanent))
+        return await self._service.delete_subject(subject, permanent=permanent)
 
     async def delete_version(self, request: Request) -> Any:
         subject, permanent = self._subject(request), flag(request, "permanent")

@@ -292,10 +292,11 @@ def _is_allowed(letter: str) -> bool:
 
 
 def _find(versions: Sequence[Version], candidate: Candidate) -> Version | None:
-    newest_first = list(reversed(versions))
-    equal = (version for version in newest_first if version.schema.identity == candidate.identity)
-    resolved = (version for version in newest_first if version.schema.id in candidate.equal_ids)
-    return next(equal, next(resolved, None))
+    equal = (version for version in reversed(versions) if version.schema.identity == candidate.identity)
+    found = next(equal, None)
+    if found is not None or not candidate.equal_ids:
+        return found
+    return next((version for version in reversed(versions) if version.schema.id in candidate.equal_ids), None)
 
 
 def _comparison(state: RegistryState, subject: str, versions: Sequence[Version]) -> SchemaComparison:

@@ -10,6 +10,8 @@ C. The text of an id is the text that it was first written with, for all version
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import islice
+from typing import Final
 
 from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.schema_registry.state.contexts import (
@@ -36,6 +38,9 @@ from pipeline.schema_registry.state.id_space import IdSpace
 from pipeline.schema_registry.state.scoped_settings import ScopedSettings
 from pipeline.schema_registry.state.sorted_names import SortedNames
 from pipeline.schema_registry.state.stored import StoredSchema, Version, stored_schema, written
+
+MAX_REPAIRS: Final = 1000
+"""Versions that one write repairs, so that planning it takes some milliseconds."""
 
 
 class _OverwrittenKeys:
@@ -81,7 +86,9 @@ class RegistryState:
                 versions = self._subjects.get(event.subject, {})
                 for number, version in versions.items():
                     if number <= event.version:
-                        versions[number] = replace(version, deleted=True)
+                        versions[number] = Version(
+                            subject=version.subject, number=number, schema=version.schema, deleted=True
+                        )
                     elif version.deleted:  # perhaps by the record of which this one takes the place
                         self._overwritten.mark((event.subject, number), None)
             case SubjectCleared(subject=scope):
@@ -272,7 +279,10 @@ class RegistryState:
 
     def referrers(self, subject: str, number: int, *, deleted: bool = False) -> list[Version]:
         """Return versions that refer to this one, sorted by subject and number."""
-        versions = [self._subjects[name][bearer] for name, bearer in sorted(self._referrers.get((subject, number), ()))]
+        referrers = self._referrers.get((subject, number))
+        if not referrers:
+            return []
+        versions = [self._subjects[name][bearer] for name, bearer in sorted(referrers)]
         return [version for version in versions if deleted or not version.deleted]
 
     def removal(self, subject: str, number: int) -> tuple[SchemaRemoved, ...]:
@@ -283,11 +293,13 @@ class RegistryState:
     def repairs(self) -> tuple[SchemaWritten | SchemaRemoved, ...]:
         """Return versions whose last record in the log was refused, to be written again, or deleted if none held.
 
+        Of more than MAX_REPAIRS versions the others follow once these are repaired.
+
         Otherwise compaction would keep the refused record and remove the one that holds, or move it behind the refused
         one, which then would count.
         """
         repairs: list[SchemaWritten | SchemaRemoved] = []
-        for (subject, number), keys in self._overwritten.keys.items():
+        for (subject, number), keys in islice(self._overwritten.keys.items(), MAX_REPAIRS):
             version = self.version(subject, number)
             if version is None:
                 repairs += self.removal(subject, number)

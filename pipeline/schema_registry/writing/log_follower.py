@@ -9,6 +9,7 @@ C. After the log was lost (truncated, deleted, recreated) nothing is applied any
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
 
 import structlog
 import trio
@@ -23,6 +24,7 @@ from pipeline.schema_registry.writing.writers import Fence, FenceVerdict, Stamp,
 
 RETRY_DELAY_S = 0.2
 MAX_RETRY_DELAY_S = 5.0
+TURN_S = 0.005
 
 ReadEvents = Callable[[Sequence[JournalRecord]], Awaitable[Sequence[Event]]]
 
@@ -91,8 +93,7 @@ class LogFollower:
                 continue
             delay_s = RETRY_DELAY_S
             if page.records:
-                for record, event in zip(page.records, await self._read_events(page.records), strict=True):
-                    self._apply(record, event)
+                await self._apply_in_turns(page.records, await self._read_events(page.records))
             if page.next_offset > self.next_offset:
                 self.next_offset = page.next_offset
                 self._progress.notify()
@@ -144,6 +145,15 @@ class LogFollower:
             self.require_log()
         found = {offset: self._verdicts[offset] for offset in offsets}
         return {offset: reason for offset, reason in found.items() if reason is not None}
+
+    async def _apply_in_turns(self, records: Sequence[JournalRecord], events: Sequence[Event]) -> None:
+        """Apply the records of a page, perhaps thousands. Others have their turn after `TURN_S` of work."""
+        began = perf_counter()
+        for record, event in zip(records, events, strict=True):
+            self._apply(record, event)
+            if perf_counter() - began > TURN_S:
+                await trio.lowlevel.checkpoint()
+                began = perf_counter()
 
     def _apply(self, record: JournalRecord, event: Event) -> None:
         stamp = parse_stamp(record.stamp)

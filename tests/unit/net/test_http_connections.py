@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import select
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -379,3 +381,17 @@ async def test_others_have_their_turn_between_many_small_chunks() -> None:
         assert await answers(client, "POST") == [(200, b"a" * 10_000, True)]
         trio.lowlevel.remove_instrument(steps)
     assert steps.count >= len(chunks) // RECEIVED_BYTES
+
+
+async def test_connections_that_come_at_once_need_no_second_try() -> None:
+    """A connection beyond the backlog is tried again by its client after a second."""
+    count = 700
+    async with server() as address:
+        with contextlib.ExitStack() as opened:
+            pending = select.poll()
+            for _ in range(count):  # the server accepts none meanwhile: nothing here awaits
+                client = opened.enter_context(socket.socket())
+                client.setblocking(False)
+                client.connect_ex((address.host, address.port))
+                pending.register(client, select.POLLOUT)
+            assert len(pending.poll(0)) == count

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.schema_registry.api import long_lists
-from pipeline.schema_registry.api.long_lists import LONG, SHORT_LENGTH, LongLists, page_in_turns
+from pipeline.schema_registry.api.long_lists import LONG, MAX_WAIT_S, SHORT_LENGTH, LongLists, page_in_turns
+from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.state.events import SchemaWritten, encode_event
 from pipeline.schema_registry.state.sorted_names import SortedNames
 from pipeline.testing.memory_journal import MemoryJournal
@@ -128,3 +129,28 @@ def test_sorted_names_are_those_of_a_set(rounds: list[list[str]]) -> None:
             assert len(names) == len(model)
         seen.append((names.in_order(), sorted(model)))
     assert all(list(found) == wanted for found, wanted in seen)
+
+
+async def test_a_list_that_waits_too_long_for_others_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    lists = LongLists()
+
+    async def make() -> Response:
+        await trio.sleep(MAX_WAIT_S + 1)
+        return Response()
+
+    refused = 0
+
+    async def ask(query: str) -> None:
+        nonlocal refused
+        try:
+            await lists.answer(request(query), LONG, make)
+        except RegistryError as error:
+            assert error.code is Code.OVERLOADED
+            refused += 1
+
+    async with trio.open_nursery() as clients:
+        for number in range(3):
+            clients.start_soon(ask, f"offset={number}")
+    assert refused == 2
+    await ask("offset=9")
+    assert refused == 2

@@ -236,8 +236,8 @@ class SchemaRegistryClient:
         request = self._http.build_request(method, url, content=sent)
         try:
             response, content = await bounded_answer(self._http, request, max_bytes=MAX_ANSWER_BYTES)
-        except ValueError as error:
-            raise ValueError(f"{_without_secrets(url)}: {error}") from error
+        except ValueError as failure:
+            raise ValueError(f"{_without_secrets(url)}: {failure}") from failure
         if response.is_success:
             return _json(content)
         try:

@@ -32,7 +32,7 @@ HONEST = [
 STATUSES = (200, 404, 409, 413, 422)
 SLOW_REQUEST = b"POST /subjects/s/versions HTTP/1.1\r\nHost: registry\r\nContent-Length: 900000\r\n\r\n"
 MAX_WAIT_S = 0.5
-PATIENCE = 10
+PATIENCE = 20
 """By what a machine that tests share may be slower than an idle one."""
 MAX_GROWTH_MB = 100
 DEADLINE_S = 120

@@ -167,9 +167,17 @@ class Server:
             del self._by_host[host]
 
     async def _end_idle(self) -> None:
+        """End connections that have been silent for long.
+
+        A process that was paused has heard nobody meanwhile. What its clients have sent is read before the next check.
+        """
         max_idle_s = self._config.max_idle_s
+        interval_s = max_idle_s / IDLE_CHECKS
         while True:
-            await trio.sleep(max_idle_s / IDLE_CHECKS)
+            due_s = trio.current_time() + interval_s
+            await trio.sleep_until(due_s)
+            if trio.current_time() > due_s + interval_s:
+                continue
             oldest = trio.current_time() - max_idle_s
             for conversation, transport in self._conversations.items():
                 if max(conversation.active_at, transport.sent_at) < oldest and not conversation.is_busy:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from pipeline.model import HostPort
-from pipeline.net.server import Server, ServerConfig
+from pipeline.net.server import IDLE_CHECKS, Server, ServerConfig
 from pipeline.net.transport import Piece
 from pipeline.protocol.api import API
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -55,6 +55,22 @@ class Connection:
         self.ended.set()
 
 
+class LateConnection(Connection):
+    """A connection whose request arrives later."""
+
+    def __init__(self) -> None:
+        super().__init__(takes=True)
+        self.has_arrived = trio.Event()
+
+    def receive_now(self, buffer: memoryview) -> int | None:
+        return super().receive_now(buffer) if self.has_arrived.is_set() else None
+
+    async def wait_readable(self) -> None:
+        if self.has_arrived.is_set():
+            await trio.sleep_forever()
+        await self.has_arrived.wait()
+
+
 class Listener:
     """Accepts one connection."""
 
@@ -82,3 +98,37 @@ async def test_a_client_that_reads_its_answer_slowly_is_not_idle(autojump_clock:
         await connection.ended.wait()
         nursery.cancel_scope.cancel()
     assert connection.is_sent == takes
+
+
+async def test_a_server_that_was_paused_hears_its_clients_before_it_calls_them_silent(mock_clock: MockClock) -> None:
+    config = ServerConfig(max_request_bytes=1000, max_connections=1, max_idle_s=MAX_IDLE_S)
+    connection, handled = LateConnection(), trio.Event()
+
+    def handle(_request: object, _peer: object) -> MetadataResponse:
+        handled.set()
+        return MetadataResponse()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(Server(handle, API, config).serve, [Listener(connection)])
+        await wait_all_tasks_blocked()
+        mock_clock.jump(10 * MAX_IDLE_S)
+        await wait_all_tasks_blocked()
+        assert not connection.ended.is_set()
+        connection.has_arrived.set()
+        await wait_all_tasks_blocked()
+        assert handled.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_stays_silent_after_a_pause_is_silent(mock_clock: MockClock) -> None:
+    config = ServerConfig(max_request_bytes=1000, max_connections=1, max_idle_s=MAX_IDLE_S)
+    connection = LateConnection()
+    server = Server(lambda _request, _peer: MetadataResponse(), API, config)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, [Listener(connection)])
+        await wait_all_tasks_blocked()
+        mock_clock.jump(10 * MAX_IDLE_S)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(MAX_IDLE_S / IDLE_CHECKS)
+        await connection.ended.wait()
+        nursery.cancel_scope.cancel()

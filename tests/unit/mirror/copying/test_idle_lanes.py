@@ -21,7 +21,8 @@ async def test_partitions_stay_located_when_the_source_closes_idle_connections(t
         for partition in range(4):
             await publish(east, *[b"x" * 3000] * 6, partition=partition)
         nursery.start_soon(east.watch_losses, lost.append)
-        settings = {"fetch_max_bytes": 1024, "fetch_max_wait_ms": 100}  # a backlog in many requests
+        backlog = {"fetch_max_bytes": 1024, "fetch_max_wait_ms": 100}  # in many requests
+        settings = {**backlog, "produce_timeout_ms": 60_000}  # a late answer has a partition located again
         async with mirroring_of(hub, None, settings, east=east) as service:
             await until(lambda: any(one.was_idle and one.lane.startswith(FETCH_LANE) for one in lost))
             copies = service.sources["east"].copies.states.values()

@@ -44,10 +44,11 @@ async def test_a_broker_of_a_source_that_hangs_delays_no_partitions_of_others(
 
 async def test_few_recompressed_replicas_are_compared_at_a_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = 3 * MAX_COMPARED
+    settings: dict[str, Any] = {"compression_type": "zstd", "produce_timeout_ms": 60_000}  # also of comparisons
     await make(site.east, partitions=partitions)
     for number in range(partitions):
         await publish(site.east, b"x" * 2000, partition=number)
-    async with site.mirroring(compression_type="zstd") as service:
+    async with site.mirroring(**settings) as service:
         await until(lambda: caught_up(service) == partitions)
     compare, under_way, most = last_batches, 0, 0
 
@@ -61,6 +62,6 @@ async def test_few_recompressed_replicas_are_compared_at_a_time(site: Site, monk
             under_way -= 1
 
     monkeypatch.setattr(kept_offsets, "last_batches", count)
-    async with site.mirroring(compression_type="zstd") as service:
+    async with site.mirroring(**settings) as service:
         await until(lambda: caught_up(service) == partitions)
         assert most == MAX_COMPARED

@@ -1,6 +1,7 @@
 """Resumption over HTTP, and the commands `mirror resume` and `mirror gaps`."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -108,10 +109,10 @@ async def test_thousands_of_halted_partitions_are_found_at_once(site: Site) -> N
         copies.assign(assignment)
         copies.states[each].halt = gap_of(assignment, 1, 2, GapReason.RETENTION, now_ms=1)
     resumption = Resumption(lambda: [copies], GapJournal(site.hub, clock=clock, rng=Random(1)), clock=clock)
-    began = trio.current_time()
+    began = time.thread_time()
     gaps = await resumption.resume(ResumeRequest(names=["clicks", "views", *map(str, names)]))
     assert [(gap["topic"], gap["partition"]) for gap in gaps] == names
-    assert trio.current_time() - began < 5
+    assert time.thread_time() - began < 5
 
 
 async def test_a_name_that_is_not_halted_is_refused_and_nothing_is_skipped(site: Site) -> None:

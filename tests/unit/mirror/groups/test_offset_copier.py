@@ -12,6 +12,7 @@ from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.errors import ConfigurationError, NetworkError
 from pipeline.mirror.groups import offset_copier, offset_writer
 from pipeline.mirror.groups.offset_journal import GroupOffsetJournal
+from pipeline.mirror.groups.offset_plan import MAX_MARKS
 from pipeline.mirror.groups.offset_writer import GroupOffsetWriter
 from pipeline.model import BrokerId, TopicPartition
 from tests.support import mirrors
@@ -218,12 +219,13 @@ async def test_a_mirror_killed_between_journal_and_commit_goes_on(
 async def test_two_mirrors_at_once_do_not_take_each_other_for_somebody_else(site: Site) -> None:
     await fill(site, *(b"%d" % number for number in range(20)))
     async with site.mirroring(**COPYING) as first, site.mirroring(**COPYING) as second:
-        for offset in range(1, 20):
+        # No more commits than marks are kept: a commit that arrives later than that is one of somebody else.
+        for offset in range(1, MAX_MARKS + 1):
             for group in ("g", "h"):
                 await commit(site.east, group, offset)
             await trio.sleep(0.03)
-        await until_committed(site.hub, "g", {0: 19})
-        await until_committed(site.hub, "h", {0: 19})
+        await until_committed(site.hub, "g", {0: MAX_MARKS})
+        await until_committed(site.hub, "h", {0: MAX_MARKS})
         await until_left_alone(first)
         await until_left_alone(second)
 

@@ -112,7 +112,8 @@ class Suite:
                 raise
         failed = [result for result in ended if result.exit_code != 0]
         tests = [test for result in failed for test in result.failed]
-        if not tests or len(tests) > MAX_REPEATED or any(result.exit_code != TESTS_FAILED for result in failed):
+        is_other = any(result.exit_code != TESTS_FAILED or not result.failed for result in failed)
+        if not tests or len(tests) > MAX_REPEATED or is_other:
             return ", ".join(result.name for result in failed)
         repeated = self._run(Part("those that failed, alone", [test.removeprefix("tests/") for test in tests]))
         if repeated.exit_code == 0:
@@ -122,8 +123,9 @@ class Suite:
     def _run(self, part: Part) -> PartResult:
         say(f"=== {part.name}: begun")
         began_s = time.monotonic()
-        with tempfile.TemporaryDirectory() as cache:
-            options = ["-o", f"cache_dir={cache}", "--durations=10"]
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+            # Of its own: parts that end at the same time delete old directories of one another otherwise.
+            options = ["-o", f"cache_dir={directory}/cache", f"--basetemp={directory}/tests", "--durations=10"]
             with subprocess.Popen(
                 [sys.executable, "-m", "pytest", *options, *part.arguments],
                 cwd=self.root,
@@ -135,7 +137,7 @@ class Suite:
                 self.under_way.add(process)
                 output, _ = process.communicate()
                 self.under_way.discard(process)
-            failed = Path(cache, "v/cache/lastfailed")
+            failed = Path(directory, "cache/v/cache/lastfailed")
             tests = tuple(json.loads(failed.read_bytes())) if failed.exists() else ()
         verdict = "passed" if process.returncode == 0 else f"FAILED ({process.returncode})"
         say(f"{output.decode(errors='replace')}=== {part.name}: {verdict} in {time.monotonic() - began_s:.0f} s\n")

@@ -77,7 +77,8 @@ class _Schemas:
         answer = schema_json(schema, text=text, parent=scope if qualified else None)
         if "subject" in request.query_params:
             bearer = registry.bearer_of_id(self._state, schema.id, context, self._subject(request))
-            answer = {"subject": bearer.subject, "version": bearer.number, **answer}
+            # confluent-kafka keeps such an answer as a registered schema, which needs its id.
+            answer = {"subject": bearer.subject, "version": bearer.number, "id": schema.id, **answer}
         return {**answer, "maxId": self._state.highest_id(context)} if flag(request, "fetchMaxId") else answer
 
     async def text_by_id(self, request: Request) -> Any:

@@ -64,8 +64,8 @@ SCRIPTS: dict[str, list[Step]] = {
         ("GET", "/schemas/ids/1/versions", None, Code(40403)),
         ("GET", "/contexts/:.:/schemas/ids/1", None, Code(40403)),
         ("GET", "/schemas/ids/1?subject=other", None, Code(40403)),
-        ("GET", "/schemas/ids/1?subject=s", None, {"subject": ":.c:s", "version": 1}),
-        ("GET", "/contexts/c/schemas/ids/1", None, {"subject": ":.c:s", "version": 1}),
+        ("GET", "/schemas/ids/1?subject=s", None, {"subject": ":.c:s", "version": 1, "id": 1}),
+        ("GET", "/contexts/c/schemas/ids/1", None, {"subject": ":.c:s", "version": 1, "id": 1}),
         ("GET", "/schemas/ids/1/versions?subject=:.c:", None, [{"subject": ":.c:s", "version": 1}]),
     ],
     "an import without a subject purges the deleted versions of all contexts": [

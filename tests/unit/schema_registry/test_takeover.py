@@ -233,7 +233,7 @@ async def test_a_topic_is_taken_over_and_goes_on(journal: MemoryJournal, open_re
             "/schemas/ids/6": {"schemaType": "JSON", "schema": '{"type":"object"}'},
             "/schemas/ids/7": {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3";'},
             "/schemas/ids/8": {"metadata": {"properties": {"owner": "me"}}, "schema": '"int"'},
-            "/schemas/ids/1?subject=:.c:": {"subject": ":.c:s", "version": 1, "schema": '"string"'},
+            "/schemas/ids/1?subject=:.c:": {"subject": ":.c:s", "version": 1, "id": 1, "schema": '"string"'},
         }
         for path, wanted in answers.items():
             answer = (await http.get(path)).json()

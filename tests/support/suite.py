@@ -68,14 +68,15 @@ TABLES = tuple(
     )
 )
 CLUSTERS = tuple(f"faults/test_{name}.py" for name in ("cluster", "kills", "zookeeper", "zookeeper_ensemble"))
-MIRROR, BROKER = ("unit/mirror",), ("unit/broker",)
+MIRROR, BROKER, REGISTRY = ("unit/mirror",), ("unit/broker",), ("unit/schema_registry",)
 PARTS = (
     Part("simulation", ["simulation"]),
     Part("conformance", ["conformance"]),
     Part("integration", ["integration"], without=[*SPARK, *TABLES]),
-    Part("unit", ["unit"], without=[*MIRROR, *BROKER]),
+    Part("unit", ["unit"], without=[*MIRROR, *BROKER, *REGISTRY]),
     Part("unit of the broker", BROKER),
     Part("unit of the mirror", MIRROR),
+    Part("unit of the registry", REGISTRY),
     Part("faults of clusters", CLUSTERS),
     Part("Spark", SPARK),
     Part("tables of loads", TABLES),

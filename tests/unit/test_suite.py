@@ -75,7 +75,7 @@ def test_a_test_that_passes_when_it_runs_alone_is_named_and_one_that_fails_again
     never = write("never", "def test_fails(): assert False\n")
     assert suite.run([write("scarce", FAILS_ONCE), never]) == "tests/test_never.py::test_fails"
     broken = write("broken", "import nothing_of_this_name\n")
-    assert suite.run([write("few", FAILS_ONCE), broken]) == "few, broken"
+    assert set(suite.run([write("few", FAILS_ONCE), broken]).split(", ")) == {"few", "broken"}
     many = FAILS_ONCE.replace("def ", f"@pytest.mark.parametrize('number', range({MAX_REPEATED + 1}))\ndef ")
     many = many.replace("test_first_time()", "test_first_time(number)").replace(".mark", ".{number}").replace('"', 'f"')
     assert suite.run([write("many", "import pytest\n" + many)]) == "many"

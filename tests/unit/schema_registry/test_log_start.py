@@ -26,19 +26,15 @@ async def test_a_registry_over_a_log_whose_oldest_records_were_deleted_warns(
     filled(journal)
     journal.delete_before(1)
     with capture_logs() as logged:
-        await _warns(journal, open_registry)
+        async with open_registry(journal) as http:
+            with trio.fail_after(DEADLINE_S):
+                while "warnings" not in (health := (await http.get("/healthz")).json()):
+                    await trio.sleep(0.01)
+            (warning,) = health["warnings"]
+            assert "before offset 1 were deleted" in warning
+            assert "may be missing" in warning
+            assert (await http.get("/schemas/ids/1")).status_code == 404
     assert "registry_records_deleted" in [entry["event"] for entry in logged]
-
-
-async def _warns(journal: MemoryJournal, open_registry: Callable[..., Any]) -> None:
-    async with open_registry(journal) as http:
-        with trio.fail_after(DEADLINE_S):
-            while "warnings" not in (health := (await http.get("/healthz")).json()):
-                await trio.sleep(0.01)
-        (warning,) = health["warnings"]
-        assert "before offset 1 were deleted" in warning
-        assert "may be missing" in warning
-        assert (await http.get("/schemas/ids/1")).status_code == 404
 
 
 async def test_a_registry_that_runs_has_what_is_deleted_and_says_so(

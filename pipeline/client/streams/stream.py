@@ -1,0 +1,183 @@
+"""A stream: what one task reads of the partitions that a group gives it, and what it has consumed of them.
+
+A group (`ConsumerConnector`, `GroupConsumer`) gives partitions to its streams and takes them back. The reader sees
+records, batches or columns, and never a partition that was taken back.
+
+An item that the reader has been handed is *in hand* until it asks for the next one. It counts as consumed then: what is
+committed in the background, or when a partition moves to another member, never includes an item whose processing may
+not have ended (at least once). A commit by the program itself includes the item in hand.
+
+Invariants:
+- After `take_back` has been called nothing more of those partitions is handed out. It returns once none of them is in
+  hand, or when its time is up.
+- Nothing is handed out while `holds` is false: a process that was paused beyond its session reads no partition that
+  another member has by now.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Self, TypeVar
+
+import trio
+
+from pipeline.client.consumer.consumer import Consumer, ConsumerRecord
+from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.errors import PipelineError
+from pipeline.model import TopicPartition
+
+_Read = TypeVar("_Read")
+
+_LOOK_S = 0.05
+"""How often a stream whose group may have lost its partitions asks whether it has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Partitions that a stream has given back. `offsets`: the next offsets to consume, without unfinished items.
+
+    `unfinished`: partitions of which the reader still had an item in hand when the time was up.
+    """
+
+    offsets: Mapping[TopicPartition, int]
+    unfinished: frozenset[TopicPartition]
+
+
+class MessageStream:
+    """Made by a group; read by one task, in one way at a time."""
+
+    def __init__(self, consumer: Consumer, holds: Callable[[], bool]) -> None:
+        self._consumer = consumer
+        self._holds = holds
+        self._pending: deque[FetchedBatches] = deque()
+        self._in_hand: ConsumerRecord | FetchedBatches | None = None
+        self._finished = trio.lowlevel.ParkingLot()
+        self._is_ended = False
+        self._error: PipelineError | None = None
+
+    # For the program.
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that the stream has now."""
+        return self._consumer.assignment
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self.records()
+
+    def records(self) -> AsyncIterator[ConsumerRecord]:
+        """Iterate over the records, until the group is shut down. Raises as `Consumer.records`; iterate again then."""
+        return _Items(partial(self._next_record, self._consumer.records()))
+
+    def batches(self) -> AsyncIterator[FetchedBatches]:
+        """Iterate over batches as they were fetched, with checksums verified. Raises as `Consumer.poll_batches`."""
+        return _Items(self._next_batches)
+
+    def skip_batch(self, topic_partition: TopicPartition) -> int:
+        """Continue after the batch of a PartitionBatchError. As `Consumer.skip_batch`."""
+        return self._consumer.skip_batch(topic_partition)
+
+    # For the group.
+
+    def give(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Hand out these partitions, too, from these offsets on. A partition that the stream has starts anew there."""
+        for topic_partition, offset in offsets.items():
+            self._drop_pending(topic_partition)
+            self._consumer.add(topic_partition, offset)
+
+    async def take_back(self, partitions: Collection[TopicPartition], timeout_s: float) -> TakenBack:
+        """Hand out nothing more of these partitions, and wait until none of them is in hand, at most `timeout_s`."""
+        partitions = frozenset(partitions) & self.assignment
+        finished = self.consumed(with_item_in_hand=True)
+        unfinished = self.consumed()
+        for topic_partition in partitions:
+            self._consumer.remove(topic_partition)
+            self._drop_pending(topic_partition)
+        item = self._in_hand
+        waits = item is not None and item.topic_partition in partitions
+        if waits:
+            with trio.move_on_after(timeout_s):
+                while self._in_hand is item:
+                    await self._finished.park()
+                waits = False
+        offsets = unfinished if waits else finished
+        return TakenBack(
+            offsets={topic_partition: offsets[topic_partition] for topic_partition in partitions},
+            unfinished=frozenset({item.topic_partition}) if waits and item is not None else frozenset(),
+        )
+
+    def consumed(self, *, with_item_in_hand: bool = False) -> dict[TopicPartition, int]:
+        """Return the next offset to consume of each partition that the stream has."""
+        offsets = {partition: self._consumer.position(partition) for partition in self.assignment}
+        for waiting in reversed(self._pending):
+            if waiting.topic_partition in offsets:
+                offsets[waiting.topic_partition] = waiting.position
+        item = self._in_hand
+        if item is not None and item.topic_partition in offsets and not with_item_in_hand:
+            offsets[item.topic_partition] = item.offset if isinstance(item, ConsumerRecord) else item.position
+        return offsets
+
+    def end(self, error: PipelineError | None = None) -> None:
+        """End the reader's iteration, with this error if there is one. What it has in hand stays its own."""
+        if not self._is_ended:
+            self._is_ended, self._error = True, error
+            self._consumer.close()
+
+    # Within.
+
+    def _drop_pending(self, topic_partition: TopicPartition) -> None:
+        self._pending = deque(item for item in self._pending if item.topic_partition != topic_partition)
+
+    async def _may_go_on(self) -> bool:
+        """Count what was in hand as consumed; wait until the group holds its partitions. False at the end."""
+        self._in_hand = None
+        self._finished.unpark_all()
+        while not self._is_ended and not self._holds():  # noqa: ASYNC110  # time ends a lease, no event
+            await trio.sleep(_LOOK_S)
+        if self._is_ended and self._error is not None:
+            raise self._error
+        return not self._is_ended
+
+    async def _next_record(self, records: AsyncIterator[ConsumerRecord]) -> ConsumerRecord | None:
+        while await self._may_go_on():
+            record = self._in_hand = await self._unless_ended(anext(records), None)
+            while record is not None and record.topic_partition in self.assignment:
+                if self._holds():
+                    return record
+                await trio.sleep(_LOOK_S)
+        return None
+
+    async def _next_batches(self) -> FetchedBatches | None:
+        while await self._may_go_on():
+            if not self._pending:
+                self._pending.extend(await self._unless_ended(self._consumer.poll_batches(), []))
+            elif self._holds():
+                self._in_hand = self._pending.popleft()
+                return self._in_hand
+        return None
+
+    async def _unless_ended(self, reading: Awaitable[_Read], otherwise: _Read) -> _Read:
+        """Return what is read, or `otherwise` if the stream ends meanwhile."""
+        try:
+            return await reading
+        except PipelineError:
+            if self._is_ended:
+                return otherwise
+            raise
+
+
+class _Items(Generic[_Read]):
+    """Iterates over what `read_next` returns, up to None. May be left at any moment, unlike a generator."""
+
+    def __init__(self, read_next: Callable[[], Awaitable[_Read | None]]) -> None:
+        self._read_next = read_next
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _Read:
+        item = await self._read_next()
+        if item is None:
+            raise StopAsyncIteration
+        return item

@@ -1,0 +1,147 @@
+"""A stream: what is in hand, consumed, given and taken back."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
+from pipeline.client.streams.stream import MessageStream
+from pipeline.errors import PipelineError
+from pipeline.model import TopicPartition
+from tests.support.scripted_broker import ScriptedCluster
+from tests.unit.client.conftest import OpenCluster, OpenConsumer
+from tests.unit.client.consumer.conftest import DEADLINE_S
+
+U0, U1 = TopicPartition("u", 0), TopicPartition("u", 1)
+OpenStream = Callable[[], AbstractAsyncContextManager[MessageStream]]
+
+
+class Group:
+    """Holds its partitions until a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.is_holding = True
+        self.asked = 0
+
+    def holds(self) -> bool:
+        self.asked += 1
+        return self.is_holding
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.fixture
+def opened(scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, group: Group) -> OpenStream:
+    @asynccontextmanager
+    async def open_stream() -> AsyncIterator[MessageStream]:
+        scripted.add_topic("u", [1, 1])
+        for partition in (U0, U1):
+            for start in range(0, 30, 10):
+                values = [b"%d" % number for number in range(start, start + 10)]
+                scripted.partition(partition).append_values(values)
+        async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+            with trio.fail_after(DEADLINE_S):
+                yield MessageStream(consumer, group.holds)
+
+    return open_stream
+
+
+@pytest.mark.parametrize("way", ["records", "batches"])
+async def test_an_item_in_hand_is_consumed_when_the_next_one_is_asked_for(opened: OpenStream, way: str) -> None:
+    async with opened() as stream:
+        stream.give({U0: 4})
+        items = aiter(getattr(stream, way)())
+        await anext(items)
+        assert stream.consumed() == {U0: 4}
+        in_hand = stream.consumed(with_item_in_hand=True)[U0]
+        assert in_hand > 4
+        if way == "records":
+            await anext(items)
+            assert stream.consumed() == {U0: in_hand} == {U0: 5}
+
+
+async def test_a_partition_in_hand_is_given_back_when_the_reader_asks_for_more(opened: OpenStream) -> None:
+    async with opened() as stream, trio.open_nursery() as nursery:
+        stream.give({U0: 0})
+        records = aiter(stream)
+        first = await anext(records)
+        given_back = []
+
+        async def take_back() -> None:
+            given_back.append(await stream.take_back([U0, U1], DEADLINE_S))
+
+        nursery.start_soon(take_back)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (first.offset, given_back, stream.assignment) == (0, [], frozenset())
+        stream.give({U1: 7})
+        record = await anext(records)
+        assert (record.topic_partition, record.offset) == (U1, 7)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert [(back.offsets, back.unfinished) for back in given_back] == [({U0: 1}, frozenset())]
+
+
+async def test_an_item_that_is_not_finished_in_time_is_not_consumed(opened: OpenStream) -> None:
+    async with opened() as stream:
+        stream.give({U0: 0, U1: 0})
+        record = await anext(aiter(stream))
+        back = await stream.take_back([U0, U1], 0.01)
+        assert back.offsets == {U0: 0, U1: 0}
+        assert back.unfinished == {record.topic_partition}
+
+
+async def test_nothing_is_handed_out_while_the_group_does_not_hold_its_partitions(
+    opened: OpenStream, group: Group
+) -> None:
+    async with opened() as stream, trio.open_nursery() as nursery:
+        stream.give({U0: 0})
+        records = aiter(stream)
+        await anext(records)
+        group.is_holding = False
+        read = []
+
+        async def read_one() -> None:
+            read.append((await anext(records)).offset)
+
+        nursery.start_soon(read_one)
+        group.asked = 0
+        while group.asked < 3:
+            await trio.testing.wait_all_tasks_blocked()
+        assert read == []
+        group.is_holding = True
+    assert read == [1]
+
+
+async def test_the_end_of_a_stream_ends_its_reader_or_raises(opened: OpenStream) -> None:
+    for error in (None, PipelineError("the group refused this member")):
+        async with opened() as stream, trio.open_nursery() as nursery:
+            stream.give({U0: 30})
+            seen: list[object] = []
+
+            async def read(stream: MessageStream = stream, seen: list[object] = seen) -> None:
+                try:
+                    seen.append([record async for record in stream])
+                except PipelineError as raised:
+                    seen.append(raised)
+
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            stream.end(error)
+        assert seen == [[] if error is None else error]
+
+
+async def test_errors_of_partitions_are_raised_and_the_reader_goes_on(opened: OpenStream) -> None:
+    async with opened() as stream:
+        stream.give({U0: 1000, U1: 0})
+        with pytest.raises(PartitionOffsetOutOfRangeError):
+            async for _ in stream:
+                pass
+        stream.give({U0: 29})
+        async for _ in stream:
+            if stream.consumed(with_item_in_hand=True) == {U0: 30, U1: 30}:
+                break

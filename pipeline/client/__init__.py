@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         PartitionTruncatedError,
     )
     from pipeline.client.consumer.fetch_plan import FetchedBatches
+    from pipeline.client.encoding.decoders import AwaitedDecoder, BytesDecoder, Decoder, JsonDecoder, StrDecoder
+    from pipeline.client.encoding.encoders import AwaitedEncoder, BytesEncoder, Encoder, JsonEncoder, StrEncoder
     from pipeline.client.producer.batches import DeliveryError, RecordMetadata
     from pipeline.client.producer.delivery import Delivery
     from pipeline.client.producer.producer import Producer, open_producer
@@ -72,6 +74,10 @@ __all__ = [
     "AvroDeserializer",
     "AvroEncoder",
     "AvroSerializer",
+    "AwaitedDecoder",
+    "AwaitedEncoder",
+    "BytesDecoder",
+    "BytesEncoder",
     "ClientConfig",
     "Cluster",
     "Codec",
@@ -82,13 +88,17 @@ __all__ = [
     "ConsumerRecord",
     "CorruptBatchError",
     "DeadlineExceededError",
+    "Decoder",
     "Delivery",
     "DeliveryError",
     "ElectionType",
+    "Encoder",
     "EpochEnd",
     "ErrorCode",
     "FetchedBatches",
     "HostPort",
+    "JsonDecoder",
+    "JsonEncoder",
     "KafkaError",
     "ListedOffset",
     "MemoryExhaustedError",
@@ -112,6 +122,8 @@ __all__ = [
     "SchemaText",
     "SerializationError",
     "SerializerConfig",
+    "StrDecoder",
+    "StrEncoder",
     "TopicPartition",
     "VersionReference",
     "alter_configs",
@@ -147,6 +159,7 @@ _HOMES = (
     "pipeline.client.admin.leader_epochs",
     "pipeline.client.admin.elections", "pipeline.client.admin.resource_configs",
     "pipeline.client.producer.producer", "pipeline.client.producer.delivery", "pipeline.client.producer.batches",
+    "pipeline.client.encoding.encoders", "pipeline.client.encoding.decoders",
     "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",
     "pipeline.records.compression", "pipeline.client.registry.schemas",
     "pipeline.client.registry.subjects", "pipeline.client.registry.framing", "pipeline.client.registry.config",

@@ -120,6 +120,19 @@ class AvroSerializer:
             headers.extend(encoder.headers)
         return data
 
+    def encode(self, topic: str, data: Any, headers: list[Header]) -> bytes | None:
+        """Return the bytes of an object as `serialize`: makes the serialiser an encoder of a producer.
+
+        Raises trio.WouldBlock if the schema is not known yet.
+        """
+        encoder = self._encoders.get(topic)
+        if encoder is None or (self._expires and self._is_old(topic)):
+            raise trio.WouldBlock
+        encoded = encoder.encode(data)
+        if encoder.headers and encoded is not None:
+            headers.extend(encoder.headers)
+        return encoded
+
     async def encoder(self, topic: str) -> AvroEncoder:
         """Return the encoder of a topic; waits only if the schema is not known yet. Raises as `serialize`."""
         found = self._encoders.get(topic)
@@ -264,6 +277,10 @@ class AvroDeserializer:
         if decode is None:
             raise trio.WouldBlock
         return decode(datum)
+
+    def decode(self, topic: str, data: bytes | memoryview | None, headers: Iterable[Header]) -> Any:  # noqa: ARG002
+        """Return the object as `deserialize_nowait`: makes the deserialiser a decoder of a stream."""
+        return self.deserialize_nowait(data, headers)
 
     async def _find_decoder(self, schema: int | UUID) -> Callable[[memoryview], Any]:
         try:

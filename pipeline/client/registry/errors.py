@@ -4,7 +4,7 @@ from pipeline.errors import PipelineError
 
 
 class SerializationError(PipelineError):
-    """Bytes that are not a framed datum of a known schema, or a schema that cannot be used."""
+    """Data that cannot be encoded or decoded, or a schema that cannot be used."""
 
 
 class SchemaMismatchError(SerializationError):

@@ -1,0 +1,1 @@
+"""Encoders and decoders: a program's data to the bytes of keys and values, and back."""

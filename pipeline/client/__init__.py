@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         topic_name_strategy,
         topic_record_name_strategy,
     )
+    from pipeline.client.streams.topic_filter import BlackList, TopicFilter, WhiteList
     from pipeline.errors import (
         ConfigurationError,
         CorruptBatchError,
@@ -78,6 +79,7 @@ __all__ = [
     "AwaitedEncoder",
     "BytesDecoder",
     "BytesEncoder",
+    "BlackList",
     "ClientConfig",
     "Cluster",
     "Codec",
@@ -124,8 +126,10 @@ __all__ = [
     "SerializerConfig",
     "StrDecoder",
     "StrEncoder",
+    "TopicFilter",
     "TopicPartition",
     "VersionReference",
+    "WhiteList",
     "alter_configs",
     "alter_reassignments",
     "create_partitions",
@@ -161,6 +165,7 @@ _HOMES = (
     "pipeline.client.producer.producer", "pipeline.client.producer.delivery", "pipeline.client.producer.batches",
     "pipeline.client.encoding.encoders", "pipeline.client.encoding.decoders",
     "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",
+    "pipeline.client.streams.topic_filter",
     "pipeline.records.compression", "pipeline.client.registry.schemas",
     "pipeline.client.registry.subjects", "pipeline.client.registry.framing", "pipeline.client.registry.config",
     "pipeline.client.registry.errors", "pipeline.client.registry.client", "pipeline.client.registry.avro",

@@ -16,7 +16,7 @@ from uuid import UUID
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
-from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, OnAnswer, begin_at
+from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, OnAnswer, begin_at, epoch_before
 from pipeline.client.consumer.fetch_queue import LimitOf, unlimited
 from pipeline.client.consumer.fetcher import Fetcher, Taken
 from pipeline.client.consumer.opening import RecordIterator, open_payload
@@ -113,6 +113,17 @@ class Consumer:
     def position(self, topic_partition: TopicPartition) -> int:
         """Return the offset after the returned records. Raises KeyError for a partition that is not assigned."""
         return self._fetcher.states[topic_partition].position
+
+    def has(self, topic_partition: TopicPartition) -> bool:
+        """Return True if the partition is assigned."""
+        return topic_partition in self._fetcher.states
+
+    def leader_epoch_before(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before an offset that was returned; -1 if it is not known.
+
+        Raises as `position`.
+        """
+        return epoch_before(self._fetcher.states[topic_partition], offset)
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
         """Return the high watermark of the last response, None before it. Raises as `position`."""

@@ -14,7 +14,7 @@ Invariants:
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from operator import index
 
@@ -52,6 +52,8 @@ MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
 MAX_LEADER_EPOCH = 2**31 - 1
 MAX_INT32 = 2**31 - 1
+KEPT_EPOCHS = 16
+"""Leader epochs of a partition that are remembered for the offsets at which its reader may be."""
 
 OnAnswer = Callable[[Sequence[tuple[TopicPartition, int]], float], None]
 """Notified of the partitions that were answered without error, also if there are no new records, with their high
@@ -91,6 +93,8 @@ class FetchState:
     """Topic of the offsets, once known."""
     last_epoch: int = NO_LEADER_EPOCH
     """Leader epoch of the record before `offset`, -1 if it is not known."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """The newest leader epochs of fetched records, each with the base offset of its first batch."""
     is_epoch_kept: bool = False
     """True if the caller keeps epochs beside offsets, and so must hear of a leader that knows no epoch as high."""
     leader_epoch: int = NO_LEADER_EPOCH
@@ -135,7 +139,7 @@ def begin_at(
         raise ValueError(f"{topic_partition}: {offset} is not an offset")
     if not NO_LEADER_EPOCH <= index(last_epoch) <= MAX_LEADER_EPOCH:
         raise ValueError(f"{topic_partition}: {last_epoch} is not a leader epoch")
-    return FetchState(
+    state = FetchState(
         topic_partition,
         offset=offset,
         position=offset,
@@ -143,6 +147,22 @@ def begin_at(
         last_epoch=last_epoch,
         is_epoch_kept=last_epoch != NO_LEADER_EPOCH,
     )
+    state.epochs.append((offset - 1, last_epoch))
+    return state
+
+
+def note_epochs(state: FetchState, batches: FetchedBatches) -> None:
+    """Take note of the leader epochs of batches that were fetched."""
+    for epoch, base_offset in batches.leader_epochs:
+        if epoch != state.last_epoch:
+            state.epochs.append((base_offset, epoch))
+            state.last_epoch = epoch
+    del state.epochs[:-KEPT_EPOCHS]
+
+
+def epoch_before(state: FetchState, offset: int) -> int:
+    """Return the leader epoch of the record before an offset, -1 if it is not known."""
+    return next((epoch for base, epoch in reversed(state.epochs) if base < offset), NO_LEADER_EPOCH)
 
 
 def move(state: FetchState, offset: int, last_epoch: int) -> None:
@@ -151,6 +171,7 @@ def move(state: FetchState, offset: int, last_epoch: int) -> None:
         state.position = offset
     state.offset = offset
     state.last_epoch = last_epoch
+    state.epochs.append((offset - 1, last_epoch))
 
 
 def enter_epoch(state: FetchState, leader_epoch: int) -> bool:

@@ -35,6 +35,7 @@ from pipeline.client.consumer.fetch_plan import (
     judge_answer,
     judge_refusal,
     move,
+    note_epochs,
 )
 from pipeline.client.consumer.fetch_queue import (
     FAR_S,
@@ -379,7 +380,7 @@ class Fetcher:
     def _apply(self, broker: BrokerId, state: FetchState, outcome: FetchOutcome, *, is_backlog: bool = False) -> None:
         if outcome.batches is not None:
             state.offset = outcome.batches.next_offset
-            state.last_epoch = outcome.batches.leader_epochs[-1][0]
+            note_epochs(state, outcome.batches)
             self._ready.append(Fetched(broker, is_backlog, state, outcome.batches))
             self._queue_of(broker).buffered_bytes[is_backlog] += len(outcome.batches.data)
             self._arrived.notify()

@@ -11,7 +11,9 @@ Invariants:
 - After `take_back` has been called nothing more of those partitions is handed out. It returns once none of them is in
   hand, or when its time is up.
 - Nothing is handed out while `holds` is false: a process that was paused beyond its session reads no partition that
-  another member has by now.
+  another member has by now. A record that was read meanwhile waits, and is not consumed.
+- An item of a partition that was taken back or sought does not count any more: what is consumed of the partition is
+  what the group gave last.
 """
 
 from collections import deque
@@ -25,7 +27,7 @@ import trio
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.errors import PipelineError
-from pipeline.model import TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 
 _Read = TypeVar("_Read")
 
@@ -37,10 +39,12 @@ _LOOK_S = 0.05
 class TakenBack:
     """Partitions that a stream has given back. `offsets`: the next offsets to consume, without unfinished items.
 
-    `unfinished`: partitions of which the reader still had an item in hand when the time was up.
+    `leader_epochs`: epochs of the records before these offsets, -1 where that is not known. `unfinished`: partitions
+    of which the reader still had an item in hand when the time was up.
     """
 
     offsets: Mapping[TopicPartition, int]
+    leader_epochs: Mapping[TopicPartition, int]
     unfinished: frozenset[TopicPartition]
 
 
@@ -51,7 +55,11 @@ class MessageStream:
         self._consumer = consumer
         self._holds = holds
         self._pending: deque[FetchedBatches] = deque()
+        self._held_back: ConsumerRecord | None = None
         self._in_hand: ConsumerRecord | FetchedBatches | None = None
+        self._disowned: ConsumerRecord | FetchedBatches | None = None
+        self._paused: dict[TopicPartition, tuple[int, int]] = {}
+        self._has_begun = False
         self._finished = trio.lowlevel.ParkingLot()
         self._is_ended = False
         self._error: PipelineError | None = None
@@ -60,8 +68,13 @@ class MessageStream:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the stream has now."""
-        return self._consumer.assignment
+        """The partitions that the stream has now, paused ones included."""
+        return self._consumer.assignment | self._paused.keys()
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions of which nothing is handed out until `resume`."""
+        return frozenset(self._paused)
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self.records()
@@ -78,45 +91,92 @@ class MessageStream:
         """Continue after the batch of a PartitionBatchError. As `Consumer.skip_batch`."""
         return self._consumer.skip_batch(topic_partition)
 
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing more of these partitions of the stream, and fetch nothing, until `resume`."""
+        offsets = self.consumed(with_item_in_hand=True)
+        paused = [topic_partition for topic_partition in partitions if self._consumer.has(topic_partition)]
+        epochs = self.leader_epochs({topic_partition: offsets[topic_partition] for topic_partition in paused})
+        for topic_partition in paused:
+            self._remove(topic_partition)
+            self._paused[topic_partition] = offsets[topic_partition], epochs[topic_partition]
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out these partitions again, from where they were paused or sought."""
+        for topic_partition in self._paused.keys() & set(partitions):
+            offset, epoch = self._paused.pop(topic_partition)
+            self._consumer.add(topic_partition, offset, leader_epoch=epoch)
+
     # For the group.
 
-    def give(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Hand out these partitions, too, from these offsets on. A partition that the stream has starts anew there."""
+    def give(
+        self, offsets: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Hand out these partitions, too, from these offsets on. A partition that the stream has starts anew there.
+
+        `leader_epochs` has the epochs of the records before the offsets, as far as they are known: a truncation since
+        is noticed then, as by `Consumer.add`.
+        """
         for topic_partition, offset in offsets.items():
-            self._drop_pending(topic_partition)
-            self._consumer.add(topic_partition, offset)
+            epoch = (leader_epochs or {}).get(topic_partition, NO_LEADER_EPOCH)
+            self._drop_read(topic_partition)
+            if self._in_hand is not None and self._in_hand.topic_partition == topic_partition:
+                self._disowned = self._in_hand
+            if topic_partition in self._paused:
+                self._paused[topic_partition] = offset, epoch
+            else:
+                self._consumer.add(topic_partition, offset, leader_epoch=epoch)
 
     async def take_back(self, partitions: Collection[TopicPartition], timeout_s: float) -> TakenBack:
         """Hand out nothing more of these partitions, and wait until none of them is in hand, at most `timeout_s`."""
         partitions = frozenset(partitions) & self.assignment
-        finished = self.consumed(with_item_in_hand=True)
-        unfinished = self.consumed()
+        finished, unfinished = self._places(partitions, with_item_in_hand=True), self._places(partitions)
         for topic_partition in partitions:
-            self._consumer.remove(topic_partition)
-            self._drop_pending(topic_partition)
+            self._remove(topic_partition)
+            self._paused.pop(topic_partition, None)
         item = self._in_hand
-        waits = item is not None and item.topic_partition in partitions
+        waits = item is not None and item is not self._disowned and item.topic_partition in partitions
         if waits:
             with trio.move_on_after(timeout_s):
                 while self._in_hand is item:
                     await self._finished.park()
                 waits = False
-        offsets = unfinished if waits else finished
+        if waits:
+            self._disowned = item
+        places = unfinished if waits else finished
         return TakenBack(
-            offsets={topic_partition: offsets[topic_partition] for topic_partition in partitions},
+            offsets={topic_partition: offset for topic_partition, (offset, _) in places.items()},
+            leader_epochs={topic_partition: epoch for topic_partition, (_, epoch) in places.items()},
             unfinished=frozenset({item.topic_partition}) if waits and item is not None else frozenset(),
         )
 
     def consumed(self, *, with_item_in_hand: bool = False) -> dict[TopicPartition, int]:
         """Return the next offset to consume of each partition that the stream has."""
-        offsets = {partition: self._consumer.position(partition) for partition in self.assignment}
+        offsets = {partition: self._consumer.position(partition) for partition in self._consumer.assignment}
+        offsets |= {partition: offset for partition, (offset, _) in self._paused.items()}
         for waiting in reversed(self._pending):
             if waiting.topic_partition in offsets:
                 offsets[waiting.topic_partition] = waiting.position
-        item = self._in_hand
-        if item is not None and item.topic_partition in offsets and not with_item_in_hand:
+        if self._held_back is not None and self._held_back.topic_partition in offsets:
+            offsets[self._held_back.topic_partition] = self._held_back.offset
+        item = None if self._in_hand is self._disowned or with_item_in_hand else self._in_hand
+        if item is not None and item.topic_partition in offsets:
             offsets[item.topic_partition] = item.offset if isinstance(item, ConsumerRecord) else item.position
         return offsets
+
+    def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the leader epoch of the record before each offset, -1 if it is not known."""
+        found = {}
+        for topic_partition, offset in offsets.items():
+            at, epoch = self._paused.get(topic_partition, (-1, NO_LEADER_EPOCH))
+            if self._consumer.has(topic_partition):
+                found[topic_partition] = self._consumer.leader_epoch_before(topic_partition, offset)
+            else:
+                found[topic_partition] = epoch if offset == at else NO_LEADER_EPOCH
+        return found
+
+    def item_in_hand(self) -> object | None:
+        """Return what the reader was handed last, None while it asks for more; before it has begun, the stream."""
+        return self._in_hand if self._has_begun else self
 
     def end(self, error: PipelineError | None = None) -> None:
         """End the reader's iteration, with this error if there is one. What it has in hand stays its own."""
@@ -126,12 +186,29 @@ class MessageStream:
 
     # Within.
 
-    def _drop_pending(self, topic_partition: TopicPartition) -> None:
+    def _places(
+        self, partitions: Collection[TopicPartition], *, with_item_in_hand: bool = False
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the next offset to consume of each partition, and the leader epoch of the record before."""
+        consumed = self.consumed(with_item_in_hand=with_item_in_hand)
+        epochs = self.leader_epochs({topic_partition: consumed[topic_partition] for topic_partition in partitions})
+        return {topic_partition: (consumed[topic_partition], epoch) for topic_partition, epoch in epochs.items()}
+
+    def _remove(self, topic_partition: TopicPartition) -> None:
+        """Fetch and hand out nothing more of a partition."""
+        self._consumer.remove(topic_partition)
+        self._drop_read(topic_partition)
+
+    def _drop_read(self, topic_partition: TopicPartition) -> None:
+        """Drop what was read of a partition and not handed out."""
         self._pending = deque(item for item in self._pending if item.topic_partition != topic_partition)
+        if self._held_back is not None and self._held_back.topic_partition == topic_partition:
+            self._held_back = None
 
     async def _may_go_on(self) -> bool:
         """Count what was in hand as consumed; wait until the group holds its partitions. False at the end."""
-        self._in_hand = None
+        self._in_hand = self._disowned = None
+        self._has_begun = True
         self._finished.unpark_all()
         while not self._is_ended and not self._holds():  # noqa: ASYNC110  # time ends a lease, no event
             await trio.sleep(_LOOK_S)
@@ -141,11 +218,14 @@ class MessageStream:
 
     async def _next_record(self, records: AsyncIterator[ConsumerRecord]) -> ConsumerRecord | None:
         while await self._may_go_on():
-            record = self._in_hand = await self._unless_ended(anext(records), None)
-            while record is not None and record.topic_partition in self.assignment:
-                if self._holds():
-                    return record
-                await trio.sleep(_LOOK_S)
+            if self._held_back is None:
+                record = await self._unless_ended(anext(records), None)
+                if record is None or not self._consumer.has(record.topic_partition):
+                    continue
+                self._held_back = record
+            if self._holds():
+                self._in_hand, self._held_back = self._held_back, None
+                return self._in_hand
         return None
 
     async def _next_batches(self) -> FetchedBatches | None:

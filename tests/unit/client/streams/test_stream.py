@@ -24,11 +24,13 @@ class Group:
 
     def __init__(self) -> None:
         self.is_holding = True
+        self.held_once = False
         self.asked = 0
 
     def holds(self) -> bool:
         self.asked += 1
-        return self.is_holding
+        held_once, self.held_once = self.held_once, False
+        return self.is_holding or held_once
 
 
 @pytest.fixture
@@ -145,3 +147,84 @@ async def test_errors_of_partitions_are_raised_and_the_reader_goes_on(opened: Op
         async for _ in stream:
             if stream.consumed(with_item_in_hand=True) == {U0: 30, U1: 30}:
                 break
+
+
+async def test_a_record_that_waits_for_the_group_is_not_consumed_and_not_lost(opened: OpenStream, group: Group) -> None:
+    """Even if its reader gives up, or its partition moves meanwhile."""
+    async with opened() as stream:
+        stream.give({U0: 0})
+        records = aiter(stream)
+        await anext(records)
+        waiting = await read_in_vain(stream, group)
+        assert waiting == {U0: 1}
+        group.is_holding = True
+        assert (await anext(records)).offset == 1
+        assert await read_in_vain(stream, group) == {U0: 2}
+        back = await stream.take_back([U0], DEADLINE_S)
+        assert back.offsets == {U0: 2}
+
+
+async def read_in_vain(stream: MessageStream, group: Group) -> dict[TopicPartition, int]:
+    """Have a reader wait for a record that was read just before the group lost its partitions, and then give up."""
+    group.is_holding, group.held_once = False, True
+    group.asked = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(anext, aiter(stream))
+        while group.asked < 4:  # for the first record, before it is handed out, and at least twice while it waits
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.cancel_scope.cancel()
+    return stream.consumed(with_item_in_hand=True)
+
+
+async def test_an_unfinished_item_does_not_count_when_its_partition_comes_back(opened: OpenStream) -> None:
+    async with opened() as stream:
+        stream.give({U0: 3})
+        await anext(aiter(stream))
+        await stream.take_back([U0], 0)
+        stream.give({U0: 12})
+        assert stream.consumed() == stream.consumed(with_item_in_hand=True) == {U0: 12}
+        assert stream.item_in_hand() is not None
+        assert (await stream.take_back([U0], 0)).unfinished == frozenset()
+
+
+@pytest.mark.parametrize("way", ["records", "batches"])
+async def test_nothing_of_a_paused_partition_is_handed_out(opened: OpenStream, way: str) -> None:
+    async with opened() as stream:
+        stream.give({U0: 0, U1: 25})
+        items = aiter(getattr(stream, way)())
+        while (item := await anext(items)).topic_partition != U0:
+            pass
+        consumed = stream.consumed()[U0]
+        stream.pause([U0])
+        after = stream.consumed(with_item_in_hand=True)[U0]
+        assert (stream.paused, stream.assignment, stream.consumed()[U0]) == ({U0}, {U0, U1}, consumed)
+        while stream.consumed()[U1] < 30:
+            with trio.move_on_after(0.05):
+                assert (await anext(items)).topic_partition == U1
+        assert stream.consumed()[U0] == after
+        stream.give({U0: 7})
+        assert stream.paused == {U0}
+        stream.resume([U0])
+        item = await anext(items)
+        assert (item.topic_partition, item.offset if way == "records" else item.position) == (U0, 7)
+
+
+async def test_the_leader_epochs_before_consumed_offsets_are_known(
+    scripted: ScriptedCluster, opened: OpenStream
+) -> None:
+    async with opened() as stream:
+        partition = scripted.partition(U0)
+        partition.epoch = 5
+        partition.append_values([b"30", b"31"])
+        scripted.partition(U1).epoch = 3
+        stream.give({U0: 28, U1: 30}, {U1: 3})
+        records = aiter(stream)
+        seen = {}
+        for _ in range(3):
+            record = await anext(records)
+            seen[record.offset] = stream.leader_epochs(stream.consumed(with_item_in_hand=True))[U0]
+        assert seen == {28: 0, 29: 0, 30: 5}
+        assert stream.leader_epochs(stream.consumed()) == {U0: 0, U1: 3}
+        stream.pause([U0])
+        assert stream.leader_epochs(stream.consumed(with_item_in_hand=True)) == {U0: 5, U1: 3}
+        assert (await stream.take_back([U0, U1], 0)).leader_epochs == {U0: -1, U1: 3}

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from pipeline.client.consumer.fetch_plan import FetchedBatches
     from pipeline.client.encoding.decoders import AwaitedDecoder, BytesDecoder, Decoder, JsonDecoder, StrDecoder
     from pipeline.client.encoding.encoders import AwaitedEncoder, BytesEncoder, Encoder, JsonEncoder, StrEncoder
+    from pipeline.client.group.config import GroupConfig
+    from pipeline.client.group.errors import CommitFailedError, NoCommittedOffsetError
+    from pipeline.client.group.group_consumer import GroupConsumer, open_group_consumer
+    from pipeline.client.group.listener import RebalanceListener
     from pipeline.client.producer.batches import DeliveryError, RecordMetadata
     from pipeline.client.producer.delivery import Delivery
     from pipeline.client.producer.producer import Producer, open_producer
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
         topic_name_strategy,
         topic_record_name_strategy,
     )
+    from pipeline.client.streams.stream import MessageStream
     from pipeline.client.streams.topic_filter import BlackList, TopicFilter, WhiteList
     from pipeline.errors import (
         ConfigurationError,
@@ -83,6 +88,8 @@ __all__ = [
     "ClientConfig",
     "Cluster",
     "Codec",
+    "CommitFailedError",
+    "CommittedOffset",
     "ConfigResource",
     "ConfigurationError",
     "Consumer",
@@ -98,14 +105,18 @@ __all__ = [
     "EpochEnd",
     "ErrorCode",
     "FetchedBatches",
+    "GroupConfig",
+    "GroupConsumer",
     "HostPort",
     "JsonDecoder",
     "JsonEncoder",
     "KafkaError",
     "ListedOffset",
     "MemoryExhaustedError",
+    "MessageStream",
     "NetworkError",
     "NewTopic",
+    "NoCommittedOffsetError",
     "OffsetReset",
     "PartitionBatchError",
     "PartitionFetchError",
@@ -115,6 +126,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "Reassignment",
+    "RebalanceListener",
     "RecordMetadata",
     "ResourceType",
     "SchemaIdSerializer",
@@ -147,6 +159,7 @@ __all__ = [
     "open_batches",
     "open_cluster",
     "open_consumer",
+    "open_group_consumer",
     "open_in_portions",
     "open_producer",
     "open_schema_registry",
@@ -166,6 +179,9 @@ _HOMES = (
     "pipeline.client.encoding.encoders", "pipeline.client.encoding.decoders",
     "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",
     "pipeline.client.streams.topic_filter",
+    "pipeline.client.admin.groups", "pipeline.client.streams.stream", "pipeline.client.streams.topic_filter",
+    "pipeline.client.group.config", "pipeline.client.group.errors", "pipeline.client.group.listener",
+    "pipeline.client.group.group_consumer",
     "pipeline.records.compression", "pipeline.client.registry.schemas",
     "pipeline.client.registry.subjects", "pipeline.client.registry.framing", "pipeline.client.registry.config",
     "pipeline.client.registry.errors", "pipeline.client.registry.client", "pipeline.client.registry.avro",

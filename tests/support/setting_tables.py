@@ -23,6 +23,7 @@ from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
 from pipeline.broker.settings.topic import DefaultOf, TopicSettings
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
+from pipeline.client.group.config import GroupConfig
 from pipeline.client.registry.config import SerializerConfig
 from pipeline.hadoop.load.config import LoadConfig, LoadSelection
 from pipeline.hadoop.upkeep.config import UpkeepConfig
@@ -48,6 +49,7 @@ MODELS: Mapping[type[Any], str] = {
     ClientConfig: "client.md",
     ProducerConfig: "client.md",
     ConsumerConfig: "client.md",
+    GroupConfig: "client/group.md",
     SerializerConfig: "registry/serialisers.md",
 }
 NUMBERS = {MAX_INT32: "2³¹−1", MAX_INT64: "2⁶³−1", sys.float_info.max: "no limit"}
@@ -62,7 +64,7 @@ def settings_table(model: type[Any]) -> str:
     elif issubclass(model, SettingsModel):
         extra, rows = [], [_cells(field) for field in model.model_fields.values()]
     else:
-        extra, rows = [], [_client_cells(model, field) for field in dataclasses.fields(model)]
+        extra, rows = [], [_client_cells(model, field) for field in dataclasses.fields(model) if field.name in texts]
     header = ["setting", "default", "bounds", *extra, "meaning"]
     lines = [header, *([f"`{row[0]}`", *row[1:], texts[row[0]]] for row in rows)]
     first, *rest = (re.sub(" +", " ", f"| {' | '.join(line)} |") for line in lines)

@@ -105,17 +105,20 @@ async def fetch_offsets_of(
     name_of: NameOf,
     *,
     timeout_s: float,
+    require_stable: bool = False,
 ) -> Mapping[str, Offsets | KafkaError]:
     """Return the offsets of each group, or its error; None asks for all partitions.
 
-    One request, or one for each group if the broker is older than version 8 (KIP-709). Topics that `name_of` does not
+    `require_stable`: UNSTABLE_OFFSET_COMMIT while a transaction with offsets of the group is open (KIP-447). One
+    request, or one for each group if the broker is older than version 8 (KIP-709). Topics that `name_of` does not
     know are left out. Raises as `Cluster.request`.
     """
     request = OffsetFetchRequest(
         groups=[
             OffsetFetchRequestGroup(group_id=group, topics=None if named is None else _topics_of(cluster, named))
             for group, named in wanted.items()
-        ]
+        ],
+        require_stable=require_stable,
     )
     try:
         response: OffsetFetchResponse = await cluster.request(coordinator, request, timeout_s=timeout_s, lane=LANE)

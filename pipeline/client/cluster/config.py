@@ -65,7 +65,7 @@ def bounds(kind: type) -> dict[str, Between]:
     return {name: bound for name, hint in hints.items() for bound in getattr(hint, "__metadata__", ())}
 
 
-def _check_bounds(settings: object, **lower_bounds: int) -> None:
+def check_bounds(settings: object, **lower_bounds: int) -> None:
     """Raise ConfigurationError for a number out of bounds. `lower_bounds` depend on other settings."""
     for name, bound in bounds(type(settings)).items():
         value, lowest, highest = getattr(settings, name), lower_bounds.get(name, bound.lowest), bound.highest
@@ -75,7 +75,8 @@ def _check_bounds(settings: object, **lower_bounds: int) -> None:
             raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be from {lowest} to {highest}")
 
 
-def _require_kinds(settings: object, kinds: dict[str, type | tuple[type, ...]]) -> None:
+def require_kinds(settings: object, kinds: dict[str, type | tuple[type, ...]]) -> None:
+    """Raise ConfigurationError for a value of another kind."""
     for name, kind in kinds.items():
         value = getattr(settings, name)
         if not isinstance(value, kind):
@@ -124,12 +125,12 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        _require_kinds(self, {"client_id": str, "bootstrap": (tuple, list), "allow_auto_create_topics": bool})
+        require_kinds(self, {"client_id": str, "bootstrap": (tuple, list), "allow_auto_create_topics": bool})
         if not all(isinstance(address, HostPort) for address in self.bootstrap):
             raise ConfigurationError("bootstrap", f"is {self.bootstrap!r}, must hold addresses, see `parse_addresses`")
         if not _is_client_id(self.client_id):
             raise ConfigurationError("client.id", f"must be text of at most {MAX_STRING_BYTES} bytes")
-        _check_bounds(self, retry_backoff_max_ms=self.retry_backoff_ms)
+        check_bounds(self, retry_backoff_max_ms=self.retry_backoff_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,12 +168,12 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         _take_members(self, {"acks": Acks, "compression": Codec})
-        _require_kinds(self, {"idempotence": bool})
+        require_kinds(self, {"idempotence": bool})
         try:
             encode_headers(self.record_headers)
         except (TypeError, ValueError, AttributeError) as error:
             raise ConfigurationError("record.headers", f"is {self.record_headers!r}: {error}") from error
-        _check_bounds(self, buffer_memory=self.batch_size, delivery_timeout_ms=self.linger_ms)
+        check_bounds(self, buffer_memory=self.batch_size, delivery_timeout_ms=self.linger_ms)
         if self.idempotence and self.acks is not Acks.ALL:
             raise ConfigurationError("enable.idempotence", "needs acks=all; turn it off to use acks 0 or 1")
 
@@ -206,4 +207,4 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         _take_members(self, {"auto_offset_reset": OffsetReset, "isolation_level": IsolationLevel})
-        _check_bounds(self)
+        check_bounds(self)

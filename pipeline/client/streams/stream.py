@@ -178,6 +178,10 @@ class MessageStream:
         """Return what the reader was handed last, None while it asks for more; before it has begun, the stream."""
         return self._in_hand if self._has_begun else self
 
+    def partitions_in_hand(self) -> frozenset[TopicPartition]:
+        """Return the partition of the item in hand, if there is one."""
+        return frozenset() if self._in_hand is None else frozenset({self._in_hand.topic_partition})
+
     def end(self, error: PipelineError | None = None) -> None:
         """End the reader's iteration, with this error if there is one. What it has in hand stays its own."""
         if not self._is_ended:

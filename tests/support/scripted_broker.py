@@ -1,7 +1,7 @@
 """Brokers in this process that keep their logs in memory and misbehave when told to: for tests of the client alone."""
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -144,6 +144,8 @@ class ScriptedCluster:
         self.hold_metadata = trio.Event()
         self.hold_metadata.set()
         self.appended = trio.Event()
+        self.coordinate: Callable[[BrokerId, Message], Awaitable[Message]] | None = None
+        """Answers the requests about groups; see `scripted_coordinator.py`."""
         self._producer_ids = iter(range(1000, 2000))
 
     def add_topic(self, name: str, leaders: list[int]) -> None:
@@ -201,6 +203,8 @@ class ScriptedCluster:
                 for topic in body.topics:
                     self.add_topic(topic.name, [broker] * topic.num_partitions)
                 return CreateTopicsResponse(topics=[CreatableTopicResult(name=topic.name) for topic in body.topics])
+        if self.coordinate is not None:
+            return await self.coordinate(broker, body)
         raise ProtocolError(f"no script for {type(body).__name__}")
 
     def _api_versions(self, caps: dict[int, int]) -> Message:

@@ -100,6 +100,8 @@ def _cells(field: FieldInfo) -> list[str]:
 
 def _client_cells(model: type[Any], field: "dataclasses.Field[Any]") -> list[str]:
     value, bound = field.default, bounds(model).get(field.name)
+    if value is dataclasses.MISSING:
+        return [field.name, "needed", ""]
     if isinstance(value, Enum):
         return [field.name, f"`{type(value).__name__}.{value.name}`", ", ".join(f"`{one.name}`" for one in type(value))]
     if inspect.isfunction(value):

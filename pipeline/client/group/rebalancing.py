@@ -265,6 +265,7 @@ class Rebalancing:
         deadline = trio.current_time() + timeout_s
         async with self._committing:
             wanted = self._consumed(with_item_in_hand=True) if offsets is None else dict(offsets)
+            in_hand = [(stream, stream.item_in_hand()) for stream in self.streams.streams] if offsets is None else []
             tenures = {topic_partition: self._tenures.get(topic_partition) for topic_partition in wanted}
             if others := [topic_partition for topic_partition, tenure in tenures.items() if tenure is None]:
                 raise CommitFailedError("the member does not have these partitions", others)
@@ -278,6 +279,8 @@ class Rebalancing:
                 if moved or not await self._cluster.back_off(failures, deadline):
                     raise CommitFailedError("the group rebalanced meanwhile", moved or wanted)
             self._committed |= {topic_partition: place.offset for topic_partition, place in wanted.items()}
+            for stream, item in in_hand:
+                stream.count_as_consumed(item)
 
     async def commit_finished(self) -> None:
         """Commit the offsets of finished items that are not committed yet. A failure is logged."""

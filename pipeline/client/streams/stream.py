@@ -178,6 +178,11 @@ class MessageStream:
         """Return what the reader was handed last, None while it asks for more; before it has begun, the stream."""
         return self._in_hand if self._has_begun else self
 
+    def count_as_consumed(self, item: object) -> None:
+        """Count an item in hand as consumed already: its offset was committed."""
+        if item is not None and item is self._in_hand:
+            self._disowned = self._in_hand
+
     def partitions_in_hand(self) -> frozenset[TopicPartition]:
         """Return the partition of the item in hand, if there is one."""
         return frozenset() if self._in_hand is None else frozenset({self._in_hand.topic_partition})

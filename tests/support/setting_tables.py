@@ -50,6 +50,9 @@ MODELS: Mapping[type[Any], str] = {
     ProducerConfig: "client.md",
     ConsumerConfig: "client.md",
     GroupConfig: "client/group.md",
+    ClientConfig: "client/discovery.md",
+    ProducerConfig: "client/producer.md",
+    ConsumerConfig: "client/consumer.md",
     SerializerConfig: "registry/serialisers.md",
 }
 NUMBERS = {MAX_INT32: "2³¹−1", MAX_INT64: "2⁶³−1", sys.float_info.max: "no limit"}

@@ -82,8 +82,15 @@ def names_without_definition(block: str) -> set[str]:
     return {name.id for name in names} - defined - set(dir(builtins))
 
 
-def test_the_page_of_the_client_defines_or_exports_every_name() -> None:
-    program, *blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "client.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert names_without_definition(program) == set()
-    known = {*pipeline.client.__all__, "cluster", "consumer"}
-    assert [sorted(names_without_definition(block) - known) for block in blocks] == [[] for _ in blocks]
+VARIABLES = {"cluster", "producer", "consumer", "stream", "registry"}
+"""What the pieces of programs in docs/client/ take as open."""
+
+
+@pytest.mark.parametrize("page", ["client.md", *sorted(f"client/{page.name}" for page in DOCS.glob("client/*.md"))])
+def test_the_pages_of_the_client_define_or_export_every_name(page: Any) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        is_program = re.search(r"^trio\.run\(|^if __name__", block, re.MULTILINE)
+        known = set() if is_program else {*pipeline.client.__all__, *VARIABLES}
+        assert sorted(names_without_definition(block) - known) == []

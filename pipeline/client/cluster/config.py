@@ -2,7 +2,7 @@
 
 Fields bear the names of Kafka's client settings with `_` for `.`; an error names the key in Kafka's spelling. Every
 number has a lower and an upper bound, so that no wait is endless and no buffer unbounded. The docstring under a field
-is its description in docs/client.md.
+is its description in docs/client/.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`pipeline.client` has what docs/client.md names, and loads it when it is used."""
+"""`pipeline.client` has what docs/client.md and docs/client/ name, and loads it when it is used."""
 
 import subprocess
 import sys

@@ -79,6 +79,19 @@ def test_builder_twin_columns_and_arrow_agree(
     check()
 
 
+def test_numbers_of_every_length_are_read_alike(
+    build_batch: Build, records_of: Callable[..., Any], records_of_columns: FromColumns
+) -> None:
+    """Lengths, and deltas of offsets and timestamps, on both sides of each length of their encoding."""
+    edges = [2**bits + step for bits in (6, 13, 20) for step in (-1, 0)]
+    deltas = [sign * (edge + step) for edge in [*edges, 2**27, 2**40] for step in (0, 1) for sign in (1, -1)]
+    fields = [(b"k" * edge, None, (), 2**50) for edge in edges] + [(None, b"v" * edge, (), 2**50) for edge in edges]
+    fields += [(None, b"", (("h", b"x" * 70),), 2**50 + delta) for delta in deltas]
+    fields += [(b"", None, (), 2**50)] * 8200
+    batch = build_batch(fields)
+    assert list(iterate_records(batch)) == records_of(fields) == records_of_columns(open_batches(batch))
+
+
 def test_plain_batches_are_not_copied(build_batch: Build, some_fields: Any) -> None:
     buffer = build_batch(some_fields) + build_batch(some_fields)
     columns = open_batches(buffer)

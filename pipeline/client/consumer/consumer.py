@@ -9,7 +9,7 @@ records that were not returned.
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from operator import attrgetter
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -26,11 +26,9 @@ from pipeline.records.batch import BatchHeader, iterate_headers
 from pipeline.records.builder import Header
 from pipeline.records.memory import Charge
 from pipeline.records.opening import open_uncharged
-from pipeline.records.record import records_of_payload
+from pipeline.records.record import fields_of_payload
 
 POLL_TIMEOUT_S = 1.0
-
-_RECORD_FIELDS = attrgetter("offset", "timestamp_ms", "key", "value", "headers")
 
 _ClosedBatch = tuple[FetchState, FetchedBatches, int, BatchHeader]
 """A batch not yet opened, and its position among the fetched bytes."""
@@ -45,6 +43,10 @@ class ConsumerRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
+
+
+_made_record = partial(tuple.__new__, ConsumerRecord)
+"""Makes a ConsumerRecord of a tuple of its fields, in half the time."""
 
 
 class Consumer:
@@ -211,14 +213,15 @@ class Consumer:
         payload: bytes,
         charge: Charge | None = None,
     ) -> Iterator[ConsumerRecord]:
-        fetcher, position, topic_partition = self._fetcher, batches.position, state.topic_partition
+        fetcher, place = self._fetcher, (state.topic_partition,)
         changes = fetcher.changes
+        records = fields_of_payload(payload, header)
+        if header.base_offset < batches.position:
+            records = (fields for fields in records if fields[0] >= batches.position)
         try:
-            for offset, timestamp_ms, key, value, headers in map(_RECORD_FIELDS, records_of_payload(payload, header)):
-                if offset < position:
-                    continue
-                state.position = offset + 1
-                yield ConsumerRecord(topic_partition, offset, timestamp_ms, key, value, headers)
+            for fields in records:
+                state.position = fields[0] + 1
+                yield _made_record(place + fields)
                 if changes != fetcher.changes and not fetcher.is_current(state):
                     return
             state.position = header.next_offset

@@ -20,6 +20,8 @@ from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, OnAn
 from pipeline.client.consumer.fetch_queue import LimitOf, unlimited
 from pipeline.client.consumer.fetcher import Fetcher, Taken
 from pipeline.client.consumer.opening import RecordIterator, open_payload
+from pipeline.client.encoding.decoders import DecoderLike
+from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
 from pipeline.errors import CorruptBatchError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 from pipeline.records.batch import BatchHeader, iterate_headers
@@ -157,6 +159,28 @@ class Consumer:
         same consumer as well.
         """
         return self._records
+
+    def opened_record(self) -> ConsumerRecord | None:
+        """Return what `records` would yield next if that takes no waiting, otherwise None."""
+        return self._records.opened()
+
+    def messages(
+        self, key: DecoderLike | None = None, value: DecoderLike | None = None, on_error: ErrorPolicy | None = None
+    ) -> DecodedMessages:
+        """Iterate over all records with decoded keys and values, for ever; without a decoder they stay bytes.
+
+        `on_error` decides about records that cannot be decoded; by default MessageDecodeError is raised. `position`
+        moves as with `records`, and back to a record that comes again. Raises as `records` and as the decoders, and
+        ConfigurationError for an object that is no decoder.
+        """
+        return DecodedMessages(self._records, self._give_back, key=key, value=value, on_error=on_error)
+
+    def _give_back(self, record: ConsumerRecord) -> None:
+        """Return this record again next, if nobody has sought its partition since."""
+        state = self._fetcher.states.get(record.topic_partition)
+        if state is not None and state.position == record.offset + 1:
+            epoch = epoch_before(state, record.offset)
+            self.add(record.topic_partition, record.offset, state.topic_id, leader_epoch=epoch)
 
     async def _open_next(self) -> Iterator[ConsumerRecord]:
         """Return the records of the next batches. A batch whose opening fails or is cancelled stays the next one.

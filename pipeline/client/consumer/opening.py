@@ -31,6 +31,10 @@ class RecordIterator(Generic[_Record]):
             self._opened = await self._open_next()
         return record
 
+    def opened(self) -> _Record | None:
+        """Return the next record of what is open, None at its end."""
+        return next(self._opened, None)
+
     def close(self) -> None:
         """Release the memory of an open batch."""
         if isinstance(self._opened, Generator):

@@ -26,6 +26,8 @@ import trio
 
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord
 from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.encoding.decoders import DecoderLike
+from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
 from pipeline.errors import PipelineError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 
@@ -58,6 +60,7 @@ class MessageStream:
         self._held_back: ConsumerRecord | None = None
         self._in_hand: ConsumerRecord | FetchedBatches | None = None
         self._disowned: ConsumerRecord | FetchedBatches | None = None
+        self._given_back: ConsumerRecord | None = None
         self._paused: dict[TopicPartition, tuple[int, int]] = {}
         self._has_begun = False
         self._finished = trio.lowlevel.ParkingLot()
@@ -81,11 +84,21 @@ class MessageStream:
 
     def records(self) -> AsyncIterator[ConsumerRecord]:
         """Iterate over the records, until the group is shut down. Raises as `Consumer.records`; iterate again then."""
-        return _Items(partial(self._next_record, self._consumer.records()))
+        return _Items(self._opened_record, partial(self._next_record, self._consumer.records()))
+
+    def messages(
+        self, key: DecoderLike | None = None, value: DecoderLike | None = None, on_error: ErrorPolicy | None = None
+    ) -> DecodedMessages:
+        """Iterate over the records with decoded keys and values; without a decoder they stay bytes.
+
+        `on_error` decides about records that cannot be decoded; by default MessageDecodeError is raised. Raises as
+        `records` and as the decoders, and ConfigurationError for an object that is no decoder.
+        """
+        return DecodedMessages(self.records(), self._give_back, key=key, value=value, on_error=on_error)
 
     def batches(self) -> AsyncIterator[FetchedBatches]:
         """Iterate over batches as they were fetched, with checksums verified. Raises as `Consumer.poll_batches`."""
-        return _Items(self._next_batches)
+        return _Items(_nothing, self._next_batches)
 
     def skip_batch(self, topic_partition: TopicPartition) -> int:
         """Continue after the batch of a PartitionBatchError. As `Consumer.skip_batch`."""
@@ -139,7 +152,7 @@ class MessageStream:
             with trio.move_on_after(timeout_s):
                 while self._in_hand is item:
                     await self._finished.park()
-                waits = False
+                waits = self._given_back is item
         if waits:
             self._disowned = item
         places = unfinished if waits else finished
@@ -225,6 +238,29 @@ class MessageStream:
             raise self._error
         return not self._is_ended
 
+    def _opened_record(self) -> ConsumerRecord | None:
+        """Return the next record as `_next_record`, if that takes no waiting, otherwise None."""
+        if self._is_ended or self._held_back is not None or not self._has_begun or not self._holds():
+            return None
+        record = self._consumer.opened_record()
+        if record is not None:
+            self._in_hand, self._disowned = record, None
+            if self._finished:
+                self._finished.unpark_all()
+        return record
+
+    def _give_back(self, record: ConsumerRecord) -> None:
+        """Hand out a record that is in hand once more, and do not count it as consumed meanwhile."""
+        if self._in_hand is not record or self._disowned is record:
+            return
+        self._in_hand, self._given_back = None, record
+        self._finished.unpark_all()
+        topic_partition = record.topic_partition
+        if self._consumer.has(topic_partition):
+            self._held_back = record
+        elif topic_partition in self._paused:
+            self._paused[topic_partition] = record.offset, NO_LEADER_EPOCH
+
     async def _next_record(self, records: AsyncIterator[ConsumerRecord]) -> ConsumerRecord | None:
         while await self._may_go_on():
             if self._held_back is None:
@@ -256,17 +292,27 @@ class MessageStream:
             raise
 
 
-class _Items(Generic[_Read]):
-    """Iterates over what `read_next` returns, up to None. May be left at any moment, unlike a generator."""
+def _nothing() -> None:
+    """No item without waiting."""
 
-    def __init__(self, read_next: Callable[[], Awaitable[_Read | None]]) -> None:
+
+class _Items(Generic[_Read]):
+    """Iterates over what `read_now` returns, or if that is None `read_next`, up to None.
+
+    May be left at any moment, unlike a generator.
+    """
+
+    def __init__(self, read_now: Callable[[], _Read | None], read_next: Callable[[], Awaitable[_Read | None]]) -> None:
+        self._read_now = read_now
         self._read_next = read_next
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _Read:
-        item = await self._read_next()
+        item = self._read_now()
         if item is None:
-            raise StopAsyncIteration
+            item = await self._read_next()
+            if item is None:
+                raise StopAsyncIteration
         return item

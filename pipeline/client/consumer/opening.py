@@ -1,6 +1,7 @@
 """Opening of fetched batches as records, within the process's budget for opened batches, without blocking trio."""
 
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from time import monotonic
 from typing import Generic, Self, TypeVar
 
 import trio
@@ -11,9 +12,25 @@ from pipeline.records.memory import MIN_OPENED_BYTES, WAIT_S, Charge
 from pipeline.records.opening import attempts, open_uncharged
 from pipeline.records.record import Record, records_of_payload
 
+TURN_S = 0.01
+"""Time that a reader of opened records may use before other tasks run."""
+
 _LOOK_S = 0.02
 
 _Record = TypeVar("_Record")
+
+
+class Turns:
+    """Lets other tasks run now and then, beside a reader that need not wait: heartbeats and commits among them."""
+
+    def __init__(self) -> None:
+        self.end = 0.0
+        """Time of `time.monotonic` at which the reader's turn ends."""
+
+    async def rest(self) -> None:
+        """Let all other tasks run once, and begin a new turn."""
+        await trio.lowlevel.checkpoint()
+        self.end = monotonic() + TURN_S
 
 
 class RecordIterator(Generic[_Record]):
@@ -22,11 +39,14 @@ class RecordIterator(Generic[_Record]):
     def __init__(self, open_next: Callable[[], Awaitable[Iterator[_Record]]]) -> None:
         self._open_next = open_next
         self._opened: Iterator[_Record] = iter(())
+        self._turns = Turns()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _Record:
+        if monotonic() > self._turns.end:
+            await self._turns.rest()
         while (record := next(self._opened, None)) is None:
             self._opened = await self._open_next()
         return record

@@ -20,12 +20,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Generic, Self, TypeVar
 
 import trio
 
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord
 from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.consumer.opening import Turns
 from pipeline.client.encoding.decoders import DecoderLike
 from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
 from pipeline.errors import PipelineError
@@ -240,13 +242,17 @@ class MessageStream:
 
     def _opened_record(self) -> ConsumerRecord | None:
         """Return the next record as `_next_record`, if that takes no waiting, otherwise None."""
-        if self._is_ended or self._held_back is not None or not self._has_begun or not self._holds():
+        if self._is_ended or self._held_back is not None or not self._has_begun:
             return None
         record = self._consumer.opened_record()
-        if record is not None:
-            self._in_hand, self._disowned = record, None
-            if self._finished:
-                self._finished.unpark_all()
+        if record is None:
+            return None
+        if not self._holds():
+            self._held_back = record
+            return None
+        self._in_hand, self._disowned = record, None
+        if self._finished:
+            self._finished.unpark_all()
         return record
 
     def _give_back(self, record: ConsumerRecord) -> None:
@@ -305,11 +311,14 @@ class _Items(Generic[_Read]):
     def __init__(self, read_now: Callable[[], _Read | None], read_next: Callable[[], Awaitable[_Read | None]]) -> None:
         self._read_now = read_now
         self._read_next = read_next
+        self._turns = Turns()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _Read:
+        if monotonic() > self._turns.end:
+            await self._turns.rest()
         item = self._read_now()
         if item is None:
             item = await self._read_next()

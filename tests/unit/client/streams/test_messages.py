@@ -1,5 +1,6 @@
 """Messages of consumers and of streams: decoded, and what happens to those that cannot be."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -296,3 +297,30 @@ async def test_a_partition_taken_back_at_a_failed_dead_letter_is_not_consumed(
                 failing.set()
     (back,) = given_back
     assert back.offsets == {U0: 1}
+
+
+async def test_other_tasks_run_beside_a_reader_that_never_waits(
+    scripted: ScriptedCluster, connect: OpenCluster, reading: Open
+) -> None:
+    """Such as heartbeats and commits, while the work on each record blocks."""
+    fill(scripted, [GOOD] * 400, batch=400)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with scripted.broker(1), connect() as cluster, reading(cluster) as opened, trio.open_nursery() as nursery:
+        messages = opened.messages()
+        await anext(messages)
+        nursery.start_soon(count_turns)
+        before = turns
+        for _ in range(399):
+            await anext(messages)
+            deadline = time.monotonic() + 0.0005
+            while time.monotonic() < deadline:
+                pass
+        assert turns - before >= 5
+        nursery.cancel_scope.cancel()

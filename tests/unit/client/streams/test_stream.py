@@ -155,13 +155,28 @@ async def test_a_record_that_waits_for_the_group_is_not_consumed_and_not_lost(op
         stream.give({U0: 0})
         records = aiter(stream)
         await anext(records)
+        stream.give({U0: 1})  # has to be fetched
         waiting = await read_in_vain(stream, group)
         assert waiting == {U0: 1}
         group.is_holding = True
         assert (await anext(records)).offset == 1
+        stream.give({U0: 2})
         assert await read_in_vain(stream, group) == {U0: 2}
         back = await stream.take_back([U0], DEADLINE_S)
         assert back.offsets == {U0: 2}
+
+
+async def test_an_opened_record_waits_for_the_group_too(opened: OpenStream, group: Group) -> None:
+    async with opened() as stream:
+        stream.give({U0: 0})
+        records = aiter(stream)
+        await anext(records)
+        group.is_holding = False
+        with trio.move_on_after(0.01):
+            await anext(records)
+        assert stream.consumed(with_item_in_hand=True) == {U0: 1}
+        group.is_holding = True
+        assert (await anext(records)).offset == 1
 
 
 async def read_in_vain(stream: MessageStream, group: Group) -> dict[TopicPartition, int]:

@@ -1,0 +1,51 @@
+"""At least once: offsets are committed after the records were processed, so a crash repeats records and loses none.
+
+    python examples/semantics/at_least_once.py HOST:PORT TOPIC [WORKER]
+
+The work is a line of output. Commits after 50 records, so at most 50 are repeated after a crash. With
+`enable_auto_commit`, the default, the offsets of finished records are committed each `auto_commit_interval_ms` instead.
+WORKER names a process that continues at once after a restart; the others wait until its session has ended.
+"""
+
+import sys
+from random import SystemRandom
+
+import trio
+
+from pipeline.client import (
+    ClientConfig,
+    GroupConfig,
+    OffsetReset,
+    StrDecoder,
+    open_cluster,
+    open_group_consumer,
+    parse_addresses,
+)
+
+COMMIT_AFTER = 50
+
+
+async def main(*arguments: str) -> None:
+    bootstrap, topic, *worker = arguments
+    config = GroupConfig(
+        group_id="at-least-once",
+        group_instance_id=worker[0] if worker else None,
+        auto_offset_reset=OffsetReset.EARLIEST,
+        enable_auto_commit=False,
+    )
+    async with (
+        open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
+        open_group_consumer(cluster, config, rng=SystemRandom()) as group,
+    ):
+        streams = await group.create_message_streams({topic: 1})
+        uncommitted = 0
+        async for message in streams[topic][0].messages(value=StrDecoder()):
+            print(message.value, flush=True)  # the work
+            uncommitted += 1
+            if uncommitted == COMMIT_AFTER:
+                await group.commit_offsets()  # this message included
+                uncommitted = 0
+
+
+if __name__ == "__main__":
+    trio.run(main, *sys.argv[1:])

@@ -1,0 +1,44 @@
+"""At most once: the offset is committed before the record is processed, so a crash loses records and repeats none.
+
+    python examples/semantics/at_most_once.py HOST:PORT TOPIC [WORKER]
+
+The work is a line of output. For work that must not be done twice, such as a message to a person.
+WORKER names a process that continues at once after a restart; the others wait until its session has ended.
+"""
+
+import sys
+from random import SystemRandom
+
+import trio
+
+from pipeline.client import (
+    ClientConfig,
+    GroupConfig,
+    OffsetReset,
+    StrDecoder,
+    open_cluster,
+    open_group_consumer,
+    parse_addresses,
+)
+
+
+async def main(*arguments: str) -> None:
+    bootstrap, topic, *worker = arguments
+    config = GroupConfig(
+        group_id="at-most-once",
+        group_instance_id=worker[0] if worker else None,
+        auto_offset_reset=OffsetReset.EARLIEST,
+        enable_auto_commit=False,
+    )
+    async with (
+        open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
+        open_group_consumer(cluster, config, rng=SystemRandom()) as group,
+    ):
+        streams = await group.create_message_streams({topic: 1})
+        async for message in streams[topic][0].messages(value=StrDecoder()):
+            await group.commit_offsets()  # this message included
+            print(message.value, flush=True)  # the work
+
+
+if __name__ == "__main__":
+    trio.run(main, *sys.argv[1:])

@@ -24,7 +24,10 @@ from pipeline.client import (
     parse_addresses,
 )
 
-TABLES = "CREATE TABLE IF NOT EXISTS totals (user TEXT PRIMARY KEY, amount INTEGER, last_offset INTEGER)"
+TABLES = """
+PRAGMA journal_mode = WAL;  -- each transaction is on the disk before its offset is committed
+CREATE TABLE IF NOT EXISTS totals (user TEXT PRIMARY KEY, amount INTEGER, last_offset INTEGER);
+"""
 ADD_ONCE = """
 INSERT INTO totals VALUES (?, ?, ?) ON CONFLICT DO UPDATE
 SET amount = amount + excluded.amount, last_offset = excluded.last_offset WHERE last_offset < excluded.last_offset

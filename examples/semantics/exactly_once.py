@@ -26,6 +26,8 @@ from pipeline.client import (
 )
 
 TABLES = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;  -- a power failure may undo the last transactions, but each as a whole
 CREATE TABLE IF NOT EXISTS totals (user TEXT PRIMARY KEY, amount INTEGER);
 CREATE TABLE IF NOT EXISTS offsets (topic TEXT, number INTEGER, next INTEGER, PRIMARY KEY (topic, number));
 """

@@ -82,14 +82,25 @@ def names_without_definition(block: str) -> set[str]:
     return {name.id for name in names} - defined - set(dir(builtins))
 
 
-VARIABLES = {"cluster", "producer", "consumer", "stream", "registry"}
-"""What the pieces of programs in docs/client/ take as open."""
+VARIABLES = {
+    "cluster",
+    "producer",
+    "consumer",
+    "stream",
+    "group",
+    "registry",
+    "config",
+    "clock",
+    "SystemRandom",
+    "trio",
+}
+"""What the pieces of programs in docs/client/ take as open, and what all of them import."""
 
 
 @pytest.mark.parametrize("page", ["client.md", *sorted(f"client/{page.name}" for page in DOCS.glob("client/*.md"))])
 def test_the_pages_of_the_client_define_or_export_every_name(page: Any) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks
+    assert blocks or page != "client.md"
     for block in blocks:
         is_program = re.search(r"^trio\.run\(|^if __name__", block, re.MULTILINE)
         known = set() if is_program else {*pipeline.client.__all__, *VARIABLES}

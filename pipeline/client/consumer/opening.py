@@ -20,7 +20,7 @@ _LOOK_S = 0.02
 _Record = TypeVar("_Record")
 
 
-class Turns:
+class ReaderTurns:
     """Lets other tasks run now and then, beside a reader that need not wait: heartbeats and commits among them."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class RecordIterator(Generic[_Record]):
     def __init__(self, open_next: Callable[[], Awaitable[Iterator[_Record]]]) -> None:
         self._open_next = open_next
         self._opened: Iterator[_Record] = iter(())
-        self._turns = Turns()
+        self._turns = ReaderTurns()
 
     def __aiter__(self) -> Self:
         return self

@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # both import this module
     from pipeline.client.consumer.consumer import ConsumerRecord
     from pipeline.client.producer.producer import Producer
 
-KEY, VALUE = "key", "value"
+KEY = "key"
+VALUE = "value"
 ERRORS_PREFIX = "__connect.errors."
 """Kafka Connect's prefix of the headers that say where a dead letter comes from (KIP-298)."""
 _STAGES = {KEY: "KEY_CONVERTER", VALUE: "VALUE_CONVERTER"}

@@ -27,7 +27,7 @@ import trio
 
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord
 from pipeline.client.consumer.fetch_plan import FetchedBatches
-from pipeline.client.consumer.opening import Turns
+from pipeline.client.consumer.opening import ReaderTurns
 from pipeline.client.encoding.decoders import DecoderLike
 from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
 from pipeline.errors import PipelineError
@@ -86,7 +86,7 @@ class MessageStream:
 
     def records(self) -> AsyncIterator[ConsumerRecord]:
         """Iterate over the records, until the group is shut down. Raises as `Consumer.records`; iterate again then."""
-        return _Items(self._opened_record, partial(self._next_record, self._consumer.records()))
+        return _Items(partial(self._next_record, self._consumer.records()), self._opened_record)
 
     def messages(
         self, key: DecoderLike | None = None, value: DecoderLike | None = None, on_error: ErrorPolicy | None = None
@@ -100,7 +100,7 @@ class MessageStream:
 
     def batches(self) -> AsyncIterator[FetchedBatches]:
         """Iterate over batches as they were fetched, with checksums verified. Raises as `Consumer.poll_batches`."""
-        return _Items(_nothing, self._next_batches)
+        return _Items(self._next_batches)
 
     def skip_batch(self, topic_partition: TopicPartition) -> int:
         """Continue after the batch of a PartitionBatchError. As `Consumer.skip_batch`."""
@@ -308,10 +308,12 @@ class _Items(Generic[_Read]):
     May be left at any moment, unlike a generator.
     """
 
-    def __init__(self, read_now: Callable[[], _Read | None], read_next: Callable[[], Awaitable[_Read | None]]) -> None:
+    def __init__(
+        self, read_next: Callable[[], Awaitable[_Read | None]], read_now: Callable[[], _Read | None] = _nothing
+    ) -> None:
         self._read_now = read_now
         self._read_next = read_next
-        self._turns = Turns()
+        self._turns = ReaderTurns()
 
     def __aiter__(self) -> Self:
         return self

@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from pipeline.client.group.group_consumer import GroupConsumer, open_group_consumer
     from pipeline.client.group.listener import RebalanceListener
     from pipeline.client.producer.batches import DeliveryError, RecordMetadata
-    from pipeline.client.producer.delivery import Delivery
+    from pipeline.client.producer.delivery import Deliveries, Delivery, PartlyAcceptedError
+    from pipeline.client.producer.interceptors import ProducerInterceptor
+    from pipeline.client.producer.partitioner import Partitioner
     from pipeline.client.producer.producer import Producer, open_producer
+    from pipeline.client.producer.record import ProducerRecord, UndeliveredRecord
     from pipeline.client.registry.avro import AvroDeserializer, AvroEncoder, AvroSerializer
     from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
     from pipeline.client.registry.config import SerializerConfig
@@ -108,6 +111,7 @@ __all__ = [
     "DeadlineExceededError",
     "DecodedMessage",
     "Decoder",
+    "Deliveries",
     "Delivery",
     "DeliveryError",
     "ElectionType",
@@ -134,9 +138,13 @@ __all__ = [
     "PartitionFetchError",
     "PartitionOffsetOutOfRangeError",
     "PartitionTruncatedError",
+    "Partitioner",
+    "PartlyAcceptedError",
     "PipelineError",
     "Producer",
     "ProducerConfig",
+    "ProducerInterceptor",
+    "ProducerRecord",
     "RaiseErrors",
     "Reassignment",
     "RebalanceListener",
@@ -154,6 +162,7 @@ __all__ = [
     "StrEncoder",
     "TopicFilter",
     "TopicPartition",
+    "UndeliveredRecord",
     "VersionReference",
     "WhiteList",
     "alter_configs",
@@ -190,6 +199,7 @@ _HOMES = (
     "pipeline.client.admin.leader_epochs",
     "pipeline.client.admin.elections", "pipeline.client.admin.resource_configs",
     "pipeline.client.producer.producer", "pipeline.client.producer.delivery", "pipeline.client.producer.batches",
+    "pipeline.client.producer.record", "pipeline.client.producer.interceptors", "pipeline.client.producer.partitioner",
     "pipeline.client.encoding.encoders", "pipeline.client.encoding.decoders",
     "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",
     "pipeline.client.streams.topic_filter", "pipeline.client.streams.messages",

@@ -32,6 +32,7 @@ MAX_TIMESTAMP_MS = 2**62 - 1
 
 _NULL = b"\x01"
 _NO_ATTRIBUTES = b"\x00"
+_NO_HEADERS = b"\x00"
 
 
 def _encode_unsigned(value: int) -> bytes:
@@ -72,17 +73,23 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 class BatchBuilder:
-    """Takes records until it is full, then makes a batch. `max_bytes`: the uncompressed bound, header included."""
+    """Takes records until it is full, then makes a batch. `max_bytes`: the uncompressed bound, header included.
 
-    def __init__(self, codec: Codec, max_bytes: int) -> None:
+    `level` is the codec's level of compression, see `compress`.
+    """
+
+    def __init__(self, codec: Codec, max_bytes: int, level: int | None = None) -> None:
         self._codec = codec
         self._max_bytes = max_bytes
+        self._level = level
         self._buffer = bytearray(HEADER_SIZE)
         self._record_count = 0
         self._base_timestamp_ms = 0
         self._max_timestamp_ms = 0
+        self._last_timestamp_ms = 0
+        self._last_timestamp_encoded = b""
         self._last_headers: tuple[Header, ...] | None = ()
-        self._last_headers_encoded = encode_headers(())
+        self._last_headers_encoded = _NO_HEADERS
 
     @property
     def size_bytes(self) -> int:
@@ -100,43 +107,117 @@ class BatchBuilder:
         Raises TypeError, ValueError or AttributeError for a wrong key, value, header or timestamp.
         """
         count = self._record_count
-        if not -MAX_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
-            raise ValueError(f"a timestamp must be within {MAX_TIMESTAMP_MS} ms, and is {timestamp_ms}")
-        if not count:
-            timestamp_ms = index(timestamp_ms)
-        delta_ms = timestamp_ms - self._base_timestamp_ms if count else 0
+        if not count or timestamp_ms != self._last_timestamp_ms:
+            self._encode_timestamp(timestamp_ms)
         if headers is not self._last_headers:
-            self._last_headers_encoded = encode_headers(headers)
-            # A tuple cannot change: a producer that passes the same one each time has it encoded once.
-            self._last_headers = headers if isinstance(headers, tuple) else None
+            self._encode_headers(headers)
         encoded_headers = self._last_headers_encoded
-        deltas = encode_varint(delta_ms) + encode_varint(count)
-        key_length = _NULL if key is None else encode_varint(len(key))
-        value_length = _NULL if value is None else encode_varint(len(value))
-        key = key or b""
-        value = value or b""
-        size = 1 + len(deltas) + len(key_length) + len(key) + len(value_length) + len(value) + len(encoded_headers)
-        record_length = encode_varint(size)
+        head = self._last_timestamp_encoded + (_SMALL_VARINTS[count] if count < 8192 else encode_varint(count))
+        if key is None:
+            head += _NULL
+        else:
+            length = len(key)
+            head += _SMALL_VARINTS[length] if length < 8192 else encode_varint(length)
+            length += len(head)
+            head += key
+            if len(head) != length:  # a memoryview whose items are not bytes
+                raise TypeError("a key must be bytes")
+        if value is None:
+            head += _NULL
+            value = b""
+            length = 0
+        else:
+            length = len(value)
+            head += _SMALL_VARINTS[length] if length < 8192 else encode_varint(length)
+        size = len(head) + length + len(encoded_headers)
+        record_length = _SMALL_VARINTS[size] if size < 8192 else encode_varint(size)
         buffer = self._buffer
-        if count and len(buffer) + len(record_length) + size > self._max_bytes:
-            return False
         start = len(buffer)
+        end = start + len(record_length) + size
+        if end > self._max_bytes and count:
+            return False
         try:
-            buffer += record_length + _NO_ATTRIBUTES + deltas + key_length + key + value_length
+            buffer += record_length + head
             buffer += value
             buffer += encoded_headers
-            if len(buffer) - start != len(record_length) + size:  # a memoryview whose items are not bytes
-                raise TypeError("key and value must be bytes")
+            if len(buffer) != end:
+                raise TypeError("a value must be bytes")
         except BaseException:
             del buffer[start:]
             raise
         if not count:
-            self._base_timestamp_ms = timestamp_ms
-            self._max_timestamp_ms = timestamp_ms
+            self._base_timestamp_ms = self._max_timestamp_ms = self._last_timestamp_ms
         elif timestamp_ms > self._max_timestamp_ms:
             self._max_timestamp_ms = timestamp_ms
         self._record_count = count + 1
         return True
+
+    def extend(
+        self,
+        key: bytes | None,
+        values: Sequence[bytes | None],
+        start: int,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        max_bytes: int | None = None,
+    ) -> int:
+        """Add the values from index `start` on, as records that are alike otherwise, as far as they fit.
+
+        Returns the index of the first value that was not added. `max_bytes` is a lower bound of the batch than that of
+        the builder. Raises as `append`, for a value after those before it were added.
+        """
+        max_bytes = self._max_bytes if max_bytes is None else min(max_bytes, self._max_bytes)
+        if start == len(values) or (len(self._buffer) >= max_bytes and self._record_count):
+            return start
+        if not self.append(key, values[start], headers, timestamp_ms):
+            return start
+        buffer = self._buffer
+        count = self._record_count
+        attributes = self._last_timestamp_encoded
+        key_part = _NULL if key is None else encode_varint(len(key)) + key
+        ending = self._last_headers_encoded
+        fixed = len(attributes) + len(key_part) + len(ending)
+        position = start + 1
+        try:
+            for position in range(start + 1, len(values)):
+                value = values[position]
+                if value is None:
+                    value, value_length, length = b"", _NULL, 0
+                else:
+                    length = len(value)
+                    value_length = _SMALL_VARINTS[length] if length < 8192 else encode_varint(length)
+                number = _SMALL_VARINTS[count] if count < 8192 else encode_varint(count)
+                size = fixed + len(number) + len(value_length) + length
+                record_length = _SMALL_VARINTS[size] if size < 8192 else encode_varint(size)
+                end = len(buffer) + len(record_length) + size
+                if end > max_bytes:
+                    return position
+                at = len(buffer)
+                buffer += b"".join((record_length, attributes, number, key_part, value_length, value, ending))
+                if len(buffer) != end:
+                    del buffer[at:]
+                    raise TypeError("a value must be bytes")
+                count += 1
+            return len(values)
+        finally:
+            self._record_count = count
+
+    def _encode_timestamp(self, timestamp_ms: int) -> None:
+        if not -MAX_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
+            raise ValueError(f"a timestamp must be within {MAX_TIMESTAMP_MS} ms, and is {timestamp_ms}")
+        timestamp_ms = index(timestamp_ms)
+        delta_ms = timestamp_ms - self._base_timestamp_ms if self._record_count else 0
+        self._last_timestamp_encoded = _NO_ATTRIBUTES + encode_varint(delta_ms)
+        self._last_timestamp_ms = timestamp_ms
+
+    def _encode_headers(self, headers: Sequence[Header]) -> None:
+        self._last_headers_encoded = encode_headers(headers)
+        # A tuple cannot change: a producer that passes the same one each time has it encoded once.
+        self._last_headers = headers if isinstance(headers, tuple) else None
+
+    def payload(self) -> tuple[bytes, BatchHeader]:
+        """Return the records so far, uncompressed, and a header for them."""
+        return bytes(memoryview(self._buffer)[HEADER_SIZE:]), self._header(len(self._buffer), Codec.NONE)
 
     def build(
         self,
@@ -149,24 +230,29 @@ class BatchBuilder:
             raise ValueError("a batch needs at least one record")
         batch, self._buffer = self._buffer, bytearray(HEADER_SIZE)
         if self._codec is not Codec.NONE:
-            payload = compress(self._codec, memoryview(batch)[HEADER_SIZE:])
+            payload = compress(self._codec, memoryview(batch)[HEADER_SIZE:], self._level)
             batch = bytearray(HEADER_SIZE)
             batch += payload
-        header = BatchHeader(
-            base_offset=0,
-            batch_length=len(batch) - LOG_OVERHEAD,
-            partition_leader_epoch=-1,
-            magic=MAGIC,
-            crc=0,
-            attributes=self._codec,
-            last_offset_delta=self._record_count - 1,
-            base_timestamp=self._base_timestamp_ms,
-            max_timestamp=self._max_timestamp_ms,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            record_count=self._record_count,
+        header = self._header(len(batch), self._codec)._replace(
+            producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
         )
         write_header(batch, header)
         self._record_count = 0
         return batch
+
+    def _header(self, size_bytes: int, codec: Codec) -> BatchHeader:
+        return BatchHeader(
+            base_offset=0,
+            batch_length=size_bytes - LOG_OVERHEAD,
+            partition_leader_epoch=-1,
+            magic=MAGIC,
+            crc=0,
+            attributes=codec,
+            last_offset_delta=self._record_count - 1,
+            base_timestamp=self._base_timestamp_ms,
+            max_timestamp=self._max_timestamp_ms,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE,
+            record_count=self._record_count,
+        )

@@ -31,6 +31,13 @@ class Between:
     or_none: bool = False
 
 
+_LEVELS: dict[Codec, tuple[range, ...]] = {
+    Codec.GZIP: (range(1, 10), range(-1, 0)),
+    Codec.LZ4: (range(1, 18),),
+    Codec.ZSTD: (range(-131_072, 23),),
+}
+"""Levels of the codecs that have any, as Kafka bounds them (KIP-780)."""
+
 Timeout = Annotated[int, Between(1, MAX_TIMEOUT_MS)]
 
 
@@ -154,10 +161,16 @@ class ProducerConfig:
     `idempotence=False`."""
     compression: Codec = Codec.NONE
     """Codec of the batches."""
+    compression_level: Annotated[int | None, Between(-131_072, 22, or_none=True)] = None
+    """Level of the codec: `GZIP` 1 to 9 or -1 (its default), `LZ4` 1 to 17 (9 is the fast level), `ZSTD` -131072 to 22.
+    None takes Kafka's default: -1, 9 and 3. The other codecs have no levels."""
     request_timeout_ms: Timeout = 30_000
     """Time in ms to wait for a broker's answer before the request is tried again."""
     delivery_timeout_ms: Annotated[int, Between(0, MAX_TIMEOUT_MS)] = 120_000
     """Time in ms after which an undelivered record fails, at least `linger_ms`."""
+    retries: Annotated[int, Between(0, MAX_FIELD_BYTES)] = MAX_FIELD_BYTES
+    """Number of times that a batch is sent again before it fails, within `delivery_timeout_ms`. 0 needs
+    `idempotence=False`."""
     idempotence: bool = True
     """True if retries neither duplicate nor reorder records."""
     record_headers: tuple[Header, ...] = ()
@@ -176,6 +189,14 @@ class ProducerConfig:
         check_bounds(self, buffer_memory=self.batch_size, delivery_timeout_ms=self.linger_ms)
         if self.idempotence and self.acks is not Acks.ALL:
             raise ConfigurationError("enable.idempotence", "needs acks=all; turn it off to use acks 0 or 1")
+        if self.idempotence and not self.retries:
+            raise ConfigurationError("enable.idempotence", "needs retries; turn it off to use retries=0")
+        levels = _LEVELS.get(self.compression, ())
+        if self.compression_level is not None and not any(self.compression_level in each for each in levels):
+            name = self.compression.name.lower()
+            may_be = " or ".join(f"from {each[0]} to {each[-1]}" if len(each) > 1 else str(each[0]) for each in levels)
+            reason = f"must be {may_be}" if levels else "has no level"
+            raise ConfigurationError(f"compression.{name}.level", f"is {self.compression_level}: {name} {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

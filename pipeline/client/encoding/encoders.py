@@ -46,9 +46,9 @@ class BytesEncoder:
 
     def encode(self, topic: str, data: Any, headers: list[Header]) -> bytes | None:  # noqa: ARG002
         """Return the bytes. Raises SerializationError for anything else."""
-        if data is not None and not isinstance(data, _BYTES):
-            raise SerializationError(f"must be bytes for {topic}, and is {type(data).__name__}")
-        return data
+        if data is None or isinstance(data, _BYTES):
+            return data  # type: ignore[return-value]  # all are copied into the batch
+        raise SerializationError(f"must be bytes for {topic}, and is {type(data).__name__}")
 
 
 class StrEncoder:

@@ -29,6 +29,12 @@ def record_charge(key: bytes | None, value: bytes | None, headers: Sequence[Head
         size += len(key)
     if value is not None:
         size += len(value)
+    return size + headers_charge(headers)
+
+
+def headers_charge(headers: Sequence[Header]) -> int:
+    """Return an upper bound of the bytes of a record's headers."""
+    size = 0
     for name, content in headers:
         size += MAX_HEADER_OVERHEAD + 4 * len(name) + (0 if content is None else len(content))
     return size
@@ -91,29 +97,53 @@ class Accumulator:
 
     def append(
         self,
-        topic_partition: TopicPartition,
+        batch: ProducerBatch,
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[Header],
         timestamp_ms: int,
         charge: int,
-    ) -> ProducerBatch | None:
-        """Add a record that `has_room` to the partition's open batch. None if the batch is full or missing."""
-        queue = self._waiting.get(topic_partition)
-        if queue is None:
-            return None
-        batch = queue.batches[-1]
-        if batch.closed:
-            return None
+    ) -> bool:
+        """Add a record that `has_room` to an open batch. False, and the batch is closed, if it does not fit."""
         if (
             self._window_ms is not None and batch.window != timestamp_ms // self._window_ms
         ) or not batch.builder.append(key, value, headers, timestamp_ms):
             batch.closed = True
-            return None
+            return False
         batch.charged_bytes += charge
         batch.record_count += 1
         self.used_bytes += charge
-        return batch
+        return True
+
+    def extend(
+        self,
+        batch: ProducerBatch,
+        key: bytes | None,
+        values: Sequence[bytes | None],
+        start: int,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+    ) -> int:
+        """Add the values from index `start` on, of which the first `has_room`, as far as batch and memory have room.
+
+        Returns the index of the first value that was not added; the batch is closed if there is one.
+        """
+        builder = batch.builder
+        if self._window_ms is not None and batch.window != timestamp_ms // self._window_ms:
+            batch.closed = True
+            return start
+        before_bytes, before_count = builder.size_bytes, builder.record_count
+        room_bytes = self._memory_bytes - self.used_bytes - HEADER_SIZE
+        try:
+            end = builder.extend(key, values, start, headers, timestamp_ms, before_bytes + room_bytes)
+        finally:
+            charge = builder.size_bytes - before_bytes
+            batch.charged_bytes += charge
+            batch.record_count += builder.record_count - before_count
+            self.used_bytes += charge
+        if end < len(values):
+            batch.closed = True
+        return end
 
     def append_to_new(
         self,
@@ -190,7 +220,7 @@ class Accumulator:
         return drained
 
     def _due_ms(self, batch: ProducerBatch, pressed: bool) -> int:
-        if batch.attempts or batch.closed or pressed:
+        if batch.attempts or batch.closed or batch.is_urgent or pressed:
             return batch.not_before_ms
         return batch.created_ms + self._linger_ms
 

@@ -4,16 +4,19 @@ Invariants:
 - The bytes are built, compressed and given a sequence once, when the batch is first sent; a retry sends the same
   bytes. Only after the broker refused the producer id, they are stamped again.
 - A batch has one outcome, set once; the deliveries of all its records are read from it.
+- A delivered batch holds no bytes: a program may keep all its deliveries.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.net.signals import Outcome
-from pipeline.records.batch import NO_TIMESTAMP, BatchHeader, read_header, set_base_offset, write_header
+from pipeline.records.batch import NO_TIMESTAMP, BatchHeader, read_header, write_header
 from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.record import Record, records_of_batch, records_of_payload
 
 UNKNOWN_OFFSET = -1
 
@@ -69,19 +72,23 @@ class ProducerIdentity:
 
 
 class ProducerBatch:
-    """Records of one partition that are sent together. `window` is their audit window, if there is one."""
+    """Records of one partition that are sent together. `window` is their audit window, if there is one.
+
+    A closed batch takes no further records. An urgent one does not linger.
+    """
 
     __slots__ = (
-        "_builder",
         "_callbacks",
         "attempts",
         "base_offset",
         "base_sequence",
+        "builder",
         "charged_bytes",
         "closed",
         "created_ms",
         "data",
         "identity",
+        "is_urgent",
         "last_error",
         "log_append_time_ms",
         "not_before_ms",
@@ -101,6 +108,7 @@ class ProducerBatch:
         self.charged_bytes = 0
         self.record_count = 0
         self.closed = False
+        self.is_urgent = False
         self.data: bytearray | None = None
         self.identity: ProducerIdentity | None = None
         self.base_sequence = -1
@@ -111,15 +119,8 @@ class ProducerBatch:
         self.outcome_unknown = False
         self.base_offset = UNKNOWN_OFFSET
         self.log_append_time_ms = NO_TIMESTAMP
-        self._builder: BatchBuilder | None = builder
+        self.builder = builder
         self._callbacks: list[tuple[int, int, DeliveryCallback]] = []
-
-    @property
-    def builder(self) -> BatchBuilder:
-        """Builder of the batch, until the batch is stamped."""
-        if self._builder is None:
-            raise ValueError(f"{self.topic_partition}: the batch is built already")
-        return self._builder
 
     @property
     def size_bytes(self) -> int:
@@ -136,7 +137,6 @@ class ProducerBatch:
         self.closed = True
         if self.data is None:
             self.data = self.builder.build(producer.id, producer.epoch, base_sequence)
-            self._builder = None
         elif identity != self.identity or base_sequence != self.base_sequence:
             header = read_header(self.data)
             write_header(
@@ -160,18 +160,29 @@ class ProducerBatch:
         if self.data is None:
             raise ValueError(f"{self.topic_partition}: a batch that was never built cannot be delivered")
         header = read_header(self.data)
-        if base_offset >= 0:
-            set_base_offset(self.data, 0, base_offset)
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.outcome.end()
+        self.release()
         return header._replace(base_offset=base_offset)
 
     def failed(self, now_ms: int) -> DeliveryError:
         """Set the outcome: not delivered. tell() comes next."""
+        self.closed = True
         error = DeliveryError(self, now_ms)
         self.outcome.end(error)
         return error
+
+    def records(self) -> Iterator[Record]:
+        """Return the records, with offsets from 0. None after `release`."""
+        if self.data is not None:
+            return records_of_batch(self.data, 0, read_header(self.data))
+        return records_of_payload(*self.builder.payload()) if self.builder.record_count else iter(())
+
+    def release(self) -> None:
+        """Drop the bytes of a batch with an outcome."""
+        self.data = None
+        self.builder = BatchBuilder(Codec.NONE, 0)
 
     def tell(self) -> list[Exception]:
         """Call the callbacks, in the order of the records. Returns what they raised."""

@@ -1,4 +1,4 @@
-"""Choice of a record's partition: by key as in the Java client; without a key one partition per batch.
+"""Choice of a record's partition: by key as in the Java client; without a key one after the other, by bytes.
 
 Pure but for the random generator that is passed in. Equal keys of all clients go to the same partition, so this hash is
 Kafka's murmur2 (seed 0x9747b28c) and must never change.
@@ -6,23 +6,39 @@ Kafka's murmur2 (seed 0x9747b28c) and must never change.
 
 from collections.abc import Sequence
 from random import Random
+from struct import Struct
+from typing import Protocol
 
 _MASK = 0xFFFFFFFF
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
+_WORDS = tuple(Struct(f"<{count}I").unpack_from for count in range(33))
+
+
+class Partitioner(Protocol):
+    """A program's own choice of partitions."""
+
+    def partition(
+        self, topic: str, key: bytes | None, value: bytes | None, partitions: int, led: Sequence[int]
+    ) -> int | None:
+        """Return the partition of a record, from 0 to `partitions` - 1; None for the sticky partition.
+
+        `led` are the partitions that have a leader now; all, if none has one. `key` and `value` are encoded. An error
+        raised here is raised by `send`. Must not wait.
+        """
 
 
 def murmur2(data: bytes) -> int:
     """Return the murmur2 of `org.apache.kafka.common.utils.Utils.murmur2`, as an unsigned 32-bit integer."""
     length = len(data)
     value = (_SEED ^ length) & _MASK
-    whole = length & ~3
-    for position in range(0, whole, 4):
-        word = int.from_bytes(data[position : position + 4], "little") * _MULTIPLIER & _MASK
-        word = (word ^ (word >> 24)) * _MULTIPLIER & _MASK
-        value = (value * _MULTIPLIER & _MASK) ^ word
-    if length > whole:
-        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    count = length >> 2
+    for word in _WORDS[count](data) if count < len(_WORDS) else Struct(f"<{count}I").unpack_from(data):
+        word = word * _MULTIPLIER & _MASK
+        value = value * _MULTIPLIER ^ (word ^ word >> 24) * _MULTIPLIER
+        value &= _MASK
+    if length & 3:
+        value = (value ^ int.from_bytes(data[count << 2 :], "little")) * _MULTIPLIER & _MASK
     value = (value ^ (value >> 13)) * _MULTIPLIER & _MASK
     return value ^ (value >> 15)
 
@@ -33,7 +49,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 def next_sticky_partition(partitions: Sequence[int], current: int | None, rng: Random) -> int:
-    """Return another partition for the next batch of records without key (KIP-480), uniformly among `partitions`.
+    """Return another partition for the next records without key (KIP-480, KIP-794), uniformly among `partitions`.
 
     `partitions` are the partitions with a leader, or all if none has one; never empty.
     """

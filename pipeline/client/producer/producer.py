@@ -8,50 +8,42 @@ sends to a partition arrive in that order. With idempotence (the default) each r
 its delivery fails.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import repeat
 from random import Random
+from typing import Any
 
 import trio
 
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
-from pipeline.client.producer.accumulator import Accumulator, record_charge
-from pipeline.client.producer.batches import DeliveredBatch, DeliveryCallback, ProducerBatch, ProducerIdentity
-from pipeline.client.producer.delivery import Delivery
-from pipeline.client.producer.partitioner import next_sticky_partition, partition_for_key
+from pipeline.client.encoding.encoders import EncoderLike
+from pipeline.client.producer.accumulator import MAX_RECORD_OVERHEAD, Accumulator, headers_charge, record_charge
+from pipeline.client.producer.batches import (
+    DeliveredBatch,
+    DeliveryCallback,
+    ProducerBatch,
+    ProducerIdentity,
+    RecordMetadata,
+)
+from pipeline.client.producer.delivery import Deliveries, Delivery, PartlyAcceptedError
+from pipeline.client.producer.interceptors import ProducerInterceptor
+from pipeline.client.producer.partitioner import Partitioner, murmur2, next_sticky_partition, partition_for_key
+from pipeline.client.producer.preparation import Preparation
+from pipeline.client.producer.record import ProducerRecord, UndeliveredRecord
+from pipeline.client.producer.routes import TopicRoute
 from pipeline.client.producer.sender import Sender, now_ms
+from pipeline.client.producer.undelivered import undelivered_records
 from pipeline.errors import DeadlineExceededError, PipelineError
-from pipeline.model import Clock, TopicPartition
+from pipeline.model import Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import HEADER_SIZE
 from pipeline.records.builder import BatchBuilder, Header
 
 FAIR_SHARE_RECORDS = 256
-
-
-class _Route:
-    """The partitions for the records of a topic, by one view of the cluster."""
-
-    __slots__ = ("candidates", "partitions", "sticky_batch", "sticky_bytes_left", "sticky_partition", "view")
-
-    def __init__(self) -> None:
-        self.view: ClusterMetadata | None = None
-        self.partitions: list[TopicPartition] = []
-        self.candidates: list[int] = []
-        """Numbers of the partitions for records without a key; never empty."""
-        self.sticky_partition: int | None = None
-        self.sticky_batch: ProducerBatch | None = None
-        self.sticky_bytes_left = 0
-
-    def follow(self, topic: TopicMetadata) -> None:
-        """Take over the partitions of a topic that has any. A recreated topic may have fewer than before."""
-        count = len(topic.partitions)
-        if count != len(self.partitions):
-            self.partitions = [TopicPartition(topic.name, number) for number in range(count)]
-        self.candidates = [number for number in topic.led_partitions if number < count] or list(range(count))
 
 
 class Producer:
@@ -65,6 +57,9 @@ class Producer:
         sender: Sender,
         clock: Clock,
         rng: Random,
+        *,
+        preparation: Preparation | None = None,
+        partitioner: Partitioner | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = config
@@ -72,8 +67,12 @@ class Producer:
         self._sender = sender
         self._clock = clock
         self._rng = rng
-        self._routes: dict[str, _Route] = {}
+        self._preparation = preparation
+        self._partitioner = partitioner
+        self._routes: dict[str, TopicRoute] = {}
         self._memory_turn = trio.StrictFIFOLock()
+        self._memory_waiters = 0
+        self._room_bytes = config.buffer_memory - HEADER_SIZE
         self._max_charge = min(config.buffer_memory, config.max_request_size) - HEADER_SIZE
         self._unshared_records = 0
         self._closed = False
@@ -83,111 +82,318 @@ class Producer:
         """Producer id and epoch; None if it has none yet, or none that it may use again."""
         return self._accumulator.identity
 
-    async def send(
+    def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Any,
+        key: Any = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Sequence[Header] = (),
         callback: DeliveryCallback | None = None,
-    ) -> Delivery:
+        *,
+        key_encoder: EncoderLike | None = None,
+        value_encoder: EncoderLike | None = None,
+    ) -> Coroutine[Any, Any, Delivery]:
         """Accept a record, to be sent in the background. Waits only for metadata of a new topic and for memory.
 
-        Without `partition`, equal keys go to one partition, as with Java clients; without a key the partition changes
-        from batch to batch. `callback` is called when the outcome is known, and must not take long.
+        Key and value are bytes or None, unless there are encoders: the producer's, or those of this call. Without
+        `partition` and a partitioner, equal keys go to one partition, as with Java clients; without a key the partition
+        changes every `batch_size` bytes. `callback` is called when the outcome is known, and must not take long.
 
         A call that raises or is cancelled sends nothing. Raises KafkaError (no such topic or partition, record too
-        large), and DeadlineExceededError if the memory stays full for `max_block_ms`, since the brokers are slower
-        than the program.
+        large), SerializationError, and DeadlineExceededError if the memory stays full for `max_block_ms`, since the
+        brokers are slower than the program.
         """
+        if self._preparation is None and key_encoder is None and value_encoder is None:
+            return self._accept(topic, value, key, partition, timestamp_ms, headers, callback)
+        record = ProducerRecord(
+            topic=topic, value=value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        preparation = self._preparation or Preparation()
+        return preparation.send(record, callback, self._accept, key_encoder, value_encoder)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> RecordMetadata:
+        """Send a record without lingering, wait until it is acknowledged, and return where it is.
+
+        Raises as `send`, and DeliveryError. A call that is cancelled may have sent the record.
+        """
+        delivery = await self.send(topic, value, key, partition, timestamp_ms, headers)
+        delivery.hurry()
+        self._sender.wake()
+        return await delivery.wait()
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        key: Any = None,
+        *,
+        keys: Sequence[Any] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> Deliveries:
+        """Accept many records of a topic, with one key or with a key of `keys` for each. Faster than many calls.
+
+        Everything else is as with `send`. A call that raises has sent nothing, unless it raises PartlyAcceptedError,
+        which has the deliveries of the first records. A call that is cancelled may have sent the first records.
+        """
+        values = list(values)
+        if keys is not None and len(keys) != len(values):
+            raise ValueError(f"{len(keys)} keys for {len(values)} values")
+        deliveries = Deliveries()
+        try:
+            if keys is None and self._preparation is None and self._partitioner is None:
+                await self._accept_many(topic, values, key, partition, timestamp_ms, headers, deliveries)
+            else:
+                for value, its_key in zip(values, repeat(key) if keys is None else keys, strict=False):
+                    deliveries.add_one(await self.send(topic, value, its_key, partition, timestamp_ms, headers))
+        except Exception as error:
+            if not len(deliveries):
+                raise
+            raise PartlyAcceptedError(deliveries, error) from error
+        return deliveries
+
+    async def flush(self, timeout_s: float | None = None) -> list[UndeliveredRecord]:
+        """Send all buffered records and wait for their outcomes, at most for the delivery timeout, or `timeout_s`.
+
+        With `timeout_s`, returns the records that are not delivered: those that were given up since the last report,
+        each once, and those that are still being sent. Without, raises the first DeliveryError since the last flush;
+        `flush(0)` reports all records then. Each of several flushes that wait for a batch raises its failure.
+        """
+        batches = await self._settle(math.inf if timeout_s is None else trio.current_time() + timeout_s)
+        failure, self._sender.first_failure = self._sender.first_failure, None
+        if timeout_s is not None:
+            pending = [batch for batch in batches if not batch.outcome.is_over]
+            return [*self._sender.undelivered.take(), *undelivered_records(pending)]
+        if failure is not None:
+            raise failure
+        for batch in batches:  # another flush may have raised the first failure
+            if batch.outcome.error is not None:
+                raise batch.outcome.error
+        return []
+
+    async def aclose(self, timeout_s: float | None = None) -> list[UndeliveredRecord]:
+        """Refuse further records, and wait for buffered ones, at most for the delivery timeout, or `timeout_s`.
+
+        Gives up what is not delivered by then, also if the wait is cancelled. Returns as `close`; the end of the block
+        raises none of these failures again.
+        """
+        self._refuse_records()
+        try:
+            await self._settle(math.inf if timeout_s is None else trio.current_time() + timeout_s)
+        except BaseException:
+            self._give_up()
+            raise
+        undelivered = self.close()
+        self._sender.first_failure = None
+        return undelivered
+
+    def close(self) -> list[UndeliveredRecord]:
+        """Refuse further records, and give up undelivered ones, at once.
+
+        Returns the records that were given up, now or before, and that no flush has reported: each once, so that
+        closing twice reports none twice.
+        """
+        self._give_up()
+        return self._sender.undelivered.take()
+
+    def _give_up(self) -> None:
+        self._refuse_records()
+        self._sender.abandon_all()
+
+    def _refuse_records(self) -> None:
+        self._closed = True
+        self._routes.clear()
+
+    async def _settle(self, deadline: float) -> list[ProducerBatch]:
+        """Send all buffered batches, and return them when they have an outcome, or at the deadline."""
+        self._accumulator.close_open_batches()
+        self._sender.wake()
+        batches = self._accumulator.incomplete()
+        for batch in batches:
+            await batch.outcome.wait_over(deadline)
+        return batches
+
+    async def _accept(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+        callback: DeliveryCallback | None,
+    ) -> Delivery:
+        """Put a record into a batch. The hot path of a producer: written out, and with few calls."""
         if self._unshared_records >= FAIR_SHARE_RECORDS:
             self._unshared_records = 0
             await trio.lowlevel.checkpoint()
+        deadline = math.inf
         route = self._routes.get(topic)
-        if route is None or route.view is not self._cluster.view or self._closed:
-            route = await self._route(topic)
-        if self._config.record_headers:
-            headers = (*headers, *self._config.record_headers) if headers else self._config.record_headers
-        charge = record_charge(key, value, headers)
-        if charge > self._max_charge or not self._accumulator.has_room(charge) or self._memory_turn.locked():
-            await self._wait_for_memory(topic, charge)
+        if route is None or route.view is not self._cluster.view:
+            deadline = self._block_deadline()
+            route = await self._route(topic, deadline)
+        if partition is not None and not 0 <= partition < len(route.partitions):
+            route = await self._grown_route(topic, partition)
+        charge = MAX_RECORD_OVERHEAD
+        if key is not None:
+            charge += len(key)
+        if value is not None:
+            charge += len(value)
+        if headers or self._config.record_headers:
+            headers = self._all_headers(headers)
+            charge += headers_charge(headers)
+        accumulator = self._accumulator
+        if accumulator.used_bytes + charge > self._room_bytes or charge > self._max_charge or self._memory_waiters:
+            await self._wait_for_memory(topic, charge, deadline)
         if timestamp_ms is None:
             timestamp_ms = self._clock()
-        is_sticky = partition is None and key is None
         if partition is None:
-            partition = self._sticky(route, charge) if key is None else partition_for_key(key, len(route.partitions))
-        elif not 0 <= partition < len(route.partitions):
-            route = await self._grown_route(topic, partition)
-        target = route.partitions[partition]
-        batch = self._accumulator.append(target, key, value, headers, timestamp_ms, charge)
-        if batch is None:
-            batch = self._accumulator.append_to_new(target, key, value, headers, timestamp_ms, charge, now_ms())
-            self._sender.wake()
-            self._unshared_records = FAIR_SHARE_RECORDS
-        if is_sticky:
-            route.sticky_batch = batch
+            if self._partitioner is not None:
+                partition = self._choose(self._partitioner, route, topic, key, value)
+            elif key is not None:
+                partition = (murmur2(key) & 0x7FFFFFFF) % len(route.partitions)
+            if partition is None:
+                route.sticky_bytes_left -= charge
+                partition = route.sticky_partition
+                if partition is None or route.sticky_bytes_left < 0:
+                    partition = self._move_on(route, charge)
+        batch = route.open_batches[partition]
+        if batch is None or batch.closed or not accumulator.append(batch, key, value, headers, timestamp_ms, charge):
+            batch = self._begin_batch(route, partition, key, value, headers, timestamp_ms, charge)
         index = batch.record_count - 1
         if callback is not None:
             batch.add_callback(index, timestamp_ms, callback)
         self._unshared_records += 1
         return Delivery(batch, index, timestamp_ms)
 
-    async def flush(self) -> None:
-        """Send all buffered records and wait for their outcomes, at most for the delivery timeout.
+    async def _accept_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+        deliveries: Deliveries,
+    ) -> None:
+        """Put records that are alike into batches, as many at once as fit. Adds to `deliveries` as it goes."""
+        headers = self._all_headers(headers)
+        overhead = record_charge(key, None, headers)
+        self._require_fit(topic, overhead + max((len(value) for value in values if value is not None), default=0))
+        deadline = self._block_deadline()
+        position = 0
+        while position < len(values):
+            await trio.lowlevel.checkpoint()
+            route = self._routes.get(topic)
+            if route is None or route.view is not self._cluster.view:
+                route = await self._route(topic, deadline)
+            if partition is not None and not 0 <= partition < len(route.partitions):
+                route = await self._grown_route(topic, partition)
+            charge = overhead + len(values[position] or b"")
+            if self._memory_waiters or not self._accumulator.has_room(charge):
+                await self._wait_for_memory(topic, charge, self._block_deadline())
+            time_ms = self._clock() if timestamp_ms is None else timestamp_ms
+            target = partition
+            if target is None and key is not None:
+                target = partition_for_key(key, len(route.partitions))
+            elif target is None:
+                target = self._sticky(route, charge)
+            batch = route.open_batches[target]
+            if batch is None or batch.closed:
+                batch = self._begin_batch(route, target, key, values[position], headers, time_ms, charge)
+                deliveries.add(batch, 0, 1, time_ms)
+                position += 1
+            first, charged = batch.record_count, batch.charged_bytes
+            try:
+                position = self._accumulator.extend(batch, key, values, position, headers, time_ms)
+            finally:
+                deliveries.add(batch, first, batch.record_count - first, time_ms)
+            if partition is None and key is None:
+                route.sticky_bytes_left -= batch.charged_bytes - charged
 
-        Returns if all records since the last flush are acknowledged; raises the first DeliveryError otherwise. Each of
-        several flushes that wait for a batch raises its failure.
-        """
-        self._accumulator.close_open_batches()
+    def _all_headers(self, headers: Sequence[Header]) -> Sequence[Header]:
+        extra = self._config.record_headers
+        return ((*headers, *extra) if headers else extra) if extra else headers
+
+    def _begin_batch(
+        self,
+        route: TopicRoute,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        charge: int,
+    ) -> ProducerBatch:
+        target = route.partitions[partition]
+        batch = self._accumulator.append_to_new(target, key, value, headers, timestamp_ms, charge, now_ms())
+        route.open_batches[partition] = batch
         self._sender.wake()
-        batches = self._accumulator.incomplete()
-        for batch in batches:
-            await batch.outcome.wait_over()
-        failure, self._sender.first_failure = self._sender.first_failure, None
-        if failure is not None:
-            raise failure
-        for batch in batches:  # another flush may have raised the first failure
-            if batch.outcome.error is not None:
-                raise batch.outcome.error
+        self._unshared_records = FAIR_SHARE_RECORDS
+        return batch
 
-    def close(self) -> None:
-        """Refuse further records, and give up undelivered ones. Closing twice does nothing."""
-        self._closed = True
-        self._sender.abandon_all()
+    def _choose(
+        self, partitioner: Partitioner, route: TopicRoute, topic: str, key: bytes | None, value: bytes | None
+    ) -> int | None:
+        """Return the partition that the program's partitioner chooses. Raises KafkaError if there is no such one."""
+        count = len(route.partitions)
+        chosen = partitioner.partition(topic, key, value, count, route.candidates)
+        if chosen is not None and not 0 <= chosen < count:
+            reason = f"{topic}-{chosen}: the partitioner must choose from 0 to {count - 1}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
+        return chosen
 
-    def _sticky(self, route: _Route, charge: int) -> int:
-        """Return the partition of the current batch, or another if that partition is gone or its batch is full."""
-        batch = route.sticky_batch
+    def _sticky(self, route: TopicRoute, charge: int) -> int:
+        """Return the partition for a record without a key."""
         route.sticky_bytes_left -= charge
-        is_over = batch is None or batch.closed or route.sticky_bytes_left < 0
-        if is_over or route.sticky_partition is None or route.sticky_partition >= len(route.partitions):
-            if batch is not None and not batch.closed:
-                batch.closed = True
-                self._sender.wake()
-            route.sticky_partition = next_sticky_partition(route.candidates, route.sticky_partition, self._rng)
-            route.sticky_bytes_left = self._config.batch_size - HEADER_SIZE - charge
+        if route.sticky_partition is None or route.sticky_bytes_left < 0:
+            return self._move_on(route, charge)
         return route.sticky_partition
 
-    async def _route(self, name: str) -> _Route:
+    def _move_on(self, route: TopicRoute, charge: int) -> int:
+        """Choose another partition for records without a key; the batch of the last one is due."""
+        last = route.sticky_partition
+        batch = None if last is None else route.open_batches[last]
+        if batch is not None and not batch.closed:
+            batch.closed = True
+            self._sender.wake()
+        chosen = route.sticky_partition = next_sticky_partition(route.candidates, last, self._rng)
+        route.sticky_bytes_left = self._config.batch_size - HEADER_SIZE - charge
+        return chosen
+
+    def _block_deadline(self) -> float:
+        return trio.current_time() + self._config.max_block_ms / 1000
+
+    async def _route(self, name: str, deadline: float) -> TopicRoute:
         """Return the route by the newest view. Waits for metadata if the topic is unknown or has no partitions."""
         self._require_open()
         route = self._routes.get(name)
         topic = self._cluster.view.topics.get(name)
         if topic is None or not topic.partitions or (route is None and not topic.led_partitions):
-            topic = await self._cluster.topic(name, timeout_s=self._config.max_block_ms / 1000)
+            topic = await self._cluster.topic(name, timeout_s=max(0, deadline - trio.current_time()))
             self._require_open()
         self._cluster.track((name,))
-        route = self._routes.setdefault(name, _Route())
+        route = self._routes.setdefault(name, TopicRoute())
         route.follow(topic)
         route.view = self._cluster.view
         return route
 
-    async def _grown_route(self, name: str, partition: int) -> _Route:
+    async def _grown_route(self, name: str, partition: int) -> TopicRoute:
         """Refresh the metadata, and return the route if the topic has the partition now."""
+        deadline = self._block_deadline()
         await self._cluster.refresh(timeout_s=self._config.max_block_ms / 1000)
-        route = await self._route(name)
+        route = await self._route(name, deadline)
         if not 0 <= partition < len(route.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{partition}")
         return route
@@ -197,17 +403,25 @@ class Producer:
         if self._closed:
             raise PipelineError("the producer is closed: its block has ended")
 
-    async def _wait_for_memory(self, topic: str, charge: int) -> None:
+    def _require_fit(self, topic: str, charge: int) -> None:
         if charge > self._max_charge:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a record of up to {charge} bytes for {topic}; max.request.size and buffer.memory allow for "
                 f"{self._max_charge}",
             )
-        with trio.move_on_after(self._config.max_block_ms / 1000) as scope:
-            async with self._memory_turn:
-                while not self._accumulator.has_room(charge):
-                    await self._sender.wait_for_memory()
+
+    async def _wait_for_memory(self, topic: str, charge: int, deadline: float) -> None:
+        """Wait for memory behind all that wait already. The caller takes it before it gives up its turn."""
+        self._require_fit(topic, charge)
+        self._memory_waiters += 1
+        try:
+            with trio.move_on_at(min(deadline, self._block_deadline())) as scope:
+                async with self._memory_turn:
+                    while not self._accumulator.has_room(charge):
+                        await self._sender.wait_for_memory()
+        finally:
+            self._memory_waiters -= 1
         if scope.cancelled_caught:
             raise DeadlineExceededError(
                 f"no memory for a record for {topic} within max.block.ms ({self._config.max_block_ms}): "
@@ -225,15 +439,21 @@ async def open_producer(
     rng: Random,
     on_delivered: Callable[[DeliveredBatch], None] | None = None,
     identity: ProducerIdentity | None = None,
+    key_encoder: EncoderLike | None = None,
+    value_encoder: EncoderLike | None = None,
+    partitioner: Partitioner | None = None,
+    interceptors: Sequence[ProducerInterceptor] = (),
 ) -> AsyncIterator[Producer]:
     """Open a producer until the block ends. `on_delivered` is called once for each acknowledged batch.
+
+    Without encoders keys and values are bytes; without a partitioner the partition is the Java client's.
 
     With `identity`, a producer id whose epoch was never used, brokers remember no further producer (KIP-360).
 
     A block that ends normally flushes, and may raise DeliveryError; an exception gives up all undelivered records.
     """
     accumulator = Accumulator(
-        new_builder=lambda: BatchBuilder(config.compression, config.batch_size),
+        new_builder=lambda: BatchBuilder(config.compression, config.batch_size, config.compression_level),
         memory_bytes=config.buffer_memory,
         max_request_bytes=config.max_request_size,
         linger_ms=config.linger_ms,
@@ -243,7 +463,11 @@ async def open_producer(
     )
     accumulator.identity = identity
     sender = Sender(cluster, accumulator, config, rng, on_delivered)
-    producer = Producer(cluster, config, accumulator, sender, clock, rng)
+    prepares = bool(key_encoder or value_encoder or interceptors)
+    preparation = Preparation(key_encoder, value_encoder, interceptors) if prepares else None
+    producer = Producer(
+        cluster, config, accumulator, sender, clock, rng, preparation=preparation, partitioner=partitioner
+    )
     try:
         async with background_tasks() as nursery:
             nursery.start_soon(sender.run)

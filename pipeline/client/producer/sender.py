@@ -18,6 +18,7 @@ from pipeline.client.cluster.config import Acks, ProducerConfig
 from pipeline.client.producer.accumulator import Accumulator
 from pipeline.client.producer.batches import DeliveredBatch, DeliveryError, ProducerBatch, ProducerIdentity
 from pipeline.client.producer.produce_plan import ProduceVerdict, produce_answers, produce_request, verdict_of
+from pipeline.client.producer.undelivered import UndeliveredBatches
 from pipeline.errors import NetworkError, PipelineError, ProtocolError
 from pipeline.model import BrokerId
 from pipeline.net.signals import Wakeup
@@ -58,6 +59,7 @@ class Sender:
         self._identifying = False
         self._obstacle: Exception | None = None
         self.first_failure: DeliveryError | None = None
+        self.undelivered = UndeliveredBatches(config.buffer_memory)
 
     def wake(self) -> None:
         """Check for due batches again."""
@@ -172,6 +174,11 @@ class Sender:
                 self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
 
     def _retry(self, batch: ProducerBatch, error: Exception, *, outcome_unknown: bool) -> None:
+        if batch.attempts > self._config.retries:
+            batch.last_error = error
+            batch.outcome_unknown = batch.outcome_unknown or outcome_unknown
+            self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
+            return
         settings = self._cluster.config
         delay_ms = backoff_ms(batch.attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         delay_ms = int(delay_ms * self._rng.uniform(1 - JITTER, 1 + JITTER))
@@ -192,6 +199,7 @@ class Sender:
     def _tell_failure(self, batch: ProducerBatch, error: DeliveryError) -> None:
         logger.error("delivery_failed", partition=str(batch.topic_partition), error=str(error))
         self.first_failure = self.first_failure or error
+        self.undelivered.keep(batch)
         self._tell(batch)
 
     def _tell(self, batch: ProducerBatch) -> None:

@@ -46,9 +46,12 @@ def append(
     memory: Accumulator, partition: TopicPartition, value: bytes, timestamp_ms: int, now_ms: int
 ) -> ProducerBatch:
     charge = record_charge(None, value, ())
-    return memory.append(partition, None, value, (), timestamp_ms, charge) or memory.append_to_new(
-        partition, None, value, (), timestamp_ms, charge, now_ms
-    )
+    for batch in reversed(memory.incomplete()):
+        if batch.topic_partition == partition:
+            if not batch.closed and memory.append(batch, None, value, (), timestamp_ms, charge):
+                return batch
+            break
+    return memory.append_to_new(partition, None, value, (), timestamp_ms, charge, now_ms)
 
 
 def drain(memory: Accumulator, now_ms: int, *, pressed: bool = False) -> list[ProducerBatch]:

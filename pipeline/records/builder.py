@@ -163,23 +163,29 @@ class BatchBuilder:
     ) -> int:
         """Add the values from index `start` on, as records that are alike otherwise, as far as they fit.
 
-        Returns the index of the first value that was not added. `max_bytes` is a lower bound of the batch than that of
-        the builder. Raises as `append`, for a value after those before it were added.
+        Returns the index of the first value that was not added. `max_bytes` bounds the batch more closely than the
+        builder; a first record fits nevertheless. Raises as `append`, for a value after those before it were added.
         """
         max_bytes = self._max_bytes if max_bytes is None else min(max_bytes, self._max_bytes)
-        if start == len(values) or (len(self._buffer) >= max_bytes and self._record_count):
+        if start < len(values) and not self._record_count:
+            self.append(key, values[start], headers, timestamp_ms)
+            start += 1
+        if start == len(values):
             return start
-        if not self.append(key, values[start], headers, timestamp_ms):
-            return start
+        if timestamp_ms != self._last_timestamp_ms:
+            self._encode_timestamp(timestamp_ms)
+        if headers is not self._last_headers:
+            self._encode_headers(headers)
         buffer = self._buffer
-        count = self._record_count
+        count = before = self._record_count
         attributes = self._last_timestamp_encoded
         key_part = _NULL if key is None else encode_varint(len(key)) + key
         ending = self._last_headers_encoded
         fixed = len(attributes) + len(key_part) + len(ending)
-        position = start + 1
+        if key is not None and len(key_part) != len(encode_varint(len(key))) + len(key):
+            raise TypeError("a key must be bytes")
         try:
-            for position in range(start + 1, len(values)):
+            for position in range(start, len(values)):
                 value = values[position]
                 if value is None:
                     value, value_length, length = b"", _NULL, 0
@@ -201,6 +207,8 @@ class BatchBuilder:
             return len(values)
         finally:
             self._record_count = count
+            if count > before and timestamp_ms > self._max_timestamp_ms:
+                self._max_timestamp_ms = timestamp_ms
 
     def _encode_timestamp(self, timestamp_ms: int) -> None:
         if not -MAX_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:

@@ -143,3 +143,16 @@ def test_timestamps_may_go_back(timestamps_ms: list[int]) -> None:
     for timestamp_ms in timestamps_ms:
         builder.append(None, None, (), timestamp_ms)
     assert [record.timestamp_ms for record in iterate_records(builder.build())] == timestamps_ms
+
+
+@pytest.mark.parametrize(("codec", "fast", "small"), [(Codec.GZIP, 1, 9), (Codec.LZ4, 1, 17), (Codec.ZSTD, -50, 19)])
+def test_a_level_of_compression_trades_time_for_size(codec: Codec, fast: int, small: int) -> None:
+    sizes = []
+    for level in (fast, small):
+        builder = BatchBuilder(codec, 1 << 20, level)
+        for number in range(2000):
+            builder.append(None, b"record %d of many, %d" % (number, number * number), (), 5)
+        batch = builder.build()
+        assert len(list(iterate_records(batch))) == 2000
+        sizes.append(len(batch))
+    assert sizes[1] < sizes[0]

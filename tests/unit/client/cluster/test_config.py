@@ -43,6 +43,15 @@ def test_idempotence_needs_all_acks() -> None:
         (ConsumerConfig, {"auto_offset_reset": None}, "auto.offset.reset"),
         (ProducerConfig, {"compression": "zstd"}, "compression"),
         (ProducerConfig, {"compression": 5}, "compression"),
+        (ProducerConfig, {"retries": 0}, "enable.idempotence"),
+        (ProducerConfig, {"compression_level": 1}, "compression.none.level"),
+        (ProducerConfig, {"compression": Codec.SNAPPY, "compression_level": 1}, "compression.snappy.level"),
+        (ProducerConfig, {"compression": Codec.GZIP, "compression_level": 0}, "compression.gzip.level"),
+        (ProducerConfig, {"compression": Codec.GZIP, "compression_level": 10}, "compression.gzip.level"),
+        (ProducerConfig, {"compression": Codec.LZ4, "compression_level": 0}, "compression.lz4.level"),
+        (ProducerConfig, {"compression": Codec.LZ4, "compression_level": 18}, "compression.lz4.level"),
+        (ProducerConfig, {"compression": Codec.ZSTD, "compression_level": 23}, "compression.level"),
+        (ProducerConfig, {"compression": Codec.ZSTD, "compression_level": True}, "compression.level"),
         (ProducerConfig, {"acks": 2}, "acks"),
         (ProducerConfig, {"acks": "all", "idempotence": False}, "acks"),
         (ProducerConfig, {"idempotence": "false"}, "idempotence"),
@@ -70,3 +79,12 @@ def test_the_value_of_a_member_is_taken_for_the_member() -> None:
     assert config.acks is Acks.ALL
     address = HostPort("localhost", 9092)
     assert list(ClientConfig(bootstrap=[address]).bootstrap) == [address]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("codec", "levels"),
+    [(Codec.GZIP, [-1, 1, 9]), (Codec.LZ4, [1, 9, 17]), (Codec.ZSTD, [-131_072, -1, 0, 22])],
+)
+def test_codecs_have_the_levels_of_kafka(codec: Codec, levels: list[int]) -> None:
+    for level in levels:
+        assert ProducerConfig(compression=codec, compression_level=level).compression_level == level

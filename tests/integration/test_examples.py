@@ -54,6 +54,23 @@ def test_the_program_of_the_serialisers_writes_and_reads(cluster: Any, tmp_path:
         assert json.load(subjects) == ["orders-value"]
 
 
+def test_the_program_of_the_producers_page_delivers(cluster: Any, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "client" / "producer.md").read_text()
+    program = tmp_path / "orders.py"
+    program.write_text(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
+    assert run(program, cluster.bootstrap) == "1000 orders are delivered, 0 are not.\n"
+
+
+def test_the_ways_to_send(cluster: Any) -> None:
+    create = ["topic", "create", "sent-orders", "--partitions", "3", "-b", cluster.bootstrap]
+    subprocess.run([sys.executable, "-m", "pipeline", *create], check=True, timeout=DEADLINE_S)
+    assert run("producer.py", cluster.bootstrap, "sent-orders", "20").splitlines() == [
+        "60 orders are delivered, 20 of them large.",
+        "0 are not; 0 were reported.",
+        "Alice's last order is at offset 19.",
+    ]
+
+
 def test_the_producer_is_counted_and_its_schema_registered(cluster: Any) -> None:
     command = [sys.executable, "-m", "pipeline", "audit", "report", "--audit", cluster.audit, "--wait", "300", "--json"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)

@@ -153,17 +153,19 @@ class ProducerConfig:
     max_request_size: Annotated[int, Between(1024, MAX_FIELD_BYTES)] = 1024 * 1024
     """Maximum size in bytes of a request, and of a record."""
     max_block_ms: Annotated[int, Between(0, MAX_TIMEOUT_MS)] = 60_000
-    """Time in ms that `send` waits for memory or for metadata."""
+    """Time in ms that `send` waits for metadata and for memory, together."""
     max_in_flight: Annotated[int, Between(1, 100)] = 5
-    """Maximum number of unanswered requests to one broker."""
+    """Maximum number of unanswered requests to one broker, of which at most one holds a batch of a partition. Kafka's
+    `max.in.flight.requests.per.connection`."""
     acks: Acks = Acks.ALL
     """Replicas that must have a batch before it counts as delivered. `Acks.NONE` and `Acks.LEADER` need
     `idempotence=False`."""
     compression: Codec = Codec.NONE
-    """Codec of the batches."""
+    """Codec of the batches. Kafka's `compression.type`."""
     compression_level: Annotated[int | None, Between(-131_072, 22, or_none=True)] = None
     """Level of the codec: `GZIP` 1 to 9 or -1 (its default), `LZ4` 1 to 17 (9 is the fast level), `ZSTD` -131072 to 22.
-    None takes Kafka's default: -1, 9 and 3. The other codecs have no levels."""
+    None takes Kafka's default: -1, 9 and 3. The other codecs have no levels. Kafka's `compression.gzip.level`,
+    `compression.lz4.level` and `compression.zstd.level`."""
     request_timeout_ms: Timeout = 30_000
     """Time in ms to wait for a broker's answer before the request is tried again."""
     delivery_timeout_ms: Annotated[int, Between(0, MAX_TIMEOUT_MS)] = 120_000
@@ -172,11 +174,12 @@ class ProducerConfig:
     """Number of times that a batch is sent again before it fails, within `delivery_timeout_ms`. 0 needs
     `idempotence=False`."""
     idempotence: bool = True
-    """True if retries neither duplicate nor reorder records."""
+    """True if retries neither duplicate nor reorder records. Kafka's `enable.idempotence`."""
     record_headers: tuple[Header, ...] = ()
-    """Headers that are added to every record. `open_audited_producer` sets them."""
+    """Headers that are added to every record. `open_audited_producer` sets them. Kafka has no such setting."""
     window_ms: Annotated[int | None, Between(1, MAX_TIMEOUT_MS * 366, or_none=True)] = None
-    """Length in ms of windows of time; no batch holds records of two windows. `open_audited_producer` sets it."""
+    """Length in ms of windows of time; no batch holds records of two windows. `open_audited_producer` sets it.
+    Kafka has no such setting."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""

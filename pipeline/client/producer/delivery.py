@@ -63,10 +63,14 @@ class Deliveries:
         return all(batch.outcome.is_over for batch, *_ in self._runs)
 
     async def wait(self) -> list[RecordMetadata]:
-        """Wait until all records have an outcome, and return where they are. Raises the first DeliveryError."""
+        """Wait until all records are acknowledged, and return where they are. Raises the first DeliveryError."""
         for batch, *_ in self._runs:
-            await batch.outcome.wait_over()
-        return [await delivery.wait() for delivery in self]
+            await batch.outcome.wait()
+        return [
+            batch.metadata(index, timestamp_ms)
+            for batch, first, count, timestamp_ms in self._runs
+            for index in range(first, first + count)
+        ]
 
 
 class PartlyAcceptedError(PipelineError):

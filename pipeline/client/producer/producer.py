@@ -256,6 +256,7 @@ class Producer:
         accumulator = self._accumulator
         if accumulator.used_bytes + charge > self._room_bytes or charge > self._max_charge or self._memory_waiters:
             await self._wait_for_memory(topic, charge, deadline)
+            self._require_partition(route, topic, partition)
         if timestamp_ms is None:
             timestamp_ms = self._clock()
         if partition is None:
@@ -303,6 +304,7 @@ class Producer:
             charge = overhead + len(values[position] or b"")
             if self._memory_waiters or not self._accumulator.has_room(charge):
                 await self._wait_for_memory(topic, charge, self._block_deadline())
+                self._require_partition(route, topic, partition)
             time_ms = self._clock() if timestamp_ms is None else timestamp_ms
             target = partition
             if target is None and key is not None:
@@ -394,9 +396,13 @@ class Producer:
         deadline = self._block_deadline()
         await self._cluster.refresh(timeout_s=self._config.max_block_ms / 1000)
         route = await self._route(name, deadline)
-        if not 0 <= partition < len(route.partitions):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{partition}")
+        self._require_partition(route, name, partition)
         return route
+
+    def _require_partition(self, route: TopicRoute, topic: str, partition: int | None) -> None:
+        """Raise KafkaError if the topic has no such partition, any more if it was recreated during a wait."""
+        if partition is not None and not 0 <= partition < len(route.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
 
     def _require_open(self) -> None:
         """Raise PipelineError after the end of the block, when records are no longer sent. Called after each wait."""

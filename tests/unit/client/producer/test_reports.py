@@ -12,7 +12,7 @@ from pipeline.client.producer.batches import DeliveryError, RecordMetadata
 from pipeline.client.producer.record import UndeliveredRecord
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
-from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.scripted_broker import ScriptedCluster
 from tests.unit.client.conftest import NOW_MS, OpenCluster, OpenProducer
 from tests.unit.client.producer.conftest import DEADLINE_S, T0, values
@@ -243,3 +243,30 @@ async def test_topics_and_memory_share_max_block(
         await cluster.topic("t")
         await producer.send_and_wait("t", b"x")
     assert values(scripted, TopicPartition("t", 0)) == [b"x"]
+
+
+async def test_a_topic_recreated_with_fewer_partitions_while_a_send_waits_for_memory(
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
+) -> None:
+    scripted.add_topic("wide", [1, 1])
+    settings = {"batch_size": 500, "buffer_memory": 600}
+    async with scripted.broker(1), connect() as cluster, produce(cluster, **settings) as producer:
+        await producer.send_and_wait("wide", b"warm", partition=1)
+        scripted.hold_produce = trio.Event()
+        await producer.send("wide", b"x" * 400, partition=0)
+        refused: list[Exception] = []
+
+        async def wait_for_memory() -> None:
+            try:
+                await producer.send("wide", b"y" * 400, partition=1)
+            except KafkaError as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_memory)
+            await trio.testing.wait_all_tasks_blocked()
+            scripted.add_topic("wide", [1])
+            await cluster.refresh()
+            scripted.hold_produce.set()
+            await producer.send("wide", b"", partition=0)  # follows the new view
+        assert [str(error) for error in refused] == ["UNKNOWN_TOPIC_OR_PARTITION: wide-1"]

@@ -1,7 +1,7 @@
 """Brokers are killed and leaders moved while four producers run: nothing is lost, nothing doubled, all is in order."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -121,24 +121,29 @@ def by_producer(values: list[Any]) -> dict[bytes, list[int]]:
     return found
 
 
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with our_cluster(tmp_path, local_places(BROKERS), SETTINGS) as cluster:
+        cluster.start()
+        yield cluster
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("rounds", [6])
-async def test_four_producers_lose_and_double_nothing(tmp_path: Path, rounds: int) -> None:
-    with our_cluster(tmp_path, local_places(BROKERS), SETTINGS) as system:
-        await trio.to_thread.run_sync(system.start)
-        observer = Observer(system)
-        await trio.to_thread.run_sync(observer.create_topics, [TOPIC], len(PARTITIONS), BROKERS)
-        sent: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}
-        ended = trio.Event()
-        with trio.fail_after(DEADLINE_S):
-            async with open_cluster(ClientConfig(bootstrap=parse_addresses(system.bootstrap))) as cluster:
-                async with trio.open_nursery() as nursery:
-                    for number in range(len(PRODUCERS)):
-                        nursery.start_soon(send_until, cluster, number, ended, sent)
-                    await disturb(system, cluster, observer, rounds)
-                    ended.set()
-                seen = await read_back(cluster, sent)
+async def test_four_producers_lose_and_double_nothing(system: ClusterProcesses, rounds: int) -> None:
+    observer = Observer(system)
+    observer.create_topics([TOPIC], len(PARTITIONS), BROKERS)
+    sent: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}
+    ended = trio.Event()
+    with trio.fail_after(DEADLINE_S):
+        async with open_cluster(ClientConfig(bootstrap=parse_addresses(system.bootstrap))) as cluster:
+            async with trio.open_nursery() as nursery:
+                for number in range(len(PRODUCERS)):
+                    nursery.start_soon(send_until, cluster, number, ended, sent)
+                await disturb(system, cluster, observer, rounds)
+                ended.set()
+            seen = await read_back(cluster, sent)
     for partition in PARTITIONS:
         assert by_producer(seen[partition]) == by_producer(sent[partition])
     print(f"{sum(map(len, sent.values()))} records of {len(PRODUCERS)} producers, {rounds} kills: none lost or doubled")

@@ -261,14 +261,14 @@ class Producer:
             timestamp_ms = self._clock()
         if partition is None:
             if self._partitioner is not None:
-                partition = self._choose(self._partitioner, route, topic, key, value)
+                partition = route.chosen_by(self._partitioner, topic, key, value)
             elif key is not None:
                 partition = (murmur2(key) & 0x7FFFFFFF) % len(route.partitions)
             if partition is None:
+                if route.sticky_bytes_left < charge:
+                    self._move_on(route)
                 route.sticky_bytes_left -= charge
                 partition = route.sticky_partition
-                if partition is None or route.sticky_bytes_left < 0:
-                    partition = self._move_on(route, charge)
         batch = route.open_batches[partition]
         if batch is None or batch.closed or not accumulator.append(batch, key, value, headers, timestamp_ms, charge):
             batch = self._begin_batch(route, partition, key, value, headers, timestamp_ms, charge)
@@ -292,13 +292,12 @@ class Producer:
         headers = self._all_headers(headers)
         overhead = record_charge(key, None, headers)
         self._require_fit(topic, overhead + max((len(value) for value in values if value is not None), default=0))
-        deadline = self._block_deadline()
         position = 0
         while position < len(values):
             await trio.lowlevel.checkpoint()
             route = self._routes.get(topic)
             if route is None or route.view is not self._cluster.view:
-                route = await self._route(topic, deadline)
+                route = await self._route(topic, self._block_deadline())
             if partition is not None and not 0 <= partition < len(route.partitions):
                 route = await self._grown_route(topic, partition)
             charge = overhead + len(values[position] or b"")
@@ -310,19 +309,23 @@ class Producer:
             if target is None and key is not None:
                 target = partition_for_key(key, len(route.partitions))
             elif target is None:
-                target = self._sticky(route, charge)
+                if route.sticky_bytes_left < charge:
+                    self._move_on(route)
+                target = route.sticky_partition
+            before_bytes = self._accumulator.used_bytes
             batch = route.open_batches[target]
-            if batch is None or batch.closed:
-                batch = self._begin_batch(route, target, key, values[position], headers, time_ms, charge)
-                deliveries.add(batch, 0, 1, time_ms)
-                position += 1
-            first, charged = batch.record_count, batch.charged_bytes
+            first = 0 if batch is None else batch.record_count
             try:
+                if batch is None or batch.closed:
+                    batch = self._begin_batch(route, target, key, values[position], headers, time_ms, charge)
+                    first = 0
+                    position += 1
                 position = self._accumulator.extend(batch, key, values, position, headers, time_ms)
             finally:
-                deliveries.add(batch, first, batch.record_count - first, time_ms)
+                if batch is not None:
+                    deliveries.add(batch, first, batch.record_count - first, time_ms)
             if partition is None and key is None:
-                route.sticky_bytes_left -= batch.charged_bytes - charged
+                route.sticky_bytes_left -= self._accumulator.used_bytes - before_bytes
 
     def _all_headers(self, headers: Sequence[Header]) -> Sequence[Header]:
         extra = self._config.record_headers
@@ -345,34 +348,11 @@ class Producer:
         self._unshared_records = FAIR_SHARE_RECORDS
         return batch
 
-    def _choose(
-        self, partitioner: Partitioner, route: TopicRoute, topic: str, key: bytes | None, value: bytes | None
-    ) -> int | None:
-        """Return the partition that the program's partitioner chooses. Raises KafkaError if there is no such one."""
-        count = len(route.partitions)
-        chosen = partitioner.partition(topic, key, value, count, route.candidates)
-        if chosen is not None and not 0 <= chosen < count:
-            reason = f"{topic}-{chosen}: the partitioner must choose from 0 to {count - 1}"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
-        return chosen
-
-    def _sticky(self, route: TopicRoute, charge: int) -> int:
-        """Return the partition for a record without a key."""
-        route.sticky_bytes_left -= charge
-        if route.sticky_partition is None or route.sticky_bytes_left < 0:
-            return self._move_on(route, charge)
-        return route.sticky_partition
-
-    def _move_on(self, route: TopicRoute, charge: int) -> int:
-        """Choose another partition for records without a key; the batch of the last one is due."""
-        last = route.sticky_partition
-        batch = None if last is None else route.open_batches[last]
-        if batch is not None and not batch.closed:
-            batch.closed = True
-            self._sender.wake()
-        chosen = route.sticky_partition = next_sticky_partition(route.candidates, last, self._rng)
-        route.sticky_bytes_left = self._config.batch_size - HEADER_SIZE - charge
-        return chosen
+    def _move_on(self, route: TopicRoute) -> None:
+        """Choose another partition for records without a key."""
+        chosen = next_sticky_partition(route.candidates, route.sticky_partition, self._rng)
+        route.stick_to(chosen, self._config.batch_size - HEADER_SIZE)
+        self._sender.wake()
 
     def _block_deadline(self) -> float:
         return trio.current_time() + self._config.max_block_ms / 1000

@@ -4,9 +4,15 @@ Records without a key go to one partition until `batch_size` bytes of them have 
 (KIP-794: also if time ended batches in between, so that a slow broker does not get more than the others).
 """
 
+from typing import Final
+
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.client.producer.batches import ProducerBatch
+from pipeline.client.producer.partitioner import Partitioner
 from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+NO_PARTITION: Final = -1
 
 
 class TopicRoute:
@@ -21,8 +27,9 @@ class TopicRoute:
         """The last batch of each partition; it may be closed."""
         self.candidates: list[int] = []
         """Numbers of the partitions for records without a key; never empty."""
-        self.sticky_partition: int | None = None
+        self.sticky_partition = NO_PARTITION
         self.sticky_bytes_left = 0
+        """Bytes of records without a key that the sticky partition still takes."""
 
     def follow(self, topic: TopicMetadata) -> None:
         """Take over the partitions of a topic that has any. A recreated topic may have fewer than before."""
@@ -32,4 +39,22 @@ class TopicRoute:
             self.open_batches = [*self.open_batches[:count], *([None] * (count - len(self.open_batches)))]
         self.candidates = [number for number in topic.led_partitions if number < count] or list(range(count))
         if self.sticky_partition not in self.candidates:
-            self.sticky_partition = None
+            self.sticky_partition = NO_PARTITION
+            self.sticky_bytes_left = 0
+
+    def stick_to(self, partition: int, max_bytes: int) -> None:
+        """Send so many bytes of records without a key to this partition. The open batch of the last one is due."""
+        batch = self.open_batches[self.sticky_partition] if self.sticky_partition != NO_PARTITION else None
+        if batch is not None:
+            batch.closed = True
+        self.sticky_partition = partition
+        self.sticky_bytes_left = max_bytes
+
+    def chosen_by(self, partitioner: Partitioner, topic: str, key: bytes | None, value: bytes | None) -> int | None:
+        """Return the partition that a program's partitioner chooses. Raises KafkaError if there is no such one."""
+        count = len(self.partitions)
+        chosen = partitioner.partition(topic, key, value, count, self.candidates)
+        if chosen is not None and not 0 <= chosen < count:
+            reason = f"{topic}-{chosen}: the partitioner must choose from 0 to {count - 1}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
+        return chosen

@@ -185,3 +185,16 @@ async def test_send_and_wait_does_not_linger_and_takes_others_along(
         with pytest.raises(DeliveryError):
             await producer.flush()
     assert values(scripted) == [b"before", b"now"]
+
+
+async def test_the_level_of_compression_is_that_of_the_settings(
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
+) -> None:
+    data = [b"record %d of many, %d" % (number, number * number) for number in range(1000)]
+    async with scripted.broker(1), connect() as cluster:
+        for level in (-50, 19):
+            async with produce(cluster, compression=Codec.ZSTD, compression_level=level, linger_ms=60_000) as producer:
+                await producer.send_many("t", data)
+    fast, small = (header.size_bytes for header, _ in scripted.partition(T0).batches)
+    assert small < fast
+    assert values(scripted) == data * 2

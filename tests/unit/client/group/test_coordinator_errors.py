@@ -197,19 +197,23 @@ async def test_nothing_is_handed_out_beyond_the_session(
     scripted: ScriptedCluster, connect: OpenCluster, coordinator: ScriptedCoordinator
 ) -> None:
     publish(scripted, range(10))
-    connected = connect(request_timeout_ms=300)
-    async with scripted.broker(1), connected as cluster, trio.open_nursery() as nursery:
-        async with member(cluster, session_timeout_ms=500) as (_, stream):
-            reading = Reading(nursery)
-            reading.read(stream)
-            await eventually(lambda: len(reading.values) == 10)
-            coordinator.is_silent.set()
-            await eventually(lambda: not stream._holds())
-            publish(scripted, range(10, 20))
-            await trio.testing.wait_all_tasks_blocked(0.2)
-            assert len(reading.values) == 10
-            coordinator.is_silent = trio.Event()  # the coordinator has not given the partition to others meanwhile
-            await eventually(lambda: len(reading.values) == 20)
+    async with (
+        scripted.broker(1),
+        connect(request_timeout_ms=300) as cluster,
+        trio.open_nursery() as nursery,
+        member(cluster, session_timeout_ms=500) as (_, stream),
+    ):
+        reading = Reading(nursery)
+        reading.read(stream)
+        await eventually(lambda: len(reading.values) == 10)
+        coordinator.is_silent.set()
+        await eventually(lambda: not stream._holds())
+        publish(scripted, range(10, 20))
+        await eventually(lambda: stream._held_back is not None)
+        assert len(reading.values) == 10
+        coordinator.is_silent = trio.Event()  # the coordinator has not given the partition to others meanwhile
+        await eventually(lambda: len(reading.values) == 20)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_coordinator_that_dies_is_replaced_by_another_broker(
@@ -268,14 +272,14 @@ async def test_a_static_member_does_not_leave(
     scripted: ScriptedCluster, connect: OpenCluster, coordinator: ScriptedCoordinator
 ) -> None:
     publish(scripted, range(10))
-    async with scripted.broker(1), connect() as cluster:
-        async with member(cluster, group_instance_id="i", max_poll_interval_ms=200) as (_, stream):
-            records = aiter(stream)
-            await anext(records)
-            before = coordinator.count("heartbeat")
-            await eventually(lambda: coordinator.count("heartbeat") > before)
-            await eventually(lambda: not stream._holds())
-            assert (await anext(records)).offset == 1
+    settings = {"group_instance_id": "i", "max_poll_interval_ms": 200}
+    async with scripted.broker(1), connect() as cluster, member(cluster, **settings) as (_, stream):
+        records = aiter(stream)
+        await anext(records)
+        before = coordinator.count("heartbeat")
+        await eventually(lambda: coordinator.count("heartbeat") > before)
+        await eventually(lambda: not stream._holds())
+        assert (await anext(records)).offset == 1
     assert coordinator.count("leave") == 0
 
 

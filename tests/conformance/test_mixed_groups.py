@@ -1,6 +1,5 @@
 """Groups in which members of ours, of the Java client and of confluent-kafka share the partitions."""
 
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,8 +10,7 @@ import pytest
 
 from tests.conformance.test_groups import SESSION_MS, Watched
 from tests.support.clients import RunningClient, running_client
-from tests.support.jars import java, pyspark_jars
-from tests.support.kafka import SHORT_LIVED, kafka_jars
+from tests.support.kafka import java_with_compiler
 
 PROGRAMS = {"ours": "our_group", "java": "java_group", "confluent-kafka": "confluent_group"}
 ASSIGNORS = {
@@ -24,15 +22,6 @@ ASSIGNORS = {
 KINDS = dict.fromkeys(ASSIGNORS, ("ours", "java", "confluent-kafka")) | {"sticky": ("ours", "java", "java")}
 """confluent-kafka has no eager sticky assignor."""
 GROUP_MEMBER = Path(__file__).parents[1] / "support" / "GroupMember.java"
-
-
-def java_command() -> list[str]:
-    """Java's member. A compiler that lies among pyspark's jars takes it, so that no JDK is needed."""
-    compiler = [str(jar) for jar in pyspark_jars().glob("*.jar") if jar.name.startswith(("janino", "commons-compiler"))]
-    path = ":".join([f"{kafka_jars()}/*", *compiler])
-    found = shutil.which(java())
-    assert found is not None
-    return [found, *SHORT_LIVED, "-cp", path, "org.codehaus.janino.SimpleCompiler", str(GROUP_MEMBER), "GroupMember"]
 
 
 class MixedGroup(Watched):
@@ -52,7 +41,7 @@ class MixedGroup(Watched):
         }
         if kind == "java":
             asked |= {
-                "java": java_command(),
+                "java": [*java_with_compiler(), str(GROUP_MEMBER), "GroupMember"],
                 "assignor": f"org.apache.kafka.clients.consumer.{ASSIGNORS[self.strategy]}",
             }
         self.members.append(self.stack.enter_context(running_client(PROGRAMS[kind], "member", self.bootstrap, asked)))

@@ -1,6 +1,7 @@
 """A real Apache Kafka on this machine (KRaft, every node broker and controller), the peer of tests and benchmarks."""
 
 import base64
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.processes import free_port
-from tests.support.jars import Artifact, fetch_jars, java
+from tests.support.jars import Artifact, fetch_jars, java, pyspark_jars
 
 KAFKA_REVISION = "4.1.1"
 START_DEADLINE_S = 240.0
@@ -44,6 +45,18 @@ def run_kafka_class(main_class: str, *arguments: str) -> str:
     """Run a class of Kafka's tools to its end and return what it printed."""
     command = [java(), *SHORT_LIVED, "-cp", f"{kafka_jars()}/*", main_class, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def java_with_compiler() -> list[str]:
+    """The command that runs a source file with Kafka's jars, to be followed by the file and its class.
+
+    A compiler that lies among pyspark's jars takes it, so that no JDK is needed.
+    """
+    found = shutil.which(java())
+    assert found is not None
+    compiler = [str(jar) for jar in pyspark_jars().glob("*.jar") if jar.name.startswith(("janino", "commons-compiler"))]
+    path = ":".join([f"{kafka_jars()}/*", *compiler])
+    return [found, *SHORT_LIVED, "-cp", path, "org.codehaus.janino.SimpleCompiler"]
 
 
 HEAP = ("-Xmx1G", "-Xms1G")

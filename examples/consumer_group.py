@@ -7,6 +7,7 @@ Ctrl-C ends a process; the others take its partitions over from the last record 
 
 import signal
 import sys
+from functools import partial
 from random import SystemRandom
 
 import trio
@@ -57,4 +58,4 @@ async def main(bootstrap: str, topic: str, group_id: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(partial(main, *sys.argv[1:]))

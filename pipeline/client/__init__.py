@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.client.admin.elections import Reassignment, alter_reassignments, elect_leaders, list_reassignments
+    from pipeline.client.admin.groups import CommittedOffset
     from pipeline.client.admin.leader_epochs import EpochEnd, ends_of_epochs
     from pipeline.client.admin.offsets import ALL_RECORDS, ListedOffset, delete_records, list_offsets
     from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_configs

@@ -32,7 +32,7 @@ class MixedGroup(Watched):
         self.members: list[RunningClient] = []
 
     def enter(self, kind: str) -> None:
-        asked = {
+        asked: dict[str, Any] = {
             "group": self.name,
             "topic": self.name,
             "instance": None,

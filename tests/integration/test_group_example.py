@@ -21,7 +21,13 @@ def running_example(bootstrap: str) -> Iterator[tuple[subprocess.Popen[str], lis
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     lines: list[str] = []
     assert process.stdout is not None
-    reader = Thread(target=lines.extend, args=(line.strip() for line in process.stdout))
+    output = process.stdout
+
+    def note() -> None:
+        for line in output:
+            lines.append(line.strip())  # noqa: PERF401  # at once, for those that wait for it
+
+    reader = Thread(target=note)
     reader.start()
     try:
         yield process, lines
@@ -30,6 +36,7 @@ def running_example(bootstrap: str) -> Iterator[tuple[subprocess.Popen[str], lis
             process.kill()
         process.wait()
         reader.join()
+        output.close()
 
 
 def publish(bootstrap: str, *values: str) -> None:

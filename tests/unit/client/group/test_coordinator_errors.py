@@ -272,7 +272,7 @@ async def test_a_static_member_does_not_leave(
     scripted: ScriptedCluster, connect: OpenCluster, coordinator: ScriptedCoordinator
 ) -> None:
     publish(scripted, range(10))
-    settings = {"group_instance_id": "i", "max_poll_interval_ms": 200}
+    settings: dict[str, Any] = {"group_instance_id": "i", "max_poll_interval_ms": 200}
     async with scripted.broker(1), connect() as cluster, member(cluster, **settings) as (_, stream):
         records = aiter(stream)
         await anext(records)
@@ -287,7 +287,7 @@ async def test_no_committed_offset_and_no_reset_ends_the_streams_unless_the_list
     scripted: ScriptedCluster, connect: OpenCluster, coordinator: ScriptedCoordinator
 ) -> None:
     publish(scripted, range(10))
-    reset = {"auto_offset_reset": OffsetReset.NONE}
+    reset: dict[str, Any] = {"auto_offset_reset": OffsetReset.NONE}
     async with scripted.broker(1), connect() as cluster:
         async with member(cluster, **reset) as (_, stream):
             with pytest.raises(NoCommittedOffsetError) as caught:

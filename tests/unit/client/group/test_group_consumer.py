@@ -137,7 +137,10 @@ async def test_a_program_commits_by_itself(cluster: Cluster) -> None:
         assert await committed(cluster) == {}
         await group.commit_offsets()
         assert sum((await committed(cluster)).values()) == len(seen)
-        places = {p0: 3, p1: CommittedOffset(offset=2, leader_epoch=0, metadata="by hand")}
+        places: dict[TopicPartition, int | CommittedOffset] = {
+            p0: 3,
+            p1: CommittedOffset(offset=2, leader_epoch=0, metadata="by hand"),
+        }
         await group.commit_offsets(places)
         assert (await group.committed([p0, p1]))[p1] == places[p1]
         with pytest.raises(CommitFailedError) as caught:

@@ -105,6 +105,10 @@ class CoordinationClient(Protocol):
     def session_id(self) -> SessionId:
         """The newest session."""
 
+    @property
+    def session_timeout_s(self) -> float:
+        """The session timeout that the server granted, which may be another than was asked for."""
+
     def owns_session(self, session_id: SessionId) -> bool:
         """True if this client holds the session, or held it before it expired."""
 

@@ -10,6 +10,7 @@ Invariants:
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import structlog
 import trio
@@ -65,15 +66,27 @@ class KazooSession:
         def on_state(state: str) -> None:
             client_id = kazoo.client_id
             is_dead = kazoo.client_state == KeeperState.CLOSED
-            self.post(self._session_changed, kazoo, state, client_id[0] if client_id else None, is_dead)
+            session = client_id[0] if client_id else None
+            self.post(self._session_changed, kazoo, state, session, is_dead, granted_ms[0])
 
+        invoke, granted_ms = kazoo._connection._invoke, [self._session_timeout_ms]
+
+        def note_timeout(*arguments: Any) -> Any:
+            answer = invoke(*arguments)
+            granted_ms[0] = answer[0].time_out
+            return answer
+
+        kazoo._connection._invoke = note_timeout  # it only connects, and kazoo does not keep what it returns
         kazoo.add_listener(on_state)
         return kazoo
 
-    def _session_changed(self, kazoo: KazooClient, state: str, session_id: int | None, is_dead: bool) -> None:
+    def _session_changed(
+        self, kazoo: KazooClient, state: str, session_id: int | None, is_dead: bool, timeout_ms: int
+    ) -> None:
         if kazoo is not self.kazoo or self.is_closed:
             return
         if state == KazooState.CONNECTED and session_id is not None:
+            self.history.timeout_ms = timeout_ms
             self.history.connected(SessionId(session_id))
         elif state == KazooState.SUSPENDED:
             self.history.suspended()

@@ -23,6 +23,8 @@ class SessionHistory:
         self.current: SessionEvent | None = None
         self.connection_count = 0
         """Connections made so far."""
+        self.timeout_ms = 0
+        """The session timeout that the server granted at the last connection."""
         self.expired_sessions: list[SessionId] = []
         self.changed = Signal()
 

@@ -121,6 +121,11 @@ class ZooKeeper:
             raise CoordinationUnavailableError("", f"never connected to {self._hosts}")
         return self._session.history.current.session_id
 
+    @property
+    def session_timeout_s(self) -> float:
+        """The session timeout that the server granted."""
+        return self._session.history.timeout_ms / 1000
+
     def owns_session(self, session_id: SessionId) -> bool:
         """True if this client holds the session, or held it before it expired."""
         return self._session.history.owns(session_id)

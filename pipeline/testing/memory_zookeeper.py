@@ -48,9 +48,11 @@ class MemoryZooKeeper:
         """Called with the client and the path just before a request is carried out. What it does comes first."""
 
     @asynccontextmanager
-    async def open(self, *, operation_timeout_ms: int = 60_000) -> AsyncGenerator["MemoryClient", None]:
-        """A client with a session of its own, which ends with the block."""
-        client = MemoryClient(self.znodes, self, operation_timeout_ms)
+    async def open(
+        self, *, operation_timeout_ms: int = 60_000, session_timeout_ms: int = 60_000
+    ) -> AsyncGenerator["MemoryClient", None]:
+        """A client with a session of its own, which ends with the block. No time ends it."""
+        client = MemoryClient(self.znodes, self, operation_timeout_ms, session_timeout_ms)
         self._clients.append(client)
         try:
             if self._is_up:
@@ -138,13 +140,16 @@ class Connection(Protocol):
 class MemoryClient:
     """A `CoordinationClient` of znodes in memory."""
 
-    def __init__(self, znodes: Znodes, connection: Connection, operation_timeout_ms: int) -> None:
+    def __init__(
+        self, znodes: Znodes, connection: Connection, operation_timeout_ms: int, session_timeout_ms: int = 60_000
+    ) -> None:
         self._znodes = znodes
         self._connection = connection
         self.operation_timeout_s = operation_timeout_ms / 1000
         self._watches: dict[str, WeakSet[Watch[Any]]] = {}
         self._loses_next_answer = False
         self.history = SessionHistory()
+        self.history.timeout_ms = session_timeout_ms
         self.session: SessionId | None = None
 
     def lose_next_answer(self) -> None:
@@ -170,6 +175,10 @@ class MemoryClient:
         if self.history.current is None:
             raise CoordinationUnavailableError("", "never connected")
         return self.history.current.session_id
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self.history.timeout_ms / 1000
 
     def owns_session(self, session_id: SessionId) -> bool:
         return self.history.owns(session_id)

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.coordination.embedded import MAX_SESSION_TIMEOUT_MS, TICK_MS, ZooKeeperProcess
 from pipeline.coordination.interface import (
     CoordinationClient,
     CreateNode,
@@ -14,6 +15,7 @@ from pipeline.coordination.interface import (
     SessionState,
 )
 from pipeline.coordination.registration import Hooks, keep_registered
+from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import (
     CoordinationError,
     CoordinationUnavailableError,
@@ -23,6 +25,16 @@ from pipeline.errors import (
 from tests.support.zookeeper_services import DEADLINE_S, Service, soon, until, until_gone
 
 # Sessions
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "granted_ms"), [(1, 2 * TICK_MS), (7_000, 7_000), (10**7, MAX_SESSION_TIMEOUT_MS)]
+)
+async def test_the_session_timeout_that_the_server_granted_is_known(
+    server: ZooKeeperProcess, asked_ms: int, granted_ms: int
+) -> None:
+    async with open_zookeeper(server.connect, session_timeout_ms=asked_ms) as client:
+        assert client.session_timeout_s == granted_ms / 1000
 
 
 async def test_ephemerals_go_with_their_client(service: Service) -> None:

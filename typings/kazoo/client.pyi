@@ -29,6 +29,7 @@ class KazooClient:
     ) -> None: ...
     handler: SequentialThreadingHandler
     last_zxid: int
+    _connection: Any
     _data_watchers: dict[str, set[Any]]
     _child_watchers: dict[str, set[Any]]
     @property

@@ -16,6 +16,7 @@ Invariants:
   what the group gave last.
 """
 
+import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class MessageStream:
         self._given_back: ConsumerRecord | None = None
         self._paused: dict[TopicPartition, tuple[int, int]] = {}
         self._has_begun = False
+        self._reader: trio.lowlevel.Task | None = None
         self._finished = trio.lowlevel.ParkingLot()
         self._is_ended = False
         self._error: PipelineError | None = None
@@ -202,6 +204,14 @@ class MessageStream:
         """Return the partition of the item in hand, if there is one."""
         return frozenset() if self._in_hand is None else frozenset({self._in_hand.topic_partition})
 
+    @property
+    def has_busy_reader(self) -> bool:
+        """True if a task that is not the caller has an item in hand, and has not ended."""
+        reader = self._reader
+        if self._in_hand is None or reader is None or reader is trio.lowlevel.current_task():
+            return False
+        return inspect.getcoroutinestate(reader.coro) != inspect.CORO_CLOSED
+
     def end(self, error: PipelineError | None = None) -> None:
         """End the reader's iteration, with this error if there is one. What it has in hand stays its own."""
         if not self._is_ended:
@@ -232,7 +242,7 @@ class MessageStream:
     async def _may_go_on(self) -> bool:
         """Count what was in hand as consumed; wait until the group holds its partitions. False at the end."""
         self._in_hand = self._disowned = None
-        self._has_begun = True
+        self._has_begun, self._reader = True, trio.lowlevel.current_task()
         self._finished.unpark_all()
         while not self._is_ended and not self._holds():  # noqa: ASYNC110  # time ends a lease, no event
             await trio.sleep(_LOOK_S)

@@ -243,3 +243,23 @@ async def test_the_leader_epochs_before_consumed_offsets_are_known(
         stream.pause([U0])
         assert stream.leader_epochs(stream.consumed(with_item_in_hand=True)) == {U0: 5, U1: 3}
         assert (await stream.take_back([U0, U1], 0)).leader_epochs == {U0: -1, U1: 3}
+
+
+async def test_a_reader_is_busy_while_another_task_that_lives_has_an_item_in_hand(opened: OpenStream) -> None:
+    async with opened() as stream, trio.open_nursery() as nursery:
+        stream.give({U0: 0})
+        assert not stream.has_busy_reader
+        finish = trio.Event()
+
+        async def read(*, task_status: trio.TaskStatus[None]) -> None:
+            async for _ in stream:
+                assert not stream.has_busy_reader
+                task_status.started()
+                await finish.wait()
+                break
+
+        await nursery.start(read)
+        assert stream.has_busy_reader
+        finish.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not stream.has_busy_reader

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from pipeline.client.cluster.cluster import Cluster, open_cluster
     from pipeline.client.cluster.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
     from pipeline.client.cluster.discovery import from_zookeeper
+    from pipeline.client.connector.config import ConnectorConfig
+    from pipeline.client.connector.connector import (
+        ConsumerConnector,
+        MessageStreamsExistError,
+        open_consumer_connector,
+    )
+    from pipeline.client.connector.ownership import OwnershipLostError
     from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, open_consumer
     from pipeline.client.consumer.errors import (
         PartitionBatchError,
@@ -65,6 +72,7 @@ if TYPE_CHECKING:
     )
     from pipeline.client.streams.stream import MessageStream
     from pipeline.client.streams.topic_filter import BlackList, TopicFilter, WhiteList
+    from pipeline.coordination.zookeeper import open_zookeeper
     from pipeline.errors import (
         ConfigurationError,
         CorruptBatchError,
@@ -104,8 +112,10 @@ __all__ = [
     "CommittedOffset",
     "ConfigResource",
     "ConfigurationError",
+    "ConnectorConfig",
     "Consumer",
     "ConsumerConfig",
+    "ConsumerConnector",
     "ConsumerRecord",
     "CorruptBatchError",
     "DeadLetters",
@@ -131,10 +141,12 @@ __all__ = [
     "MemoryExhaustedError",
     "MessageDecodeError",
     "MessageStream",
+    "MessageStreamsExistError",
     "NetworkError",
     "NewTopic",
     "NoCommittedOffsetError",
     "OffsetReset",
+    "OwnershipLostError",
     "PartitionBatchError",
     "PartitionFetchError",
     "PartitionOffsetOutOfRangeError",
@@ -183,10 +195,12 @@ __all__ = [
     "open_batches",
     "open_cluster",
     "open_consumer",
+    "open_consumer_connector",
     "open_group_consumer",
     "open_in_portions",
     "open_producer",
     "open_schema_registry",
+    "open_zookeeper",
     "parse_addresses",
     "record_name_strategy",
     "topic_name_strategy",
@@ -205,8 +219,10 @@ _HOMES = (
     "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",
     "pipeline.client.streams.topic_filter", "pipeline.client.streams.messages",
     "pipeline.client.admin.groups", "pipeline.client.streams.stream", "pipeline.client.streams.topic_filter",
+    "pipeline.client.streams.topic_filter", "pipeline.client.admin.groups", "pipeline.client.streams.stream",
     "pipeline.client.group.config", "pipeline.client.group.errors", "pipeline.client.group.listener",
-    "pipeline.client.group.group_consumer",
+    "pipeline.client.group.group_consumer", "pipeline.coordination.zookeeper",
+    "pipeline.client.connector.config", "pipeline.client.connector.ownership", "pipeline.client.connector.connector",
     "pipeline.records.compression", "pipeline.client.registry.schemas",
     "pipeline.client.registry.subjects", "pipeline.client.registry.framing", "pipeline.client.registry.config",
     "pipeline.client.registry.errors", "pipeline.client.registry.client", "pipeline.client.registry.avro",

@@ -23,6 +23,7 @@ from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
 from pipeline.broker.settings.topic import DefaultOf, TopicSettings
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
+from pipeline.client.connector.config import ConnectorConfig
 from pipeline.client.group.config import GroupConfig
 from pipeline.client.registry.config import SerializerConfig
 from pipeline.hadoop.load.config import LoadConfig, LoadSelection
@@ -46,6 +47,7 @@ MODELS: Mapping[type[Any], str] = {
     LoadSelection: "load/jobs.md",
     UpkeepConfig: "load/upkeep.md",
     RegistryConfig: "registry.md",
+    ConnectorConfig: "client/connector.md",
     GroupConfig: "client/group.md",
     ClientConfig: "client/discovery.md",
     ProducerConfig: "client/producer.md",

@@ -1,0 +1,419 @@
+"""Member of a group by ZooKeeper: registers, claims its share of partitions, gives them to streams, and commits.
+
+Invariants:
+
+A. A stream has a partition only while this consumer owns it in ZooKeeper: it is claimed before it is given to a stream,
+   and released after the stream has returned it, with nothing of it in hand. An exception is an item that its reader
+   has not finished within `max_poll_interval_ms`.
+B. At the end of the session, or of the registration, the streams lose all partitions before the consumer registers
+   again. Before it learns of that end the lease has ended, so that nothing is handed out (`lease.py`).
+C. One rebalance runs at a time. What changes during it starts another. A partition that stays with its stream is read
+   on meanwhile.
+D. Offsets are stored with the release, in one transaction (`ownership.py`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from random import Random
+
+import structlog
+import trio
+
+from pipeline.client.admin.offsets import list_offsets_once
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import OffsetReset
+from pipeline.client.connector.config import ConnectorConfig
+from pipeline.client.connector.connector_znodes import ConsumerGroupPaths, ConsumerRegistration, GroupStream
+from pipeline.client.connector.group_registry import GroupRegistry, Registries
+from pipeline.client.connector.lease import SessionLease
+from pipeline.client.connector.ownership import Claimant, Claimed, OwnedPartition, Ownership
+from pipeline.client.connector.shares import share_of
+from pipeline.client.group.listener import RebalanceListener
+from pipeline.client.streams.stream import MessageStream
+from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode
+from pipeline.coordination.registration import Hooks, keep_registered
+from pipeline.errors import CoordinationError, NoNodeError, PipelineError
+from pipeline.model import TopicPartition
+from pipeline.net.signals import Wakeup
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+
+FIND_TIMEOUT_S = 5.0
+"""Time for the leaders of partitions without stored offset to answer, before other partitions have their turn."""
+
+FindStream = Callable[[str, int], MessageStream]
+"""Returns the stream of a topic and a number."""
+
+logger = structlog.get_logger()
+
+
+class ConsumerMembership:
+    """A consumer of a group while `run` runs. `stream_of` finds a stream of the registration."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        client: CoordinationClient,
+        config: ConnectorConfig,
+        consumer: str,
+        registration: ConsumerRegistration,
+        *,
+        stream_of: FindStream,
+        listener: RebalanceListener,
+        rng: Random,
+    ) -> None:
+        self.consumer = consumer
+        self.registration = registration
+        self.lease = SessionLease(client, ConsumerGroupPaths(config.group_id).id(consumer))
+        self._cluster = cluster
+        self._client = client
+        self._config = config
+        self._paths = ConsumerGroupPaths(config.group_id)
+        self._stream_of = stream_of
+        self._listener = listener
+        self._rng = rng
+        self._changed = Wakeup()
+        self._registry = GroupRegistry(client, self._paths, self._changed, cluster.refresh_soon)
+        self._ownership = Ownership(client, self._paths, consumer)
+        self._writing = trio.Lock()
+        self._rebalance = trio.CancelScope()
+        self._working = trio.CancelScope()
+        self._work_ended = trio.Event()
+        self._ended = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._releasing: set[OwnedPartition] = set()
+        self._sought: dict[TopicPartition, int] = {}
+        """Offsets that the listener sought for partitions that no stream has yet."""
+        self._known: set[TopicPartition] | None = None
+        """Partitions that existed when this consumer looked first; None before that."""
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """Take part in the group until cancelled; report started once registered. Raises NodeOwnedError."""
+        hooks = Hooks(after=self._registered, lost=self._lost)
+        register = partial(
+            keep_registered,
+            self._client,
+            self._paths.id(self.consumer),
+            self._registration_data,
+            hooks=hooks,
+            writing=self._writing,
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self.lease.run)
+                await nursery.start(register)
+                task_status.started()
+                await self._work()
+                await trio.sleep_forever()
+        finally:
+            self.lease.end()
+            self._ended.set()
+
+    async def _work(self) -> None:
+        """Rebalance and commit until `leave` is called."""
+        with self._working:
+            async with trio.open_nursery() as nursery:
+                self._registry.watch(nursery, self.registration)
+                nursery.start_soon(self._rebalance_when_changed, nursery)
+                if self._config.auto_commit_enable:
+                    nursery.start_soon(self._commit_regularly)
+        self._work_ended.set()
+
+    def _registration_data(self) -> bytes:
+        return self.registration.encode()
+
+    async def subscribe(self, registration: ConsumerRegistration) -> None:
+        """Replace the registration, which all members notice. Raises CoordinationError."""
+        async with self._writing:
+            self.registration, self._known = registration, None
+            path = self._paths.id(self.consumer)
+            try:
+                await self._client.transaction(
+                    [DeleteNode(path=path), CreateNode(path=path, data=registration.encode(), ephemeral=True)]
+                )
+            except NoNodeError:
+                return  # the session has ended: the next registration is this one
+        self._changed.set()
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """The partitions that this consumer owns."""
+        return frozenset(self._ownership.claims)
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Continue a partition elsewhere; return False if this consumer does not own it, or is giving it up."""
+        claim = self._ownership.claims.get(topic_partition)
+        if claim is None or claim in self._releasing:
+            return False
+        stream = self._stream_of_claim(claim)
+        if topic_partition in stream.assignment:
+            stream.give({topic_partition: offset})
+        else:
+            self._sought[topic_partition] = offset
+        return True
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Store offsets; return the partitions that this consumer does not own. Raises CoordinationError."""
+        lost = await self._ownership.commit(offsets)
+        if lost:
+            logger.warning("connector_partitions_lost", partitions=[str(claim.topic_partition) for claim in lost])
+            await self._lose(lost)
+            self._changed.set()
+        return frozenset(offsets) - self.owned
+
+    def consumed(self, *, with_item_in_hand: bool) -> dict[TopicPartition, int]:
+        """Return the next offset to consume of each partition that a stream has."""
+        offsets: dict[TopicPartition, int] = {}
+        for stream in {self._stream_of_claim(claim) for claim in self._ownership.claims.values()}:
+            offsets |= stream.consumed(with_item_in_hand=with_item_in_hand)
+        return {found: offset for found, offset in offsets.items() if found in self._ownership.claims}
+
+    async def leave(self, *, counts_items_in_hand: bool, timeout_s: float) -> None:
+        """Give up all partitions and the registration; `run` ends. Raises CoordinationError.
+
+        An item in hand counts as consumed if `counts_items_in_hand`, and its reader is the caller or has ended.
+        Other readers have `timeout_s` to finish their items.
+        """
+        if self._nursery is None or self._ended.is_set():
+            return
+        self._working.cancel()
+        await self._work_ended.wait()
+        claims = [claim for claim in self._ownership.claims.values() if claim not in self._releasing]
+        async with trio.open_nursery() as nursery:
+            for stream, own in self._by_stream(claims).items():
+                if stream.has_busy_reader:  # asked here, since the caller may be the reader
+                    nursery.start_soon(self._leave_stream, stream, own, {}, timeout_s)
+                else:
+                    in_hand = stream.consumed(with_item_in_hand=True) if counts_items_in_hand else {}
+                    nursery.start_soon(self._leave_stream, stream, own, in_hand, 0)
+        with trio.move_on_after(timeout_s):
+            while any(self._stream_of_claim(claim).has_busy_reader for claim in self._releasing):
+                await self._changed.wait_and_clear()
+        self._nursery.cancel_scope.cancel()
+        await self._ended.wait()
+        with self._while_session_lasts():
+            await self._ownership.release(dict.fromkeys(self._ownership.claims.values()))
+            await self._ownership.clean_up()
+            with suppress(NoNodeError):
+                await self._client.delete(self._paths.id(self.consumer))
+
+    async def _leave_stream(
+        self,
+        stream: MessageStream,
+        claims: Collection[OwnedPartition],
+        in_hand: Mapping[TopicPartition, int],
+        timeout_s: float,
+    ) -> None:
+        taken = await stream.take_back([claim.topic_partition for claim in claims], timeout_s)
+        with self._while_session_lasts():
+            await self._release(claims, {**taken.offsets, **in_hand})
+
+    @contextmanager
+    def _while_session_lasts(self) -> Iterator[None]:
+        """Stop waiting for ZooKeeper once it ends the session by itself, and with it all ownership."""
+        with trio.move_on_after(self._client.session_timeout_s) as waiting:
+            yield
+        if waiting.cancelled_caught:
+            logger.warning("connector_left_without_zookeeper", group=self._config.group_id, consumer=self.consumer)
+
+    # Registration
+
+    async def _registered(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._ownership.session = self._client.session_id
+        self.lease.start(self._client.session_id)
+        self._changed.set()
+
+    async def _lost(self) -> None:  # invariant B
+        self.lease.end()
+        self._ownership.session = None
+        self._rebalance.cancel()
+        claims = list(self._ownership.claims.values())
+        logger.warning("connector_session_lost", group=self._config.group_id, partitions=len(claims))
+        await self._lose(claims)
+
+    async def _lose(self, claims: Collection[OwnedPartition]) -> None:
+        self._ownership.drop(claims)
+        for stream, own in self._by_stream(claims).items():
+            await stream.take_back([claim.topic_partition for claim in own], 0)
+        if claims:
+            await self._listener.partitions_lost(_named(claims))
+
+    # Rebalances
+
+    async def _rebalance_when_changed(self, nursery: trio.Nursery) -> None:
+        tries = 0
+        while True:
+            await self._changed.wait_and_clear()
+            claimed = Claimed()
+            with trio.CancelScope() as self._rebalance:
+                try:
+                    claimed = await self._rebalance_once(nursery)
+                    reason = _reason_of(claimed)
+                except PipelineError as error:
+                    reason = str(error)
+            if self._rebalance.cancelled_caught or not reason:
+                tries = 0
+                continue
+            tries += 1
+            log = logger.error if tries == self._config.rebalance_max_retries else logger.info
+            log("connector_rebalance_repeated", group=self._config.group_id, tries=tries, reason=reason)
+            await self._back_off(min(claimed.taken, default=None))
+            self._changed.set()
+
+    async def _back_off(self, conflict: TopicPartition | None) -> None:
+        """Wait until the owner of a partition has gone, something changes, or the time is up."""
+        backoff_s = self._config.rebalance_backoff_ms / 1000 * self._rng.uniform(0.5, 1)
+        with trio.move_on_after(backoff_s):
+            async with trio.open_nursery() as nursery:
+
+                async def wait_for_release(path: str) -> None:
+                    async for owner in self._client.watch_data(path):
+                        if owner is None:
+                            nursery.cancel_scope.cancel()
+
+                if conflict is not None:
+                    nursery.start_soon(wait_for_release, self._paths.owner(conflict))
+                await self._changed.wait()
+                nursery.cancel_scope.cancel()
+
+    async def _rebalance_once(self, nursery: trio.Nursery) -> Claimed:
+        """Release what is of others now, and claim what is of this consumer, as far as it is free."""
+        if self._ownership.session is None:
+            return Claimed()  # the next registration starts another
+        await self._ownership.clean_up()
+        registries = await self._registry.read(self.registration)
+        topics = registries.view.topics if self.registration.topic_filter else self.registration.streams
+        self._registry.watch_topics(nursery, topics)
+        if registries.view.consumers.get(self.consumer) != self.registration:
+            raise CoordinationError(self._paths.id(self.consumer), "is not seen yet by the server that was asked")
+        share = self._share(registries)
+        claims = self._ownership.claims
+        leaving = [claim for claim in claims.values() if share.get(claim.topic_partition) != claim.claimant]
+        await self._release_soon(set(leaving) - self._releasing, registries)
+        missing = {found: claimant for found, claimant in share.items() if found not in claims}
+        claimed = await self._ownership.claim(missing, self._find_starts)
+        await self._give(claimed.made)
+        if leaving or claimed.made:
+            counts = {"released": len(leaving), "claimed": len(claimed.made), "owned": len(claims)}
+            logger.info("connector_rebalanced", group=self._config.group_id, **counts)
+        return claimed
+
+    def _share(self, registries: Registries) -> dict[TopicPartition, Claimant]:
+        held = {found: claim.claimant.stream.number for found, claim in self._ownership.claims.items()}
+        share = share_of(registries.view, self.consumer, held)
+        if self._known is None:
+            self._known = _partitions_of(registries)
+        return {
+            found: Claimant(GroupStream(self.consumer, number), registries.topic_ids[found.topic])
+            for found, number in share.items()
+        }
+
+    async def _give(self, claims: Collection[OwnedPartition]) -> None:
+        """Give claimed partitions to their streams, once the listener has seen them."""
+        self._sought.clear()
+        if claims:
+            await self._listener.partitions_assigned(_named(claims))
+        for claim in claims:
+            if self._ownership.claims.get(claim.topic_partition) is claim:
+                offset = self._sought.pop(claim.topic_partition, claim.offset)
+                self._stream_of_claim(claim).give({claim.topic_partition: offset})
+
+    async def _find_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offsets of `auto.offset.reset`. A partition that appeared since begins at its start."""
+        known = self._known or set()
+        is_latest = self._config.auto_offset_reset is OffsetReset.LATEST
+        positions = {found: LATEST if is_latest and found in known else EARLIEST for found in partitions}
+        lane = self._cluster.new_lane("start offsets")
+        try:
+            found, errors = await list_offsets_once(self._cluster, positions, timeout_s=FIND_TIMEOUT_S, lane=lane)
+        finally:
+            self._cluster.close_lane(lane)
+        for error in errors:
+            logger.warning("connector_start_unknown", group=self._config.group_id, error=str(error))
+        return {partition: listed.offset for partition, listed in found.items()}
+
+    # Release
+
+    async def _release_soon(self, leaving: Collection[OwnedPartition], registries: Registries) -> None:
+        """Release claims, those of which a reader has an item in hand in the background once it has finished."""
+        assert self._nursery is not None
+        finished: list[OwnedPartition] = []
+        offsets: dict[TopicPartition, int] = {}
+        for stream, claims in self._by_stream(leaving).items():
+            in_hand = getattr(stream.item_in_hand(), "topic_partition", None)
+            ready = [claim for claim in claims if claim.topic_partition != in_hand]
+            for claim in claims:
+                if claim not in ready:
+                    self._releasing.add(claim)
+                    self._nursery.start_soon(self._release_when_finished, stream, claim)
+            offsets |= (await stream.take_back([claim.topic_partition for claim in ready], 0)).offsets
+            finished += ready
+        gone = [
+            claim
+            for claim in finished
+            if registries.topic_ids.get(claim.topic_partition.topic) != claim.claimant.topic_id
+        ]
+        if gone:
+            await self._listener.partitions_lost(_named(gone))
+            await self._ownership.release(dict.fromkeys(gone), removes_offsets=True)
+        await self._release([claim for claim in finished if claim not in gone], offsets)
+
+    async def _release_when_finished(self, stream: MessageStream, claim: OwnedPartition) -> None:
+        try:
+            timeout_s = self._config.max_poll_interval_ms / 1000
+            taken = await stream.take_back([claim.topic_partition], timeout_s)
+            if taken.unfinished:
+                logger.warning("connector_item_unfinished", partition=str(claim.topic_partition), waited_s=timeout_s)
+            await self._release([claim], taken.offsets)
+        finally:
+            self._releasing.discard(claim)
+        self._changed.set()
+
+    async def _release(self, claims: Collection[OwnedPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        if claims:
+            await self._listener.partitions_revoked(_named(claims))
+        stores = self._config.auto_commit_enable
+        await self._ownership.release(
+            {claim: offsets.get(claim.topic_partition) if stores else None for claim in claims}
+        )
+
+    # Commits
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await trio.sleep(self._config.auto_commit_interval_ms / 1000)
+            try:
+                await self.commit(self.consumed(with_item_in_hand=False))
+            except CoordinationError as error:
+                logger.warning("connector_commit_failed", group=self._config.group_id, error=str(error))
+
+    def _stream_of_claim(self, claim: OwnedPartition) -> MessageStream:
+        return self._stream_of(claim.topic_partition.topic, claim.claimant.stream.number)
+
+    def _by_stream(self, claims: Iterable[OwnedPartition]) -> dict[MessageStream, list[OwnedPartition]]:
+        found: dict[MessageStream, list[OwnedPartition]] = {}
+        for claim in claims:
+            found.setdefault(self._stream_of_claim(claim), []).append(claim)
+        return found
+
+
+def _named(claims: Iterable[OwnedPartition]) -> frozenset[TopicPartition]:
+    return frozenset(claim.topic_partition for claim in claims)
+
+
+def _reason_of(claimed: Claimed) -> str:
+    """Return why partitions are not claimed yet; empty if all are."""
+    reasons = {"owned by others": claimed.taken, "without leader": claimed.unstarted}
+    return "; ".join(
+        f"{reason}: {len(partitions)} partitions, {', '.join(map(str, partitions[:10]))}"
+        for reason, partitions in reasons.items()
+        if partitions
+    )
+
+
+def _partitions_of(registries: Registries) -> set[TopicPartition]:
+    return {
+        TopicPartition(topic, partition) for topic, brokers in registries.view.topics.items() for partition in brokers
+    }

@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-long test-faults simulate check bench bench-broker bench-cluster bench-mirror bench-load bench-registry bench-paper constraints clean
+.PHONY: install install-test demo test test-long test-faults simulate check bench bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -40,6 +40,9 @@ simulate: install
 
 bench-broker: install install-test
 	.venv/bin/python -m bench broker $(bench_options)
+
+bench-clients: install install-test
+	.venv/bin/python -m bench clients $(bench_options)
 
 bench-cluster: install install-test
 	.venv/bin/python -m bench cluster $(bench_options)

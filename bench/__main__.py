@@ -11,7 +11,7 @@ from importlib import import_module
 from bench.report import Options, as_json, show_on_terminal, table
 
 PARTS = ("codec", "columns", "log", "cleaner", "serialising")
-BENCHMARKS = (*PARTS, "broker", "cluster", "mirror", "load", "registry", "faults", "paper")
+BENCHMARKS = (*PARTS, "broker", "clients", "cluster", "mirror", "load", "registry", "faults", "paper")
 
 
 def parse(arguments: list[str]) -> tuple[list[str], Options, bool]:
@@ -21,7 +21,7 @@ def parse(arguments: list[str]) -> tuple[list[str], Options, bool]:
     parser.add_argument("--rounds", type=int, default=0, help="how often each row is measured; medians count")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the amount of data")
     parser.add_argument("--quick", action="store_true", help="fewer rows, one round, a tenth of the data")
-    parser.add_argument("--alone", action="store_true", help="faults, mirror: without Apache Kafka")
+    parser.add_argument("--alone", action="store_true", help="clients, faults, mirror: without Apache Kafka")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each benchmark instead of a table")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in BENCHMARKS]

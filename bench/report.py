@@ -32,18 +32,24 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One comparison. Without `peer` there is only our own figure."""
+    """One comparison. Without `peer` there is only our own figure.
+
+    `ratio_of_rounds`: median of the ratios within rounds, where each round measured both one after the other.
+    """
 
     name: str
     unit: str
     ours: float | None = None
     peer: str = ""
     theirs: float | None = None
+    ratio_of_rounds: float | None = None
     target: Target | None = None
     error: str = ""
 
     @property
     def ratio(self) -> float | None:
+        if self.ratio_of_rounds is not None:
+            return self.ratio_of_rounds
         if self.ours is None or not self.theirs:
             return None
         return self.ours / self.theirs

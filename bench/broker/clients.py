@@ -42,6 +42,20 @@ def delete_topic(server: Server, topic: str) -> None:
     _change_topics(server, lambda admin: admin.delete_topics([topic], operation_timeout=60))
 
 
+def records_in(server: Server, topic: str, partitions: int) -> int:
+    """How many records the topic holds that were all produced with acknowledgements."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "bench", "log_level": 0})
+    try:
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30) for number in range(partitions)
+        ]
+    finally:
+        consumer.close()
+    return sum(end - start for start, end in ends)
+
+
 def _change_topics(server: Server, change: Callable[[Any], dict[str, Future[None]]]) -> None:
     from confluent_kafka.admin import AdminClient
 
@@ -82,7 +96,7 @@ def latencies_ms(server: Server, topic: str, rate: int, records: int) -> dict[st
 
 def confluent(server: Server, topic: str, asked: dict[str, Any]) -> dict[str, float]:
     given = json.dumps({**asked, "bootstrap": server.bootstrap, "topic": topic})
-    figures: dict[str, float] = json.loads(_run([sys.executable, "-m", "bench.broker.confluent", given]))
+    figures: dict[str, float] = json.loads(run_command([sys.executable, "-m", "bench.broker.confluent", given]))
     return figures
 
 
@@ -109,10 +123,11 @@ def _java_consume(server: Server, topic: str, work: Workload) -> float:
 
 
 def _run_tool(main_class: str, arguments: list[str]) -> str:
-    return _run([java(), "-Xmx512M", "-cp", f"{kafka_jars()}/*", main_class, *arguments])
+    return run_command([java(), "-Xmx512M", "-cp", f"{kafka_jars()}/*", main_class, *arguments])
 
 
-def _run(command: list[str]) -> str:
+def run_command(command: list[str]) -> str:
+    """What a client says; ClientError if it fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired as error:

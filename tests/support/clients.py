@@ -66,13 +66,19 @@ def run_client(program: str, command: str, bootstrap: str, asked: object) -> Any
         return client.stop()
 
 
-def try_kcat(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run kcat to its end, however it ends."""
+def kcat_command() -> tuple[str, dict[str, str]]:
+    """Return the path of kcat, and the environment in which it runs."""
     found = shutil.which("kcat")
     environment = dict(os.environ)
     if found is None:
         found = str(UNPACKED_KCAT / "bin" / "kcat")
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, (UNPACKED_KCAT / "lib").iterdir()))
+    return found, environment
+
+
+def try_kcat(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run kcat to its end, however it ends."""
+    found, environment = kcat_command()
     return subprocess.run(
         [found, *arguments],
         input=given,

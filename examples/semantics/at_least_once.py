@@ -1,6 +1,6 @@
 """At least once: offsets are committed after the records were processed, so a crash repeats records and loses none.
 
-    python examples/semantics/at_least_once.py HOST:PORT TOPIC [WORKER]
+    python examples/semantics/at_least_once.py HOST:PORT TOPIC GROUP [WORKER]
 
 The work is a line of output. Commits after 50 records, so at most 50 are repeated after a crash. With
 `enable_auto_commit`, the default, the offsets of finished records are committed each `auto_commit_interval_ms` instead.
@@ -26,9 +26,9 @@ COMMIT_AFTER = 50
 
 
 async def main(*arguments: str) -> None:
-    bootstrap, topic, *worker = arguments
+    bootstrap, topic, group_id, *worker = arguments
     config = GroupConfig(
-        group_id="at-least-once",
+        group_id=group_id,
         group_instance_id=worker[0] if worker else None,
         auto_offset_reset=OffsetReset.EARLIEST,
         enable_auto_commit=False,

@@ -1,6 +1,6 @@
 """At most once: the offset is committed before the record is processed, so a crash loses records and repeats none.
 
-    python examples/semantics/at_most_once.py HOST:PORT TOPIC [WORKER]
+    python examples/semantics/at_most_once.py HOST:PORT TOPIC GROUP [WORKER]
 
 The work is a line of output. For work that must not be done twice, such as a message to a person.
 WORKER names a process that continues at once after a restart; the others wait until its session has ended.
@@ -23,9 +23,9 @@ from pipeline.client import (
 
 
 async def main(*arguments: str) -> None:
-    bootstrap, topic, *worker = arguments
+    bootstrap, topic, group_id, *worker = arguments
     config = GroupConfig(
-        group_id="at-most-once",
+        group_id=group_id,
         group_instance_id=worker[0] if worker else None,
         auto_offset_reset=OffsetReset.EARLIEST,
         enable_auto_commit=False,

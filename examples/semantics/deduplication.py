@@ -1,6 +1,6 @@
 """Deduplication by key and offset: records come at least once, and a result notes the last offset that it includes.
 
-    python examples/semantics/deduplication.py HOST:PORT TOPIC DATABASE [WORKER]
+    python examples/semantics/deduplication.py HOST:PORT TOPIC DATABASE GROUP [WORKER]
 
 Adds up amounts by user, from records with the user as key and {"amount": 5} as value. A key's records lie in one
 partition, in order; so a record whose offset is not above the noted one was added before. The group shares the
@@ -35,11 +35,11 @@ SET amount = amount + excluded.amount, last_offset = excluded.last_offset WHERE 
 
 
 async def main(*arguments: str) -> None:
-    bootstrap, topic, path, *worker = arguments
+    bootstrap, topic, path, group_id, *worker = arguments
     database = sqlite3.connect(path)
     database.executescript(TABLES)
     config = GroupConfig(
-        group_id="deduplication",
+        group_id=group_id,
         group_instance_id=worker[0] if worker else None,
         auto_offset_reset=OffsetReset.EARLIEST,
         auto_commit_interval_ms=200,  # finished records alone: at least once

@@ -85,7 +85,9 @@ def test_numbers_of_every_length_are_read_alike(
     """Lengths, and deltas of offsets and timestamps, on both sides of each length of their encoding."""
     edges = [2**bits + step for bits in (6, 13, 20) for step in (-1, 0)]
     deltas = [sign * (edge + step) for edge in [*edges, 2**27, 2**40] for step in (0, 1) for sign in (1, -1)]
-    fields = [(b"k" * edge, None, (), 2**50) for edge in edges] + [(None, b"v" * edge, (), 2**50) for edge in edges]
+    fields: list[Any] = [(b"k" * edge, None, (), 2**50) for edge in edges] + [
+        (None, b"v" * edge, (), 2**50) for edge in edges
+    ]
     fields += [(None, b"", (("h", b"x" * 70),), 2**50 + delta) for delta in deltas]
     fields += [(b"", None, (), 2**50)] * 8200
     batch = build_batch(fields)

@@ -162,6 +162,30 @@ class Accumulator:
             raise ValueError(f"{topic_partition}: a record of {charge} bytes does not fit into an empty batch")
         batch.charged_bytes = charge + HEADER_SIZE
         batch.record_count = 1
+        self._enqueue(batch)
+        return batch
+
+    def append_built(
+        self,
+        topic_partition: TopicPartition,
+        data: bytearray,
+        record_count: int,
+        charge: int,
+        timestamp_ms: int,
+        now_ms: int,
+    ) -> ProducerBatch:
+        """Add a batch that was built elsewhere and is due now. `charge` includes its header; the caller saw to room."""
+        window = None if self._window_ms is None else timestamp_ms // self._window_ms
+        batch = ProducerBatch(topic_partition, self._new_builder(), created_ms=now_ms, window=window)
+        batch.data = data
+        batch.closed = True
+        batch.charged_bytes = charge
+        batch.record_count = record_count
+        self._enqueue(batch)
+        return batch
+
+    def _enqueue(self, batch: ProducerBatch) -> None:
+        topic_partition = batch.topic_partition
         self.used_bytes += batch.charged_bytes
         queue = self._queues.get(topic_partition)
         if queue is None:
@@ -170,7 +194,6 @@ class Accumulator:
             queue.batches[-1].closed = True
         queue.batches.append(batch)
         self._waiting[topic_partition] = queue
-        return batch
 
     def incomplete(self) -> list[ProducerBatch]:
         """Return every batch without an outcome."""

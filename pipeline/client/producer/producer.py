@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import asynccontextmanager
 from itertools import repeat
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -29,6 +29,7 @@ from pipeline.client.producer.batches import (
     ProducerIdentity,
     RecordMetadata,
 )
+from pipeline.client.producer.column_sender import ColumnSender
 from pipeline.client.producer.delivery import Deliveries, Delivery, PartlyAcceptedError
 from pipeline.client.producer.interceptors import ProducerInterceptor
 from pipeline.client.producer.partitioner import Partitioner, murmur2, next_sticky_partition, partition_for_key
@@ -42,6 +43,11 @@ from pipeline.model import Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import HEADER_SIZE
 from pipeline.records.builder import BatchBuilder, Header
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.client.producer.columns import ColumnsDelivery
 
 FAIR_SHARE_RECORDS = 256
 
@@ -76,6 +82,8 @@ class Producer:
         self._max_charge = min(config.buffer_memory, config.max_request_size) - HEADER_SIZE
         self._unshared_records = 0
         self._closed = False
+        ways = (lambda name: self._route(name, self._block_deadline()), self._grown_route, self._wait_for_turn)
+        self._columns = ColumnSender(config, accumulator, sender, clock, rng, self._max_charge, *ways)
 
     @property
     def identity(self) -> ProducerIdentity | None:
@@ -162,6 +170,19 @@ class Producer:
                 raise
             raise PartlyAcceptedError(deliveries, error) from error
         return deliveries
+
+    async def send_columns(self, topic: str, table: "pa.Table | pa.RecordBatch") -> "ColumnsDelivery":
+        """Accept the rows of an Arrow table, to be sent in the background. Waits as `send`, and while rows are encoded.
+
+        Columns: `value` (binary or string, as `key`), and optionally `key`, `headers` (lists of structs of key and
+        value), `timestamp` and `partition`. A null means the same as an argument of `send` that is left out.
+        A call that raises TypeError, ValueError or KafkaError (no such topic or partition, row too large) sends no row.
+        If the memory stays full for `max_block_ms`, ColumnsNotAcceptedError says how many rows were accepted before.
+        A call that is cancelled may have accepted the first rows. Encoders and interceptors see no columns.
+        """
+        if self._partitioner is not None and "partition" not in getattr(table, "column_names", ("partition",)):
+            raise ValueError("the producer has a partitioner: give the table a column 'partition'")
+        return await self._columns.send(topic, table)
 
     async def flush(self, timeout_s: float | None = None) -> list[UndeliveredRecord]:
         """Send all buffered records and wait for their outcomes, at most for the delivery timeout, or `timeout_s`.
@@ -400,6 +421,9 @@ class Producer:
     async def _wait_for_memory(self, topic: str, charge: int, deadline: float) -> None:
         """Wait for memory behind all that wait already. The caller takes it before it gives up its turn."""
         self._require_fit(topic, charge)
+        await self._wait_for_turn(topic, charge, deadline)
+
+    async def _wait_for_turn(self, topic: str, charge: int, deadline: float = math.inf) -> None:
         self._memory_waiters += 1
         try:
             with trio.move_on_at(min(deadline, self._block_deadline())) as scope:

@@ -3,7 +3,8 @@
 Invariants:
 - No object per record. Fields stay in the given buffer if nothing in it is compressed, else in one new buffer. So the
   columns are valid as long as the given buffer is not changed.
-- Checksums are verified. Bytes that are no batches raise CorruptBatchError; no byte outside of them is read.
+- Checksums are verified, unless the caller has done so. Bytes that are no batches raise CorruptBatchError; no byte
+  outside of them is read.
 - Control batches are not opened: they are listed, and `next_offset` counts them.
 
 Heavy imports (numba, numpy, pyarrow): never imported by a broker or by the package at start.
@@ -152,21 +153,30 @@ class RecordColumns:
         count = len(column.length)
         is_present = column.length >= 0
         null_count = count - int(np.count_nonzero(is_present))
+        if null_count == count:
+            nulls: pa.Array = pa.nulls(count, data_type)
+            return nulls
         offsets = np.zeros(count + 1, dtype=np.int32)
         np.cumsum(column.length if not null_count else np.maximum(column.length, 0), out=offsets[1:])
-        gathered = np.empty(offsets[-1], dtype=np.uint8)
-        gather(self.buffer, column.position, offsets, gathered)
+        # From Arrow's pool, which keeps its pages: a large array of numpy begins with a page fault for each 4 KiB.
+        gathered = pa.allocate_buffer(int(offsets[-1]))
+        gather(self.buffer, column.position, offsets, np.frombuffer(gathered, dtype=np.uint8))
         validity = pa.py_buffer(np.packbits(is_present, bitorder="little")) if null_count else None
-        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(gathered)]
+        buffers = [validity, pa.py_buffer(offsets), gathered]
         return pa.Array.from_buffers(data_type, count, buffers, null_count)
 
 
 def open_batches(
-    buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES, max_batch_bytes: int = MIN_OPENED_BYTES
+    buffer: ReadableBuffer,
+    *,
+    max_bytes: int = MAX_UNCOMPRESSED_BYTES,
+    max_batch_bytes: int = MIN_OPENED_BYTES,
+    is_verified: bool = False,
 ) -> RecordColumns:
     """Return the records of all whole batches in `buffer`; a partial last batch is left out.
 
-    `max_bytes` bounds the payloads of all compressed batches together, `max_batch_bytes` each of them. Blocks until
+    `max_bytes` bounds the payloads of all compressed batches together, `max_batch_bytes` each of them. `is_verified`:
+    True for batches of a consumer, whose checksums were verified already. Blocks until
     there is memory to open them; the caller owns the columns. Raises CorruptBatchError, MemoryExhaustedError;
     OpenedBatchTooLargeError beyond a bound (with the offset, if a single batch is too large); ValueError if buffer and
     bound together reach 2 GiB: open the buffer in portions.
@@ -176,7 +186,8 @@ def open_batches(
     opened: list[tuple[int, BatchHeader]] = []
     control: list[BatchHeader] = []
     for position, header in iterate_headers(buffer):
-        verify_crc(buffer, position, header)
+        if not is_verified:
+            verify_crc(buffer, position, header)
         if header.is_control:
             control.append(header)
         else:
@@ -202,13 +213,20 @@ def open_batches(
 
 
 def open_in_portions(
-    buffer: ReadableBuffer, *, max_batch_bytes: int = MIN_OPENED_BYTES, portion_bytes: int = MIN_OPENED_BYTES
+    buffer: ReadableBuffer,
+    *,
+    max_batch_bytes: int = MIN_OPENED_BYTES,
+    portion_bytes: int = MIN_OPENED_BYTES,
+    is_verified: bool = False,
 ) -> Iterator[RecordColumns]:
-    """Yield the records of all whole batches in portions of at most `portion_bytes`, or of a single larger batch."""
+    """Yield the records of all whole batches in portions of at most `portion_bytes`, or of a single larger batch.
+
+    `is_verified` as in `open_batches`, which says what is raised.
+    """
     starts = [position for position, _ in iterate_headers(buffer)]
     try:
         max_bytes = portion_bytes if len(starts) > 1 else max(max_batch_bytes, MIN_OPENED_BYTES)
-        columns = open_batches(buffer, max_bytes=max_bytes, max_batch_bytes=max_batch_bytes)
+        columns = open_batches(buffer, max_bytes=max_bytes, max_batch_bytes=max_batch_bytes, is_verified=is_verified)
     except OpenedBatchTooLargeError as error:
         if error.offset is not None or len(starts) == 1:
             raise
@@ -219,7 +237,9 @@ def open_in_portions(
     middle = starts[len(starts) // 2]
     view = memoryview(buffer)
     for half in (view[:middle], view[middle:]):
-        yield from open_in_portions(half, max_batch_bytes=max_batch_bytes, portion_bytes=portion_bytes)
+        yield from open_in_portions(
+            half, max_batch_bytes=max_batch_bytes, portion_bytes=portion_bytes, is_verified=is_verified
+        )
 
 
 def _need_bytes(plain_bytes: int, headers: Sequence[BatchHeader]) -> int:

@@ -7,15 +7,16 @@ brokers and moves of leaders. A batch that cannot be opened stops its own partit
 records that were not returned.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import UUID
 
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.column_reader import COLUMN_NAMES, ColumnReader, OpenedColumns
 from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, OnAnswer, begin_at, epoch_before
 from pipeline.client.consumer.fetch_queue import LimitOf, unlimited
 from pipeline.client.consumer.fetcher import Fetcher, Taken
@@ -29,6 +30,9 @@ from pipeline.records.builder import Header
 from pipeline.records.memory import Charge
 from pipeline.records.opening import open_uncharged
 from pipeline.records.record import fields_of_payload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 POLL_TIMEOUT_S = 1.0
 
@@ -60,6 +64,7 @@ class Consumer:
         self._closed: Iterator[_ClosedBatch] = iter(())
         self._next_closed: _ClosedBatch | None = None
         self._records = RecordIterator(self._open_next)
+        self._column_reader = ColumnReader(fetcher, POLL_TIMEOUT_S)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -182,6 +187,22 @@ class Consumer:
             epoch = epoch_before(state, record.offset)
             self.add(record.topic_partition, record.offset, state.topic_id, leader_epoch=epoch)
 
+    def columns(self, columns: Sequence[str] | None = None) -> "AsyncIterator[pa.RecordBatch]":
+        """Iterate over all records as Arrow record batches, each of one partition, for ever.
+
+        `columns`: those of `COLUMN_NAMES` that are needed; the others are not made. `position` moves with each record
+        batch. Control batches are left out. Batches are opened in a thread, and their memory is the program's once they
+        are returned. Raises as `records`; ValueError for an unknown column. Read in one way at a time.
+        """
+        unknown = [name for name in columns or () if name not in COLUMN_NAMES]
+        if unknown or (columns is not None and not columns):
+            raise ValueError(f"columns {unknown}: there are {', '.join(COLUMN_NAMES)}")
+        return _Tables(partial(self.read_columns, columns))
+
+    async def read_columns(self, columns: Sequence[str] | None = None) -> OpenedColumns:
+        """Return the next record batch of `columns()`, and its place."""
+        return await self._column_reader.read(self._max_opened_bytes, columns)
+
     async def _open_next(self) -> Iterator[ConsumerRecord]:
         """Return the records of the next batches. A batch whose opening fails or is cancelled stays the next one.
 
@@ -259,6 +280,20 @@ class Consumer:
         """Release the memory of a batch whose records were not all taken. No more records are returned."""
         self._fetcher.close()
         self._records.close()
+        self._column_reader.close()
+
+
+class _Tables:
+    """Iterates over record batches. May be left at any moment, unlike a generator."""
+
+    def __init__(self, read: Callable[[], Awaitable[OpenedColumns]]) -> None:
+        self._read = read
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> "pa.RecordBatch":
+        return (await self._read()).table
 
 
 def _closed_batches(taken: Taken) -> Iterator[_ClosedBatch]:

@@ -18,14 +18,15 @@ Invariants:
 
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import trio
 
+from pipeline.client.consumer.column_reader import OpenedColumns
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.consumer.opening import ReaderTurns
@@ -33,6 +34,9 @@ from pipeline.client.encoding.decoders import DecoderLike
 from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
 from pipeline.errors import PipelineError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _Read = TypeVar("_Read")
 
@@ -59,10 +63,10 @@ class MessageStream:
     def __init__(self, consumer: Consumer, holds: Callable[[], bool]) -> None:
         self._consumer = consumer
         self._holds = holds
-        self._pending: deque[FetchedBatches] = deque()
+        self._pending: deque[FetchedBatches | OpenedColumns] = deque()
         self._held_back: ConsumerRecord | None = None
-        self._in_hand: ConsumerRecord | FetchedBatches | None = None
-        self._disowned: ConsumerRecord | FetchedBatches | None = None
+        self._in_hand: ConsumerRecord | FetchedBatches | OpenedColumns | None = None
+        self._disowned: ConsumerRecord | FetchedBatches | OpenedColumns | None = None
         self._given_back: ConsumerRecord | None = None
         self._paused: dict[TopicPartition, tuple[int, int]] = {}
         self._has_begun = False
@@ -103,6 +107,11 @@ class MessageStream:
     def batches(self) -> AsyncIterator[FetchedBatches]:
         """Iterate over batches as they were fetched, with checksums verified. Raises as `Consumer.poll_batches`."""
         return _Items(self._next_batches)
+
+    def columns(self, columns: Sequence[str] | None = None) -> "AsyncIterator[pa.RecordBatch]":
+        """Iterate over Arrow record batches, each of one partition. As `Consumer.columns`."""
+        self._consumer.columns(columns)  # refuses unknown columns
+        return _Items(_nothing, partial(self._next_columns, columns))
 
     def skip_batch(self, topic_partition: TopicPartition) -> int:
         """Continue after the batch of a PartitionBatchError. As `Consumer.skip_batch`."""
@@ -294,8 +303,20 @@ class MessageStream:
             if not self._pending:
                 self._pending.extend(await self._unless_ended(self._consumer.poll_batches(), []))
             elif self._holds():
-                self._in_hand = self._pending.popleft()
-                return self._in_hand
+                item = self._in_hand = self._pending.popleft()
+                if isinstance(item, FetchedBatches):
+                    return item
+        return None
+
+    async def _next_columns(self, columns: Sequence[str] | None) -> "pa.RecordBatch | None":
+        while await self._may_go_on():
+            if not self._pending:
+                opened = await self._unless_ended(self._consumer.read_columns(columns), None)
+                self._pending.extend(() if opened is None else (opened,))
+            elif self._holds():
+                item = self._in_hand = self._pending.popleft()
+                if isinstance(item, OpenedColumns):
+                    return item.table
         return None
 
     async def _unless_ended(self, reading: Awaitable[_Read], otherwise: _Read) -> _Read:

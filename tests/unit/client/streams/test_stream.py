@@ -54,7 +54,7 @@ def opened(scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsume
     return open_stream
 
 
-@pytest.mark.parametrize("way", ["records", "batches"])
+@pytest.mark.parametrize("way", ["records", "batches", "columns"])
 async def test_an_item_in_hand_is_consumed_when_the_next_one_is_asked_for(opened: OpenStream, way: str) -> None:
     async with opened() as stream:
         stream.give({U0: 4})
@@ -263,3 +263,28 @@ async def test_a_reader_is_busy_while_another_task_that_lives_has_an_item_in_han
         finish.set()
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert not stream.has_busy_reader
+
+
+async def test_columns_of_a_partition_that_was_taken_back_are_not_handed_out(opened: OpenStream, group: Group) -> None:
+    async with opened() as stream, trio.open_nursery() as nursery:
+        stream.give({U0: 5, U1: 25})
+        items = aiter(stream.columns(["partition", "offset"]))
+        first = await anext(items)
+        number = first.column("partition").to_pylist()[0]
+        group.is_holding = False
+        read = []
+
+        async def read_one() -> None:
+            read.append((await anext(items)).to_pydict())
+
+        nursery.start_soon(read_one)
+        group.asked = 0
+        while group.asked < 3:
+            await trio.testing.wait_all_tasks_blocked()
+        assert read == []
+        other = U1 if number == 0 else U0
+        back = await stream.take_back([other], DEADLINE_S)
+        assert back.offsets == {other: 25 if number == 0 else 5}
+        stream.give({other: 27})
+        group.is_holding = True
+    assert read == [{"partition": [other.partition] * 3, "offset": [27, 28, 29]}]

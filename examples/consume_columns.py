@@ -1,4 +1,4 @@
-"""A consumer of columns: fetches batches closed, opens them as arrays and returns them as Arrow.
+"""A consumer of columns: reads a topic up to its present end as Arrow record batches.
 
     python examples/consume_columns.py HOST:PORT TOPIC
 
@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import trio
 
 from pipeline.client import (
-    ARROW_SCHEMA,
     EARLIEST,
     LATEST,
     ClientConfig,
@@ -20,15 +19,16 @@ from pipeline.client import (
     TopicPartition,
     describe_topics,
     list_offsets,
-    open_batches,
     open_cluster,
     open_consumer,
     parse_addresses,
 )
 
+COLUMNS = ("partition", "offset", "key", "value")
+
 
 async def read(bootstrap: str, topic: str) -> dict[int, pa.Table]:
-    """Return each partition of the topic as a table with offset, timestamp, key, value and headers."""
+    """Return each partition of the topic as a table with offset, key and value."""
     async with (
         open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
         open_consumer(cluster, ConsumerConfig()) as consumer,
@@ -38,13 +38,15 @@ async def read(bootstrap: str, topic: str) -> dict[int, pa.Table]:
         starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), timeout_s=30)
         ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=30)
         consumer.assign({p: starts[p].offset for p in partitions})
-        columns: dict[int, list[pa.RecordBatch]] = {p.partition: [] for p in partitions}
+        read: dict[int, list[pa.RecordBatch]] = {p.partition: [] for p in partitions}
+        tables = consumer.columns(COLUMNS)
         while any(consumer.position(p) < ends[p].offset for p in partitions):
-            for fetched in await consumer.poll_batches():
-                partition = fetched.topic_partition
-                opened = open_batches(fetched.data).between(fetched.position, ends[partition].offset)
-                columns[partition.partition].append(opened.to_arrow())
-    return {number: pa.Table.from_batches(batches, schema=ARROW_SCHEMA) for number, batches in columns.items()}
+            with trio.move_on_after(1):  # nothing more may come: the last records may be markers of transactions
+                columns = await anext(tables)
+                number = columns.column("partition").to_pylist()[0]
+                is_before_end = pc.less(columns.column("offset"), ends[TopicPartition(topic, number)].offset)
+                read[number].append(columns.filter(is_before_end))
+    return {number: pa.Table.from_batches(batches) for number, batches in read.items() if batches}
 
 
 if __name__ == "__main__":

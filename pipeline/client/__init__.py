@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pipeline.client.group.group_consumer import GroupConsumer, open_group_consumer
     from pipeline.client.group.listener import RebalanceListener
     from pipeline.client.producer.batches import DeliveryError, RecordMetadata
+    from pipeline.client.producer.columns import ColumnsDelivery, ColumnsNotAcceptedError
     from pipeline.client.producer.delivery import Deliveries, Delivery, PartlyAcceptedError
     from pipeline.client.producer.interceptors import ProducerInterceptor
     from pipeline.client.producer.partitioner import Partitioner
@@ -108,6 +109,8 @@ __all__ = [
     "ClientConfig",
     "Cluster",
     "Codec",
+    "ColumnsDelivery",
+    "ColumnsNotAcceptedError",
     "CommitFailedError",
     "CommittedOffset",
     "ConfigResource",
@@ -226,7 +229,7 @@ _HOMES = (
     "pipeline.records.compression", "pipeline.client.registry.schemas",
     "pipeline.client.registry.subjects", "pipeline.client.registry.framing", "pipeline.client.registry.config",
     "pipeline.client.registry.errors", "pipeline.client.registry.client", "pipeline.client.registry.avro",
-    "pipeline.records.columns",
+    "pipeline.records.columns", "pipeline.client.producer.columns",
 )  # fmt: skip
 """Modules that define the names, the costly ones last: a name is looked up in this order."""
 

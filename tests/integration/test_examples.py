@@ -71,6 +71,13 @@ def test_the_ways_to_send(cluster: Any) -> None:
     ]
 
 
+def test_the_program_of_the_columns_publishes_and_reads_a_table(cluster: Any, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "client" / "columns.md").read_text()
+    program = tmp_path / "views.py"
+    program.write_text(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
+    assert run(program, cluster.bootstrap) == "1000 rows published, 1000 read\n"
+
+
 def test_the_producer_is_counted_and_its_schema_registered(cluster: Any) -> None:
     command = [sys.executable, "-m", "pipeline", "audit", "report", "--audit", cluster.audit, "--wait", "300", "--json"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)

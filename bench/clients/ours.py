@@ -42,6 +42,8 @@ from pipeline.client import (
 )
 from pipeline.records.batch import iterate_headers
 
+TABLE_ROWS = 100_000
+
 
 class Memory:
     """The most resident memory of this process, at a mark and at the end."""
@@ -69,6 +71,16 @@ async def send_each(producer: Producer, topic: str, values: list[bytes], records
         await producer.send(topic, value)
 
 
+async def send_tables(producer: Producer, topic: str, values: list[bytes], records: int) -> None:
+    import pyarrow as pa
+
+    enough = (values * (TABLE_ROWS // len(values) + 1))[:TABLE_ROWS]
+    pool = pa.table({"value": pa.array(enough, pa.binary())})
+    while records > 0:
+        await producer.send_columns(topic, pool.slice(0, records))
+        records -= TABLE_ROWS
+
+
 async def take_records(consumer: Consumer, arrivals: Arrivals) -> None:
     async for _ in consumer.records():
         if arrivals.add(1):
@@ -82,8 +94,14 @@ async def take_batches(consumer: Consumer, arrivals: Arrivals) -> None:
                 return
 
 
-SENDS: dict[str, Send] = {"send": send_each}
-CONSUMES: dict[str, Consume] = {"records": take_records, "batches": take_batches}
+async def take_columns(consumer: Consumer, arrivals: Arrivals) -> None:
+    async for table in consumer.columns():
+        if arrivals.add(table.num_rows):
+            return
+
+
+SENDS: dict[str, Send] = {"send": send_each, "send_columns": send_tables}
+CONSUMES: dict[str, Consume] = {"records": take_records, "batches": take_batches, "columns": take_columns}
 
 
 async def produce(cluster: Cluster, asked: dict[str, Any]) -> dict[str, float]:

@@ -25,12 +25,14 @@ CONSUME = "consume"
 
 _RECORDS: dict[str | tuple[str, str], int] = {
     "send": 600_000,
+    "send_columns": 4_000_000,
     (PRODUCE, CONFLUENT): 1_500_000,
     (PRODUCE, AIOKAFKA): 150_000,
     (PRODUCE, KAFKA_PYTHON): 40_000,
     (PRODUCE, KCAT): 2_000_000,
     "records": 2_000_000,
     "batches": 4_000_000,
+    "columns": 4_000_000,
     (CONSUME, CONFLUENT): 2_000_000,
     (CONSUME, AIOKAFKA): 800_000,
     (CONSUME, AIOKAFKA_GETMANY): 800_000,
@@ -40,7 +42,7 @@ _RECORDS: dict[str | tuple[str, str], int] = {
 """Of one measurement of 100 B at full scale: a second or more of a client that has a core."""
 _LARGE_SHARE = {100: 1.0, 1000: 0.25}
 
-OURS = {PRODUCE: ("send",), CONSUME: ("records", "batches")}
+OURS = {PRODUCE: ("send", "send_columns"), CONSUME: ("records", "batches", "columns")}
 PEERS = {
     PRODUCE: (CONFLUENT, AIOKAFKA, KAFKA_PYTHON, KCAT),
     CONSUME: (CONFLUENT, AIOKAFKA, AIOKAFKA_GETMANY, KAFKA_PYTHON, KCAT),
@@ -54,7 +56,7 @@ TARGETS = {
 FLAT = Target(bound=1.1, at_least=False, absolute=True)
 """Resident memory at its most beside that after the first part of the records."""
 MEMORY_RECORDS = 10_000_000
-MEMORY_WAYS = {PRODUCE: ("send",), CONSUME: ("records",)}
+MEMORY_WAYS = {PRODUCE: ("send", "send_columns"), CONSUME: ("records", "columns")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ from pipeline.client import (
 from pipeline.records.batch import iterate_headers
 
 TABLE_ROWS = 100_000
+LIST_RECORDS = 10_000
 
 
 class Memory:
@@ -69,6 +70,13 @@ Consume = Callable[[Consumer, Arrivals], Awaitable[None]]
 async def send_each(producer: Producer, topic: str, values: list[bytes], records: int) -> None:
     for value in islice(cycle(values), records):
         await producer.send(topic, value)
+
+
+async def send_lists(producer: Producer, topic: str, values: list[bytes], records: int) -> None:
+    pool = (values * (LIST_RECORDS // len(values) + 1))[:LIST_RECORDS]
+    while records > 0:
+        await producer.send_many(topic, pool[:records])
+        records -= LIST_RECORDS
 
 
 async def send_tables(producer: Producer, topic: str, values: list[bytes], records: int) -> None:
@@ -100,7 +108,7 @@ async def take_columns(consumer: Consumer, arrivals: Arrivals) -> None:
             return
 
 
-SENDS: dict[str, Send] = {"send": send_each, "send_columns": send_tables}
+SENDS: dict[str, Send] = {"send": send_each, "send_many": send_lists, "send_columns": send_tables}
 CONSUMES: dict[str, Consume] = {"records": take_records, "batches": take_batches, "columns": take_columns}
 
 

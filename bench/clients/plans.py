@@ -25,6 +25,7 @@ CONSUME = "consume"
 
 _RECORDS: dict[str | tuple[str, str], int] = {
     "send": 600_000,
+    "send_many": 2_000_000,
     "send_columns": 4_000_000,
     (PRODUCE, CONFLUENT): 1_500_000,
     (PRODUCE, AIOKAFKA): 150_000,
@@ -42,7 +43,7 @@ _RECORDS: dict[str | tuple[str, str], int] = {
 """Of one measurement of 100 B at full scale: a second or more of a client that has a core."""
 _LARGE_SHARE = {100: 1.0, 1000: 0.25}
 
-OURS = {PRODUCE: ("send", "send_columns"), CONSUME: ("records", "batches", "columns")}
+OURS = {PRODUCE: ("send", "send_many", "send_columns"), CONSUME: ("records", "batches", "columns")}
 PEERS = {
     PRODUCE: (CONFLUENT, AIOKAFKA, KAFKA_PYTHON, KCAT),
     CONSUME: (CONFLUENT, AIOKAFKA, AIOKAFKA_GETMANY, KAFKA_PYTHON, KCAT),

@@ -139,6 +139,8 @@ class _Connection:
                 received = await self._transport.receive_into(self._machine.get_buffer())
                 if received == 0:
                     raise NetworkError(f"{self._address} closed the connection")
+                if self._failure is not None:  # closed while these bytes gave way to other tasks
+                    raise NetworkError(str(self._failure))
                 self._machine.bytes_received(received)
                 while (answer := self._machine.next_response()) is not None:
                     self._waiting.popleft().answer(answer[1])  # no variable keeps the answer, which may be large

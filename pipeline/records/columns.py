@@ -5,6 +5,7 @@ Invariants:
   columns are valid as long as the given buffer is not changed.
 - Checksums are verified, unless the caller has done so. Bytes that are no batches raise CorruptBatchError; no byte
   outside of them is read.
+- Arrays are of Arrow's memory pool, which keeps its pages: a large array of numpy has a page fault for each 4 KiB.
 - Control batches are not opened: they are listed, and `next_offset` counts them.
 
 Heavy imports (numba, numpy, pyarrow): never imported by a broker or by the package at start.
@@ -158,7 +159,6 @@ class RecordColumns:
             return nulls
         offsets = np.zeros(count + 1, dtype=np.int32)
         np.cumsum(column.length if not null_count else np.maximum(column.length, 0), out=offsets[1:])
-        # From Arrow's pool, which keeps its pages: a large array of numpy begins with a page fault for each 4 KiB.
         gathered = pa.allocate_buffer(int(offsets[-1]))
         gather(self.buffer, column.position, offsets, np.frombuffer(gathered, dtype=np.uint8))
         validity = pa.py_buffer(np.packbits(is_present, bitorder="little")) if null_count else None
@@ -304,17 +304,17 @@ def _parse(
         buffer=buffer,
         batches=headers,
         control_batches=control,
-        offset=np.empty(count, dtype=np.int64),
-        timestamp=np.empty(count, dtype=np.int64),
-        batch_index=np.empty(count, dtype=np.int32),
+        offset=_new_int64s(count),
+        timestamp=_new_int64s(count),
+        batch_index=_new_int32s(count),
         key=_empty_fields(count),
         value=_empty_fields(count),
-        header_index=np.empty(count + 1, dtype=np.int32),
+        header_index=_new_int32s(count + 1),
         header_key=_empty_fields(0),
         header_value=_empty_fields(0),
     )
-    header_start = np.empty(count, dtype=np.int32)
-    record_end = np.empty(count, dtype=np.int32)
+    header_start = _new_int32s(count)
+    record_end = _new_int32s(count)
     fault, batch = parse_records(
         buffer,
         table,
@@ -351,7 +351,15 @@ def _parse(
 
 
 def _empty_fields(count: int) -> Fields:
-    return Fields(position=np.empty(count, dtype=np.int32), length=np.empty(count, dtype=np.int32))
+    return Fields(position=_new_int32s(count), length=_new_int32s(count))
+
+
+def _new_int64s(count: int) -> Int64s:
+    return np.frombuffer(pa.allocate_buffer(8 * count), dtype=np.int64)
+
+
+def _new_int32s(count: int) -> Int32s:
+    return np.frombuffer(pa.allocate_buffer(4 * count), dtype=np.int32)
 
 
 def _fixed_width(data_type: pa.DataType, values: Int32s | Int64s) -> pa.Array:

@@ -9,6 +9,7 @@ from pipeline.model import HostPort
 from pipeline.net.answers import Peer
 from pipeline.net.connection_pool import LostConnection, open_connection_pool
 from pipeline.net.network import SOCKETS
+from pipeline.net.transport import SocketTransport, Transport
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.api_versions import (
@@ -219,3 +220,40 @@ async def test_a_closed_lane_ends_its_requests_and_no_others_and_is_no_lost_conn
             pool.close_lane("b")
         assert (await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S, lane="a")).cluster_id == "t"
         assert ended == ["a", "b"]
+
+
+async def test_an_answer_that_arrives_while_its_lane_is_closed_is_dropped(serve: Any) -> None:
+    """A connection with a lot to read gives way to other tasks, one of which may close it."""
+    is_slow = False
+    arrived, closed = trio.Event(), trio.Event()
+
+    class Slow(SocketTransport):
+        __slots__ = ()
+
+        async def receive_into(self, buffer: memoryview) -> int:
+            received = await super().receive_into(buffer)
+            if is_slow:
+                arrived.set()
+                await closed.wait()
+            return received
+
+    async def connect_slowly(address: HostPort) -> Transport:
+        transport = await SOCKETS.connect(address)
+        transport.__class__ = Slow
+        return transport
+
+    async with serve(handle) as (address, _), open_connection_pool("test", connect_slowly) as pool:
+        await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S, lane="a")
+        is_slow = True
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                with pytest.raises(NetworkError, match="lane 'a'"):
+                    await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S, lane="a")
+
+            nursery.start_soon(ask)
+            await arrived.wait()
+            is_slow = False
+            pool.close_lane("a")
+            closed.set()
+        assert (await pool.request(address, metadata_of("u"), timeout_s=TIMEOUT_S, lane="b")).cluster_id == "u"

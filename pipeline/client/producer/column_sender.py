@@ -28,7 +28,7 @@ _COLUMNS_MODULE = "pipeline.client.producer.columns"
 
 
 class PartitionsOfTopic(Protocol):
-    """What a sender of columns needs to know of a topic."""
+    """Partitions of a topic, by one view of the cluster."""
 
     partitions: list[TopicPartition]
     candidates: list[int]

@@ -75,7 +75,12 @@ def names_without_definition(block: str) -> set[str]:
         match node:
             case ast.alias(name=name, asname=asname):
                 defined.add(asname or name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ExceptHandler(name=str(name)):
+            case (
+                ast.ClassDef(name=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ExceptHandler(name=str(name))
+            ):
                 defined.add(name)
             case ast.arg(arg=name):
                 defined.add(name)
@@ -88,6 +93,7 @@ VARIABLES = {
     "consumer",
     "stream",
     "group",
+    "read",
     "registry",
     "config",
     "clock",

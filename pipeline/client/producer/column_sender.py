@@ -7,16 +7,17 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.accumulator import Accumulator
 from pipeline.client.producer.partitioner import next_sticky_partition
+from pipeline.client.producer.routes import TopicRoute
 from pipeline.client.producer.sender import Sender, now_ms
 from pipeline.errors import DeadlineExceededError
-from pipeline.model import Clock, TopicPartition
+from pipeline.model import Clock
 from pipeline.records.batch import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from pipeline.client.producer.columns import ColumnsDelivery, TablePiece
 
 _COLUMNS_MODULE = "pipeline.client.producer.columns"
-
-
-class PartitionsOfTopic(Protocol):
-    """Partitions of a topic, by one view of the cluster."""
-
-    partitions: list[TopicPartition]
-    candidates: list[int]
-    sticky_partition: int | None
 
 
 class ColumnSender:
@@ -50,8 +43,9 @@ class ColumnSender:
         clock: Clock,
         rng: Random,
         max_charge: int,
-        find: Callable[[str], Awaitable[PartitionsOfTopic]],
-        find_grown: Callable[[str, int], Awaitable[PartitionsOfTopic]],
+        *,
+        find: Callable[[str], Awaitable[TopicRoute]],
+        find_grown: Callable[[str, int], Awaitable[TopicRoute]],
         take_turn: Callable[[str, int], Awaitable[None]],
     ) -> None:
         self._config = config

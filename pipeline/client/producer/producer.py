@@ -82,8 +82,17 @@ class Producer:
         self._max_charge = min(config.buffer_memory, config.max_request_size) - HEADER_SIZE
         self._unshared_records = 0
         self._closed = False
-        ways = (lambda name: self._route(name, self._block_deadline()), self._grown_route, self._wait_for_turn)
-        self._columns = ColumnSender(config, accumulator, sender, clock, rng, self._max_charge, *ways)
+        self._columns = ColumnSender(
+            config,
+            accumulator,
+            sender,
+            clock,
+            rng,
+            self._max_charge,
+            find=lambda name: self._route(name, self._block_deadline()),
+            find_grown=self._grown_route,
+            take_turn=self._wait_for_turn,
+        )
 
     @property
     def identity(self) -> ProducerIdentity | None:

@@ -111,7 +111,7 @@ class MessageStream:
     def columns(self, columns: Sequence[str] | None = None) -> "AsyncIterator[pa.RecordBatch]":
         """Iterate over Arrow record batches, each of one partition. As `Consumer.columns`."""
         self._consumer.columns(columns)  # refuses unknown columns
-        return _Items(_nothing, partial(self._next_columns, columns))
+        return _Items(partial(self._next_columns, columns))
 
     def skip_batch(self, topic_partition: TopicPartition) -> int:
         """Continue after the batch of a PartitionBatchError. As `Consumer.skip_batch`."""

@@ -1,10 +1,12 @@
 """Connections of commands: the cluster that options name, and the clock and random numbers for all rooms."""
 
+import re
+import shlex
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random, SystemRandom
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,6 +36,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TIMEOUT_S = 30.0
 FIRST_CONTACT_S = 5.0
 ZOOKEEPER_CONNECT_MS = 5_000
+TOPIC_NAME = re.compile("[a-zA-Z0-9._-]{1,249}")
 
 
 def wall_clock() -> int:
@@ -55,12 +58,15 @@ def addresses(text: str) -> tuple[HostPort, ...]:
 
 
 @asynccontextmanager
-async def connected(bootstrap: str | None, zookeeper: str | None, client_id: str) -> AsyncIterator[Cluster]:
-    """Open the cluster that the options name, once one of its brokers has answered.
+async def connected(
+    bootstrap: str | None, zookeeper: str | None, client_id: str, settings: Mapping[str, Any] | None = None
+) -> AsyncIterator[Cluster]:
+    """Open the cluster that the options name, once one of its brokers has answered. `settings`: of ClientConfig.
 
     Raises ConfigurationError unless exactly one of the two is given, NetworkError when no broker answers soon: a user
     at a terminal learns of a wrong address at once, while services wait for brokers that start late.
     """
+    settings = {"client_id": client_id, **(settings or {})}
     if bootstrap is None and zookeeper is None:
         raise ConfigurationError("--bootstrap", "is missing: give --bootstrap HOST:PORT or --zookeeper HOST:PORT")
     if bootstrap is not None and zookeeper is not None:
@@ -75,11 +81,11 @@ async def connected(bootstrap: str | None, zookeeper: str | None, client_id: str
                 brokers = await discover()
             if not brokers:
                 raise NetworkError(f"no broker is registered in the ZooKeeper at {zookeeper}")
-            async with open_cluster(ClientConfig(client_id=client_id), discover=discover) as cluster:
+            async with open_cluster(ClientConfig(**settings), discover=discover) as cluster:
                 await _require_answer(cluster, brokers)
                 yield cluster
     elif bootstrap is not None:
-        config = ClientConfig(bootstrap=addresses(bootstrap), client_id=client_id)
+        config = ClientConfig(bootstrap=addresses(bootstrap), **settings)
         async with open_cluster(config) as cluster:
             await _require_answer(cluster, config.bootstrap)
             yield cluster
@@ -89,10 +95,22 @@ async def find_topic(cluster: Cluster, name: str) -> TopicMetadata:
     """Return the topic as it is now. Ends the command if there is none of that name."""
     topics = await list_topics(cluster)
     if name not in topics:
+        if not TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
+            output.exit_with(
+                f"no topic can have the name {shlex.quote(name)}: names have 1 to 249 of the characters a-z, A-Z, 0-9, "
+                "., _ and -. `pipeline topic list` lists all topics",
+                output.EXIT_USAGE,
+            )
         output.exit_with(
-            f"topic {name} does not exist: `pipeline topic create {name}` creates it, `pipeline topic list` lists all"
+            f"topic {name} does not exist: `pipeline topic create {quoted_argument(name)}` creates it, "
+            "`pipeline topic list` lists all"
         )
     return topics[name]
+
+
+def quoted_argument(name: str) -> str:
+    """Return the name as an argument of a command in a shell, which takes no name that begins with - for an option."""
+    return f"-- {shlex.quote(name)}" if name.startswith("-") else shlex.quote(name)
 
 
 async def find_offsets_at(

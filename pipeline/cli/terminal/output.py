@@ -62,11 +62,15 @@ def print_json(value: Any) -> None:
 
     Numbers that JSON lacks become texts: "NaN", "Infinity", "-Infinity".
     """
+    say(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a JSON document on one line, as `print_json` prints it."""
     try:
-        text = json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False)
     except ValueError:
-        text = json.dumps(_with_texts(value), allow_nan=False)
-    say(text)
+        return json.dumps(_with_texts(value), allow_nan=False)
 
 
 def _with_texts(value: Any) -> Any:
@@ -94,6 +98,11 @@ def translated_write_errors() -> Iterator[None]:
     except OSError as error:
         discard_stdout()
         exit_with(f"cannot write to standard output: {error.strerror}")
+
+
+def is_terminal() -> bool:
+    """True if stdout is a terminal, on which results would mix with progress."""
+    return sys.stdout.isatty()
 
 
 def note(text: str) -> None:
@@ -174,9 +183,9 @@ class _Bar(Progress):
 
 
 @contextmanager
-def progress(description: str, total: int | None) -> Iterator[Progress]:
-    """Draw a progress bar on stderr if that is a terminal. `total` is None if unknown."""
-    if not sys.stderr.isatty():
+def progress(description: str, total: int | None, *, shown: bool = True) -> Iterator[Progress]:
+    """Draw a progress bar on stderr if that is a terminal and `shown` is true. `total` is None if unknown."""
+    if not (shown and sys.stderr.isatty()):
         yield Progress()
         return
     from rich.console import Console

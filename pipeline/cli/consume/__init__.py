@@ -1,0 +1,1 @@
+"""`pipeline consume`: records become lines."""

@@ -1,0 +1,1 @@
+"""`pipeline produce`: lines become records."""

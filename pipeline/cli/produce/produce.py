@@ -1,0 +1,241 @@
+"""`pipeline produce`: publish lines as records."""
+
+import os
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.cli.produce.lines import LINE_END, LineError, opened_input
+from pipeline.cli.produce.publishing import Publisher
+from pipeline.cli.produce.reading import ProduceOptions, Reading
+from pipeline.cli.produce.rows import RowOptions, parse_header
+from pipeline.cli.produce.serializing import open_serializers
+from pipeline.cli.schema_options import (
+    DEFAULT_STRATEGY,
+    AutoRegister,
+    KeyReferences,
+    KeySchema,
+    KeySubjectStrategy,
+    Normalize,
+    References,
+    Registries,
+    SchemaIdInHeader,
+    SubjectStrategy,
+    ValueSchema,
+    read_schema_options,
+)
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.client_settings import (
+    ClientSettings,
+    asks_for_list,
+    describe_settings,
+    parse_client_settings,
+)
+from pipeline.cli.terminal.connect import Bootstrap, ZooKeeper, connected, find_topic, randomness, wall_clock
+from pipeline.cli.terminal.escapes import unescape_delimiter
+from pipeline.cli.terminal.files import require_readable
+from pipeline.cli.terminal.interruption import run_interruptibly
+from pipeline.client.cluster.background import background_tasks
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import Acks, ClientConfig, ProducerConfig
+from pipeline.client.producer.producer import open_producer
+from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.records.builder import Header
+from pipeline.records.compression import Codec
+
+ACKS = {"0": Acks.NONE, "1": Acks.LEADER, "all": Acks.ALL}
+BATCH_BYTES = 256 * 1024
+"""Default of batch.size: a file is published faster in large batches, and a slow pipe sends by linger.ms."""
+KINDS = (ClientConfig, ProducerConfig)
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="File with a record per line. Default: standard input.")
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="Partition. Default: by the key; without key, spread over all."),
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-K", help=r"Text between KEY and VALUE in a line, such as : or \t."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of all records that bring none.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of each record; repeatable."),
+    ] = None,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", "-D", help=r"End of a record, such as \0 or \x1e. Default: a line end.")
+    ] = r"\n",
+    empty_is_null: Annotated[
+        bool, typer.Option("--empty-is-null", "-Z", help="Publish empty values as no value (a tombstone).")
+    ] = False,
+    null_marker: Annotated[
+        str | None, typer.Option(help="Text of a value that stands for no value (a tombstone).")
+    ] = None,
+    timestamps: Annotated[
+        bool,
+        typer.Option(
+            "--timestamps",
+            help="A line begins with its record's time, in ms since 1970, and the key separator (default: a tab). With "
+            '--json: take each document\'s "timestamp".',
+        ),
+    ] = False,
+    max_records: Annotated[
+        int | None, typer.Option("--max-records", "--count", "-n", "-c", min=1, help="Stop after this many records.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="At most this many records per second.")] = None,
+    codec: Annotated[str | None, typer.Option("--codec", "-z", help="none, gzip, snappy, lz4 or zstd.")] = None,
+    acks: Annotated[str | None, typer.Option(help="Acknowledgements to wait for: 0, 1 or all (default).")] = None,
+    settings: ClientSettings = None,
+    datacenter: Annotated[
+        str | None, typer.Option(help="Report counts to the audit under this datacenter's name.")
+    ] = None,
+    registry: Registries = None,
+    schema: ValueSchema = None,
+    key_schema: KeySchema = None,
+    references: References = None,
+    key_references: KeyReferences = None,
+    subject_name_strategy: SubjectStrategy = DEFAULT_STRATEGY,
+    key_subject_name_strategy: KeySubjectStrategy = DEFAULT_STRATEGY,
+    auto_register: AutoRegister = True,
+    normalize: Normalize = False,
+    schema_id_in_header: SchemaIdInHeader = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Lines are JSON documents with key, value and headers, as `consume --json` prints them."
+        ),
+    ] = False,
+) -> None:
+    r"""Publish each line of a file or of standard input as a record, and wait until all are acknowledged.
+
+    A line that is at fault ends the command: its number and the number of published records are told on stderr.
+    Texts of -K and -D may have the escapes \n, \r, \t, \0, \\ and \xNN.
+    """
+    if asks_for_list(settings):
+        output.say(output.table(("SETTING", "DEFAULT"), describe_settings(*KINDS)))
+        return
+    if (schema is None and key_schema is None) != (registry is None):
+        output.exit_with("--schema (or --key-schema) and --registry: give both or neither", output.EXIT_USAGE)
+    if key_separator == "" or (key_schema is not None and key_separator is None and not json):
+        output.exit_with("--key-separator: must not be empty, and --key-schema needs it", output.EXIT_USAGE)
+    if json and (key_separator or null_marker is not None or empty_is_null):
+        output.exit_with("--json: keys and null values stand in the lines, not in options", output.EXIT_USAGE)
+    chosen = {"auto_register": auto_register, "normalize": normalize, "in_header": schema_id_in_header}
+    if file is not None:
+        require_readable(file)
+    client, config = producer_settings(settings, codec, acks)
+    options = ProduceOptions(
+        topic=topic,
+        file=file,
+        partition=partition,
+        delimiter=unescape_delimiter("--delimiter", delimiter) or LINE_END,
+        rows=RowOptions(
+            key_separator=unescape_delimiter("--key-separator", key_separator),
+            fixed_key=None if key is None else os.fsencode(key),
+            null_values=null_values(null_marker, empty_is_null=empty_is_null),
+            headers=tuple(map(read_header_option, header or ())),
+            timestamps=timestamps,
+            json=json,
+        ),
+        max_records=max_records,
+        rate=rate,
+        client=client,
+        config=config,
+        datacenter=datacenter,
+        registries=registry,
+        key_schema=read_schema_options(key_schema, key_references, key_subject_name_strategy, **chosen),
+        value_schema=read_schema_options(schema, references, subject_name_strategy, **chosen),
+    )
+    count = run_interruptibly(publish_lines, options, bootstrap, zookeeper)
+    if json:
+        output.print_json({"topic": topic, "records": count})
+    else:
+        output.say(f"Published {output.counted(count, 'record')} to {topic}.")
+
+
+def producer_settings(
+    settings: list[str] | None, codec: str | None, acks: str | None
+) -> tuple[dict[str, Any], ProducerConfig]:
+    """Return the settings of client and producer. An option counts before `-X`. Raises ConfigurationError."""
+    if codec is not None and codec.upper() not in Codec.__members__:
+        output.exit_with(f"--codec {codec}: give none, gzip, snappy, lz4 or zstd", output.EXIT_USAGE)
+    if acks is not None and acks not in ACKS:
+        output.exit_with(f"--acks {acks}: give 0, 1 or all", output.EXIT_USAGE)
+    client, producer = parse_client_settings(settings, *KINDS)
+    if codec is not None:
+        producer["compression"] = Codec[codec.upper()]
+    if acks is not None:
+        producer["acks"] = ACKS[acks]
+    producer.setdefault("batch_size", min(BATCH_BYTES, producer.get("buffer_memory", BATCH_BYTES)))
+    if producer.get("acks", Acks.ALL) is not Acks.ALL:
+        producer.setdefault("idempotence", False)
+    return client, ProducerConfig(**producer)
+
+
+def null_values(null_marker: str | None, *, empty_is_null: bool) -> frozenset[bytes]:
+    """Return the values that stand for no value."""
+    marked = set() if null_marker is None else {os.fsencode(null_marker)}
+    return frozenset(marked | {b""} if empty_is_null else marked)
+
+
+def read_header_option(text: str) -> Header:
+    """Return the header of a `-H`. Raises ConfigurationError."""
+    try:
+        return parse_header(os.fsencode(text))
+    except ValueError:
+        raise ConfigurationError("--header", f"{text!r}: the name must be UTF-8 text") from None
+
+
+async def publish_lines(options: ProduceOptions, bootstrap: str | None, zookeeper: str | None) -> int:
+    """Publish the lines, and return their number. Ends the command at the first fault, and tells what was published."""
+    async with AsyncExitStack() as stack:
+        connection = connected(bootstrap, zookeeper, "pipeline-produce", options.client)
+        cluster = await stack.enter_async_context(connection)
+        view = await find_topic(cluster, options.topic)
+        if options.partition is not None and options.partition not in view.partitions:
+            output.exit_with(f"topic {options.topic} has no partition {options.partition}", output.EXIT_USAGE)
+        serializers = await open_serializers(
+            options.registries, options.topic, options.key_schema, options.value_schema, stack
+        )
+        producer = await stack.enter_async_context(_producer(cluster, options))
+        read = await stack.enter_async_context(opened_input(options.file))
+        publisher = Publisher(producer, options.topic, options.partition)
+        watch = await stack.enter_async_context(background_tasks())
+        watch.start_soon(publisher.tell_silence)
+        is_typed = options.file is None and sys.stdin.isatty()
+        bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", None, shown=not is_typed))
+        reading = Reading(options, read, serializers, publisher, bar)
+        try:
+            await reading.publish_all()
+            await publisher.finish()
+        except (PipelineError, LineError) as error:
+            await publisher.settle()
+            before = f"; {output.counted(publisher.published, 'record')} published"
+            output.exit_with(f"{error}{before}")
+        return publisher.published
+
+
+def _producer(cluster: Cluster, options: ProduceOptions) -> Any:
+    if options.datacenter is None:
+        return open_producer(cluster, options.config, clock=wall_clock, rng=randomness())
+    from pipeline.audit.publisher import open_audited_producer
+
+    return open_audited_producer(
+        cluster,
+        options.config,
+        datacenter=options.datacenter,
+        host=socket.gethostname(),
+        clock=wall_clock,
+        rng=randomness(),
+    )

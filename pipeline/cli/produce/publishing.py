@@ -1,0 +1,122 @@
+"""Publishes rows, and knows which lines were acknowledged and which were not.
+
+Invariant: `published` counts acknowledged records alone. After a failure no further line is read, and the lines on
+their way get `SETTLE_S` to be settled.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from pipeline.cli.produce.lines import LineError
+from pipeline.cli.produce.rows import Row
+from pipeline.cli.terminal import output
+from pipeline.client.producer.batches import DeliveryError, RecordMetadata
+from pipeline.client.producer.producer import Producer
+from pipeline.errors import PipelineError
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+SETTLE_S = 5.0
+SILENCE_S = 10.0
+"""Time without an acknowledgement after which the user is told what the producer waits for."""
+
+
+class UndeliveredError(PipelineError):
+    """Lines were not acknowledged. `number` is the first of them."""
+
+    def __init__(self, number: int, reason: Exception) -> None:
+        last = reason.last_error if isinstance(reason, DeliveryError) else reason
+        unsure = isinstance(reason, DeliveryError) and reason.outcome_unknown
+        doubt = ", but may have been published" if unsure else ""
+        hint = ""
+        if isinstance(last, KafkaError) and last.code is ErrorCode.MESSAGE_TOO_LARGE:
+            hint = "; the topic's setting max.message.bytes raises the broker's bound"
+        super().__init__(f"line {number} was not acknowledged{doubt}: {last or reason}{hint}")
+        self.number = number
+
+
+@dataclass(slots=True)
+class Publisher:
+    """Publishes rows to one topic. Used by one task."""
+
+    producer: Producer
+    topic: str
+    partition: int | None
+    published: int = 0
+    sent: int = 0
+    failed: int = 0
+    undelivered: UndeliveredError | None = None
+
+    async def send(self, number: int, row: Row) -> None:
+        """Accept the row of a line. Raises LineError if it is too large, UndeliveredError once a line failed."""
+        self.require_delivery()
+        try:
+            await self.producer.send(
+                self.topic,
+                row.value,
+                key=row.key,
+                partition=self.partition,
+                timestamp_ms=row.timestamp_ms,
+                headers=row.headers,
+                callback=partial(self._settle, number),
+            )
+        except KafkaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                raise
+            raise LineError(number, _too_large(row)) from error
+        self.sent += 1
+
+    def require_delivery(self) -> None:
+        """Raise UndeliveredError if a line failed."""
+        if self.undelivered is not None:
+            raise self.undelivered
+
+    async def finish(self) -> None:
+        """Wait until all lines are acknowledged. Raises UndeliveredError."""
+        try:
+            await self.producer.flush()
+        except DeliveryError:
+            if self.undelivered is None:
+                raise
+        self.require_delivery()
+
+    async def settle(self) -> None:
+        """Wait for the lines on their way after a failure, for a while."""
+        with trio.move_on_after(SETTLE_S):
+            while self.published + self.failed < self.sent:
+                try:
+                    await self.producer.flush()
+                    break
+                except PipelineError:
+                    await trio.lowlevel.checkpoint()
+
+    async def tell_silence(self) -> None:
+        """Tell the user, once, that nothing is acknowledged."""
+        before, since = self.published, trio.current_time()
+        while True:
+            await trio.sleep(1)
+            if self.published != before or self.sent == self.published + self.failed:
+                before, since = self.published, trio.current_time()
+            elif trio.current_time() - since >= SILENCE_S:
+                output.note(
+                    f"pipeline: no record has been acknowledged for {SILENCE_S:g} s; "
+                    f"{output.counted(self.sent - self.published - self.failed, 'record')} wait for the brokers"
+                )
+                return
+
+    def _settle(self, number: int, _: RecordMetadata | None, error: Exception | None) -> None:
+        if error is None:
+            self.published += 1
+            return
+        self.failed += 1
+        if self.undelivered is None or number < self.undelivered.number:
+            self.undelivered = UndeliveredError(number, error)
+
+
+def _too_large(row: Row) -> str:
+    size = sum(len(part) for part in (row.key, row.value) if part is not None)
+    return (
+        f": a record of {size} bytes and its headers is too large; -X max.request.size=BYTES raises the bound (beside "
+        "it buffer.memory), and the topic's setting max.message.bytes the broker's"
+    )

@@ -301,7 +301,8 @@ class MessageStream:
     async def _next_batches(self) -> FetchedBatches | None:
         while await self._may_go_on():
             if not self._pending:
-                self._pending.extend(await self._unless_ended(self._consumer.poll_batches(), []))
+                fetched = await self._unless_ended(self._consumer.poll_batches(), [])
+                self._pending.extend(fetched)  # not earlier: `give` replaces the queue meanwhile
             elif self._holds():
                 item = self._in_hand = self._pending.popleft()
                 if isinstance(item, FetchedBatches):

@@ -288,3 +288,20 @@ async def test_columns_of_a_partition_that_was_taken_back_are_not_handed_out(ope
         stream.give({other: 27})
         group.is_holding = True
     assert read == [{"partition": [other.partition] * 3, "offset": [27, 28, 29]}]
+
+
+@pytest.mark.parametrize("way", ["records", "batches"])
+async def test_partitions_that_are_given_while_the_reader_waits_are_handed_out_whole(
+    opened: OpenStream, way: str
+) -> None:
+    async with opened() as stream:
+        items = aiter(getattr(stream, way)())
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def give() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                stream.give({U0: 4})
+
+            first = await anext(items)
+        assert (first.topic_partition, getattr(first, "offset", None) or getattr(first, "position", None)) == (U0, 4)

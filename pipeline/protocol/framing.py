@@ -27,6 +27,8 @@ FIRST_FACTOR = 16
 LEAST_ARRIVED_BYTES = 4 * 1024
 """Received bytes from which on a large frame has its own buffer."""
 
+_HTTP = int.from_bytes(b"HTTP")
+"""First bytes of an answer of an HTTP server, taken for the length of a frame."""
 _LENGTH = struct.Struct(">i")
 LARGEST_SHARED_BYTES = SHARED_BYTES - _LENGTH.size
 """Size of the largest frame that fits into the receive buffer; a frame above it is large."""
@@ -127,6 +129,8 @@ class FrameBuffer:
             return None
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
         if not 0 <= size <= self._max_frame_bytes:
+            if size == _HTTP:
+                raise ProtocolError("the other side speaks HTTP, not Kafka's protocol: it is the port of something else")
             raise ProtocolError(f"a frame of {size} bytes, where at most {self._max_frame_bytes} are taken")
         first = self._start + _LENGTH.size
         if size <= available:

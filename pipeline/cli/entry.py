@@ -1,9 +1,13 @@
 """The entry point of `pipeline`. An interruption during imports ends the command as quietly as a later one."""
 
 import gc
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+EXIT_INTERRUPTED = 130
 
 
 @contextmanager
@@ -21,14 +25,30 @@ def uncollected() -> Iterator[None]:
 
 
 def main() -> None:
-    """Load the command line and run it."""
+    """Load the command line and run it. Interruptions before and after a command's own work end the process at once."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise the shell has it ignored
+        signal.signal(signal.SIGINT, _end_at_once)
+    with uncollected():
+        _load_structlog()
+        from pipeline.cli.main import main as run
     try:
-        with uncollected():
-            _load_structlog()
-            from pipeline.cli.main import main as run
+        run()
     except KeyboardInterrupt:
-        sys.exit(130)  # `output.EXIT_INTERRUPTED`, which may not have been loaded
-    run()
+        os._exit(EXIT_INTERRUPTED)
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _end_at_once)
+
+
+def raise_interruptions() -> None:
+    """Let the command that is loaded now handle KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) is _end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end_at_once(*_: object) -> None:
+    """End the process: an exception would be shown by whatever runs at the moment, such as a destructor."""
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _load_structlog() -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
-from pipeline.cli.entry import uncollected
+from pipeline.cli.entry import raise_interruptions, uncollected
 from pipeline.cli.terminal import output
 from pipeline.errors import ConfigurationError, PipelineError
 
@@ -42,6 +42,7 @@ class _Nouns(Mapping[str, Any]):
         module, name = NOUNS[noun]
         with uncollected():
             found = getattr(import_module(f"pipeline.cli.{module}"), name)
+        raise_interruptions()
         alone = typer.Typer(callback=_none, pretty_exceptions_enable=False, rich_markup_mode=None)
         if isinstance(found, typer.Typer):
             alone.add_typer(found, name=noun)

@@ -130,7 +130,9 @@ class FrameBuffer:
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
         if not 0 <= size <= self._max_frame_bytes:
             if size == _HTTP:
-                raise ProtocolError("the other side speaks HTTP, not Kafka's protocol: it is the port of something else")
+                raise ProtocolError(
+                    "the other side speaks HTTP, not Kafka's protocol: it is the port of something else"
+                )
             raise ProtocolError(f"a frame of {size} bytes, where at most {self._max_frame_bytes} are taken")
         first = self._start + _LENGTH.size
         if size <= available:

@@ -6,10 +6,14 @@ Invariants:
 - Bytes after the last delimiter are a record of their own; nothing after it is none.
 """
 
+import fcntl
 import io
+import os
+import select
+import stat
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -82,21 +86,41 @@ def _too_long(number: int, max_bytes: int) -> LineError:
 
 
 @asynccontextmanager
-async def opened_input(file: Path | None) -> AsyncIterator[Read]:
-    """Open a file, or standard input. Reads are done in a thread; a cancelled read is left to itself.
+async def opened_input(file: Path | None) -> AsyncIterator[tuple[Read, int]]:
+    """Open a file, or standard input: yields `read`, and the size of a file (0: not known).
 
-    Raises ConfigurationError if the file cannot be opened.
+    Reads are done in a thread; a cancelled read is left to itself. Raises ConfigurationError if the file cannot be
+    opened.
     """
+    name = str(file or "standard input")
     try:
         stream = io.FileIO(sys.stdin.fileno(), closefd=False) if file is None else io.FileIO(file)
     except OSError as error:
-        raise ConfigurationError(str(file or "standard input"), f"cannot be read: {error.strerror}") from error
+        raise ConfigurationError(name, f"cannot be read: {error.strerror}") from error
+    status = os.fstat(stream.fileno())
+    is_pipe = stat.S_ISFIFO(status.st_mode)
+    if is_pipe:
+        with suppress(OSError):  # not allowed to everybody
+            fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, READ_BYTES)
 
     async def read(count: int) -> bytes:
         try:
-            return await trio.to_thread.run_sync(stream.read, count, abandon_on_cancel=True) or b""
+            return await trio.to_thread.run_sync(_read_waiting, stream, count, is_pipe, abandon_on_cancel=True)
         except OSError as error:
-            raise InputError(f"{file or 'standard input'}: {error.strerror}") from error
+            raise InputError(f"{name}: {error.strerror}") from error
 
     with stream:
-        yield read
+        yield read, status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _read_waiting(stream: io.FileIO, count: int, is_pipe: bool) -> bytes:
+    """Wait for bytes, and return those that are there. A pipe gives its bytes in small pieces."""
+    while (data := stream.read(count)) is None:  # a pipe that somebody made non-blocking
+        select.select([stream], [], [])
+    pieces = [data]
+    left = count - len(data)
+    while is_pipe and data and left and select.select([stream], [], [], 0)[0]:
+        data = stream.read(left) or b""
+        pieces.append(data)
+        left -= len(data)
+    return b"".join(pieces)

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -144,24 +145,27 @@ def produce(
             key_separator=unescape_delimiter("--key-separator", key_separator),
             fixed_key=None if key is None else os.fsencode(key),
             null_values=null_values(null_marker, empty_is_null=empty_is_null),
-            headers=tuple(map(read_header_option, header or ())),
             timestamps=timestamps,
             json=json,
         ),
         max_records=max_records,
         rate=rate,
         client=client,
-        config=config,
+        config=replace(config, record_headers=tuple(map(read_header_option, header or ()))),
         datacenter=datacenter,
         registries=registry,
         key_schema=read_schema_options(key_schema, key_references, key_subject_name_strategy, **chosen),
         value_schema=read_schema_options(schema, references, subject_name_strategy, **chosen),
     )
     count = run_interruptibly(publish_lines, options, bootstrap, zookeeper)
-    if json:
-        output.print_json({"topic": topic, "records": count})
-    else:
-        output.say(f"Published {output.counted(count, 'record')} to {topic}.")
+    try:
+        if json:
+            output.print_json({"topic": topic, "records": count})
+        else:
+            output.say(f"Published {output.counted(count, 'record')} to {topic}.")
+    except typer.Exit:
+        output.note(f"pipeline: all is well otherwise: published {output.counted(count, 'record')} to {topic}")
+        raise
 
 
 def producer_settings(
@@ -209,13 +213,13 @@ async def publish_lines(options: ProduceOptions, bootstrap: str | None, zookeepe
             options.registries, options.topic, options.key_schema, options.value_schema, stack
         )
         producer = await stack.enter_async_context(_producer(cluster, options))
-        read = await stack.enter_async_context(opened_input(options.file))
+        read, input_bytes = await stack.enter_async_context(opened_input(options.file))
         publisher = Publisher(producer, options.topic, options.partition)
         watch = await stack.enter_async_context(background_tasks())
         watch.start_soon(publisher.tell_silence)
         is_typed = options.file is None and sys.stdin.isatty()
         bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", None, shown=not is_typed))
-        reading = Reading(options, read, serializers, publisher, bar)
+        reading = Reading(options, read, serializers, publisher, bar, input_bytes)
         try:
             await reading.publish_all()
             await publisher.finish()

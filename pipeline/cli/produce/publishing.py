@@ -4,8 +4,12 @@ Invariant: `published` counts acknowledged records alone. After a failure no fur
 their way get `SETTLE_S` to be settled.
 """
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -16,6 +20,9 @@ from pipeline.client.producer.batches import DeliveryError, RecordMetadata
 from pipeline.client.producer.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from pipeline.client.producer.columns import ColumnsDelivery
 
 SETTLE_S = 5.0
 SILENCE_S = 10.0
@@ -47,6 +54,8 @@ class Publisher:
     sent: int = 0
     failed: int = 0
     undelivered: UndeliveredError | None = None
+    _tables: "deque[tuple[int, ColumnsDelivery]]" = field(default_factory=deque)
+    """Tables on their way, each with the number of its first line."""
 
     async def send(self, number: int, row: Row) -> None:
         """Accept the row of a line. Raises LineError if it is too large, UndeliveredError once a line failed."""
@@ -67,8 +76,37 @@ class Publisher:
             raise LineError(number, _too_large(row)) from error
         self.sent += 1
 
+    async def send_table(
+        self, number: int, keys: Sequence[bytes | None] | bytes | None, values: Sequence[bytes | None]
+    ) -> bool:
+        """Accept many lines at once; the first has this number. False, and nothing sent, if one is too large.
+
+        `keys` is one for each line, or one for all. Raises UndeliveredError once a line failed.
+        """
+        import pyarrow as pa
+
+        self.require_delivery()
+        columns = {"value": pa.array(values, pa.binary())}
+        if isinstance(keys, bytes):
+            keys = [keys] * len(values)
+        if keys is not None:
+            columns["key"] = pa.array(keys, pa.binary())
+        if self.partition is not None:
+            columns["partition"] = pa.array([self.partition] * len(values), pa.int32())
+        try:
+            delivery = await self.producer.send_columns(self.topic, pa.table(columns))
+        except KafkaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                raise
+            return False
+        self.sent += len(values)
+        self._tables.append((number, delivery))
+        return True
+
     def require_delivery(self) -> None:
         """Raise UndeliveredError if a line failed."""
+        while self._tables and self._tables[0][1].is_done:
+            self._settle_table(*self._tables.popleft())
         if self.undelivered is not None:
             raise self.undelivered
 
@@ -77,25 +115,24 @@ class Publisher:
         try:
             await self.producer.flush()
         except DeliveryError:
-            if self.undelivered is None:
-                raise
+            self.require_delivery()
+            raise
         self.require_delivery()
 
     async def settle(self) -> None:
         """Wait for the lines on their way after a failure, for a while."""
-        with trio.move_on_after(SETTLE_S):
-            while self.published + self.failed < self.sent:
-                try:
-                    await self.producer.flush()
-                    break
-                except PipelineError:
-                    await trio.lowlevel.checkpoint()
+        with trio.move_on_after(SETTLE_S), suppress(PipelineError):
+            await self.producer.flush()
+        with suppress(UndeliveredError):
+            self.require_delivery()
 
     async def tell_silence(self) -> None:
         """Tell the user, once, that nothing is acknowledged."""
         before, since = self.published, trio.current_time()
         while True:
             await trio.sleep(1)
+            with suppress(UndeliveredError):
+                self.require_delivery()
             if self.published != before or self.sent == self.published + self.failed:
                 before, since = self.published, trio.current_time()
             elif trio.current_time() - since >= SILENCE_S:
@@ -105,11 +142,22 @@ class Publisher:
                 )
                 return
 
+    def _settle_table(self, number: int, delivery: "ColumnsDelivery") -> None:
+        failures = delivery.failures
+        lost = sum(len(rows) for rows, _ in failures)
+        self.published += delivery.row_count - lost
+        self.failed += lost
+        for rows, error in failures:
+            self._note_failure(number + int(rows[0]), error)
+
     def _settle(self, number: int, _: RecordMetadata | None, error: Exception | None) -> None:
         if error is None:
             self.published += 1
             return
         self.failed += 1
+        self._note_failure(number, error)
+
+    def _note_failure(self, number: int, error: Exception) -> None:
         if self.undelivered is None or number < self.undelivered.number:
             self.undelivered = UndeliveredError(number, error)
 

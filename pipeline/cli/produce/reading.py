@@ -15,6 +15,8 @@ from pipeline.cli.schema_options import SchemaOptions
 from pipeline.cli.terminal.output import Progress
 from pipeline.client.cluster.config import ProducerConfig
 
+MANY_LINES = 100_000
+MANY_BYTES = 16 << 20
 MAX_TEXT_FACTOR = 16
 """Length of a line of JSON, in records of maximum size: its text may be much longer than the record."""
 
@@ -47,6 +49,8 @@ class Reading:
     serializers: Serializers
     publisher: Publisher
     bar: Progress
+    input_bytes: int = 0
+    """Size of the input, as far as it is known."""
     _number: int = 0
     _started: float = 0.0
 
@@ -79,10 +83,17 @@ class Reading:
             if sound:
                 await self._send_plain(sound)
             raise
-        headers = self.options.rows.headers
+        if self._takes_tables() and await self.publisher.send_table(self._number + 1, keys, values):
+            self._number += len(lines)
+            return
         for index, value in enumerate(values):
             key = keys[index] if isinstance(keys, list) else keys
-            await self._send(Row(key, value, headers))
+            await self._send(Row(key, value, ()))
+
+    def _takes_tables(self) -> bool:
+        """True if there are many lines: then it pays to load the libraries for columns."""
+        many = self._number >= MANY_LINES or self.input_bytes >= MANY_BYTES
+        return many and self.options.rate is None
 
     async def _send_rows(self, lines: list[bytes]) -> None:
         for line in lines:

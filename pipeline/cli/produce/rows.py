@@ -1,4 +1,4 @@
-"""Turns lines into rows: keys, values, headers and times, as the options say. Pure."""
+"""Turns lines into rows: keys, values and times, as the options say. Pure."""
 
 import base64
 import binascii
@@ -20,7 +20,6 @@ class RowOptions:
     key_separator: bytes | None = None
     fixed_key: bytes | None = None
     null_values: frozenset[bytes] = frozenset()
-    headers: tuple[Header, ...] = ()
     timestamps: bool = False
     json: bool = False
 
@@ -79,7 +78,7 @@ def parse_row(line: bytes, number: int, options: RowOptions) -> Row:
             raise LineError(number, _without(separator))
         timestamp_ms = _timestamp(time, number)
     keys, (value,) = split_lines([line], number, options)
-    return Row(keys[0] if isinstance(keys, list) else keys, value, options.headers, timestamp_ms)
+    return Row(keys[0] if isinstance(keys, list) else keys, value, (), timestamp_ms)
 
 
 def _without(separator: bytes) -> str:
@@ -110,7 +109,7 @@ def _json_row(line: bytes, number: int, options: RowOptions) -> Row:
     return Row(
         options.fixed_key if key is None else _unpacked(key, number),
         _unpacked(document["value"], number),
-        (*_json_headers(document.get("headers"), number), *options.headers),
+        tuple(_json_headers(document.get("headers"), number)),
         timestamp_ms,
     )
 

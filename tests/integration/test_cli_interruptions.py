@@ -1,0 +1,62 @@
+"""`produce` and `consume` that are interrupted at any moment: quiet, with the signal's exit code, and gone."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.testing.local_cluster import LocalCluster
+
+DEADLINE_S = 120
+MANY = pytest.param(12, marks=pytest.mark.long)
+LATEST_S = 1.5
+"""Long after the modules are loaded, and before anybody waits for the test."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(settings={"num.partitions": 2}) as running:
+        pipeline("topic", "create", "interrupted", "-b", running.bootstrap)
+        pipeline("produce", "interrupted", "-b", running.bootstrap, given=b"a\nb\nc\n")
+        yield running
+
+
+def pipeline(*arguments: str, given: bytes = b"") -> bytes:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments], input=given, stdout=-1, timeout=DEADLINE_S, check=True
+    ).stdout
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize("command", [["produce"], ["consume", "-f"], ["consume", "-f", "--group", "interrupted"]])
+@pytest.mark.parametrize("moments", [1, MANY])
+def test_a_signal_at_any_moment_ends_a_command_quietly(cluster: LocalCluster, command: list[str], moments: int) -> None:
+    rng = random.Random(f"{command}")
+    for number in (signal.SIGINT, signal.SIGTERM) * moments:
+        delay_s = 0.2 + rng.random() * LATEST_S  # an interpreter that has not begun shows a traceback by itself
+        verb, *options = command
+        with subprocess.Popen(
+            [sys.executable, "-m", "pipeline", verb, "interrupted", "-b", cluster.bootstrap, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            try:
+                time.sleep(delay_s)  # the moment is the point
+                assert children_of(process.pid) == []
+                os.kill(process.pid, number)
+                _, told = process.communicate(timeout=DEADLINE_S)
+            finally:
+                process.kill()
+        # SIGTERM before the command has begun ends the process as it ends any other.
+        assert process.returncode in {128 + number, -number} - {-signal.SIGINT}, (delay_s, told)
+        assert told == b"", delay_s

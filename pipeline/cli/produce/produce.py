@@ -164,7 +164,7 @@ def produce(
         else:
             output.say(f"Published {output.counted(count, 'record')} to {topic}.")
     except typer.Exit:
-        output.note(f"pipeline: all is well otherwise: published {output.counted(count, 'record')} to {topic}")
+        output.note(f"pipeline: published {output.counted(count, 'record')} to {topic} all the same")
         raise
 
 

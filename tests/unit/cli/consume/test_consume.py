@@ -11,7 +11,10 @@ import pytest
 import trio
 import typer
 
-from pipeline.cli.consume import ConsumeOptions, print_records
+from pipeline.cli.consume.consume import ConsumeOptions, print_records
+from pipeline.cli.consume.layout import simple_layout
+from pipeline.cli.consume.printing import PrintOptions
+from pipeline.cli.consume.selection import Selection
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
@@ -22,9 +25,8 @@ from pipeline.records.compression import Codec
 from tests.support.brokers import clock, replicated_cluster
 from tests.support.scripted_broker import ScriptedCluster
 
-OPTIONS = ConsumeOptions(
-    topic="t", partition=None, offset="earliest", max_records=None, follow=False, registry=None, json=False
-)
+LAYOUT = simple_layout(None, b"\n")
+OPTIONS = ConsumeOptions(selection=Selection(topics=("t",)), printing=PrintOptions(layout=LAYOUT))
 DAMAGED = b"damaged"
 
 
@@ -52,10 +54,12 @@ async def test_a_bad_batch_is_told_in_options_and_left_out_on_demand(
         assert b"--partition 0 --offset 2" in told.err
         assert b"skip_batch" not in told.err
 
-        await print_records(replace(OPTIONS, offset="2"), str(address), None)
+        await print_records(replace(OPTIONS, selection=Selection(topics=("t",), offset="2")), str(address), None)
         assert capsysbinary.readouterr().out == b"b\n"
 
-        await print_records(replace(OPTIONS, skip_bad_batches=True), str(address), None)
+        await print_records(
+            replace(OPTIONS, printing=PrintOptions(layout=LAYOUT, skip_bad_batches=True)), str(address), None
+        )
         told = capsysbinary.readouterr()
         assert told.out == b"a\nb\n"
         assert b"skipped t-0, offsets 1 to 1" in told.err
@@ -67,7 +71,7 @@ async def test_an_offset_that_is_none_is_wrong_usage(capsysbinary: pytest.Captur
     scripted.add_topic("t", [1])
     async with scripted.broker(1) as address:
         with pytest.raises(typer.Exit) as caught:
-            await print_records(replace(OPTIONS, offset=offset), str(address), None)
+            await print_records(replace(OPTIONS, selection=Selection(topics=("t",), offset=offset)), str(address), None)
     assert caught.value.exit_code == 2
     assert b"give earliest, latest, or an offset" in capsysbinary.readouterr().err
 
@@ -100,7 +104,7 @@ async def test_a_header_that_occurs_several_times_is_told_each_time(
             await producer.send("t", b"v", headers=(("a", b"1"), ("b", None), ("a", b"\xff")))
         (address,) = await brokers.addresses()
         capsysbinary.readouterr()
-        await print_records(replace(OPTIONS, json=True), str(address), None)
+        await print_records(replace(OPTIONS, printing=PrintOptions(layout=LAYOUT, json=True)), str(address), None)
         assert json.loads(capsysbinary.readouterr().out)["headers"] == {"a": ["1", {"base64": "/w=="}], "b": None}
 
 
@@ -114,7 +118,7 @@ async def test_followed_records_are_shown_at_once(tmp_path: Path, monkeypatch: p
         def write(self, data: Any) -> int:
             written = shown.write(data)
             if b"value\n" in shown.getvalue():
-                reached.set()
+                trio.from_thread.run_sync(reached.set)  # written in a thread
             return written
 
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(Pipe())))

@@ -1,4 +1,4 @@
-"""`pipeline produce`: lines with keys, and a separator that cannot be one."""
+"""`pipeline produce`: lines with keys, and lines without."""
 
 import sys
 
@@ -16,7 +16,7 @@ def test_an_empty_key_separator_is_wrong_usage() -> None:
     assert "--key-separator" in shown.output
 
 
-async def test_a_key_separator_is_the_bytes_that_were_given() -> None:
+async def test_a_key_separator_is_the_bytes_that_were_given_and_no_line_is_without() -> None:
     scripted = ScriptedCluster()
     scripted.add_topic("t", [1])
     async with scripted.broker(1) as address:
@@ -31,6 +31,10 @@ async def test_a_key_separator_is_the_bytes_that_were_given() -> None:
             "-b",
             str(address),
         ]
-        await trio.run_process(command, stdin=b"key\xffvalue\nvalue alone\n", capture_stdout=True)
+        done = await trio.run_process(
+            command, stdin=b"key\xffvalue\nvalue alone\nk\xffv\n", capture_stdout=True, capture_stderr=True, check=False
+        )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"pipeline: line 2 does not contain the separator '\\\\xff'; 1 record published\n"
     records = scripted.partition(TopicPartition("t", 0)).records()
-    assert [(record.key, record.value) for record in records] == [(b"key", b"value"), (None, b"value alone")]
+    assert [(record.key, record.value) for record in records] == [(b"key", b"value")]

@@ -29,7 +29,7 @@ NO_VALUE = "-"
 
 EXIT_CODES = """Exit codes: 0 done; 1 failed, with the reason on stderr, or the command shows a trouble that it found; 2
 wrong usage or settings; 3 another loader committed first; 4 the audit is not exact; 5 a mirror's
-replica, or a schema, could not be compared; 130 interrupted."""
+replica, or a schema, could not be compared; 130 interrupted (143 by SIGTERM); 141 the reader of stdout has left."""
 
 
 def prepare_streams() -> None:

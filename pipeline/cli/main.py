@@ -84,7 +84,7 @@ def main() -> None:
     """Run the command line and exit with its code. Commands log warnings; services log more."""
     try:
         output.prepare_streams()
-        output.configure_logging("warning")
+        output.configure_logging("critical" if sys.argv[1:2] == ["produce"] else "warning")  # it tells failures itself
         app()
     except BaseException as error:
         code = _explain(error)

@@ -54,13 +54,16 @@ async def blocks_of_lines(
         begun.append(chunk)
         begun_bytes += len(chunk)
         if not chunk or delimiter in edge + chunk:
-            *lines, rest = b"".join(begun).split(delimiter)
+            data = b"".join(begun)
+            *lines, rest = data.split(delimiter)
             if not chunk and rest:
                 lines.append(rest)
             begun, begun_bytes = [rest], len(rest)
-            if delimiter == LINE_END:
-                lines = _without_returns(lines)
-            sound = next((i for i, line in enumerate(lines) if len(line) > max_bytes), len(lines))
+            if delimiter == LINE_END and b"\r" in data:
+                lines = [line.removesuffix(b"\r") for line in lines]
+            sound = len(lines)
+            if max(map(len, lines), default=0) > max_bytes:
+                sound = next(i for i, line in enumerate(lines) if len(line) > max_bytes)
             if sound:
                 yield lines[:sound]
             number += sound
@@ -71,10 +74,6 @@ async def blocks_of_lines(
         if not chunk:
             return
         edge = (edge + chunk)[1 - len(delimiter) :] if len(delimiter) > 1 else b""
-
-
-def _without_returns(lines: list[bytes]) -> list[bytes]:
-    return [line.removesuffix(b"\r") for line in lines]
 
 
 def _too_long(number: int, max_bytes: int) -> LineError:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, runtime_checkable
 
 import trio
 
@@ -21,12 +21,31 @@ from pipeline.client.producer.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
-if TYPE_CHECKING:
-    from pipeline.client.producer.columns import ColumnsDelivery
-
 SETTLE_S = 5.0
 SILENCE_S = 10.0
 """Time without an acknowledgement after which the user is told what the producer waits for."""
+
+
+class TableDelivery(Protocol):
+    """Outcome of a table: `failures` has the rows that were not delivered, each with the reason."""
+
+    row_count: int
+
+    @property
+    def is_done(self) -> bool:
+        """True if the outcome of all rows is known."""
+
+    @property
+    def failures(self) -> Sequence[tuple[Any, Exception]]:
+        """Arrays of row numbers, and reasons."""
+
+
+@runtime_checkable
+class TableProducer(Protocol):
+    """A producer that takes tables of Arrow."""
+
+    async def send_columns(self, topic: str, table: Any) -> TableDelivery:
+        """Accept the rows of a table with the columns `value`, `key` and `partition`."""
 
 
 class UndeliveredError(PipelineError):
@@ -54,7 +73,7 @@ class Publisher:
     sent: int = 0
     failed: int = 0
     undelivered: UndeliveredError | None = None
-    _tables: "deque[tuple[int, ColumnsDelivery]]" = field(default_factory=deque)
+    _tables: deque[tuple[int, TableDelivery]] = field(default_factory=deque)
     """Tables on their way, each with the number of its first line."""
 
     async def send(self, number: int, row: Row) -> None:
@@ -79,10 +98,14 @@ class Publisher:
     async def send_table(
         self, number: int, keys: Sequence[bytes | None] | bytes | None, values: Sequence[bytes | None]
     ) -> bool:
-        """Accept many lines at once; the first has this number. False, and nothing sent, if one is too large.
+        """Accept many lines at once; the first has this number. False, and nothing sent, if one is too large, or the
+        producer takes no tables.
 
         `keys` is one for each line, or one for all. Raises UndeliveredError once a line failed.
         """
+        producer: object = self.producer
+        if not isinstance(producer, TableProducer):
+            return False
         import pyarrow as pa
 
         self.require_delivery()
@@ -94,7 +117,7 @@ class Publisher:
         if self.partition is not None:
             columns["partition"] = pa.array([self.partition] * len(values), pa.int32())
         try:
-            delivery = await self.producer.send_columns(self.topic, pa.table(columns))
+            delivery = await producer.send_columns(self.topic, pa.table(columns))
         except KafkaError as error:
             if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
                 raise
@@ -142,7 +165,7 @@ class Publisher:
                 )
                 return
 
-    def _settle_table(self, number: int, delivery: "ColumnsDelivery") -> None:
+    def _settle_table(self, number: int, delivery: TableDelivery) -> None:
         failures = delivery.failures
         lost = sum(len(rows) for rows, _ in failures)
         self.published += delivery.row_count - lost

@@ -202,3 +202,9 @@ def test_frames_in_spare_buffers_come_out_as_they_went_in() -> None:
     payloads = [random.Random(size).randbytes(size) for size in sizes]
     buffer = FrameBuffer(2 * KEPT_BYTES, spare=SpareBuffers())
     assert feed(buffer, b"".join(map(frame, payloads)), [300, 70_000, 1 << 20]) == payloads
+
+
+def test_an_answer_of_an_http_server_is_named() -> None:
+    buffer = FrameBuffer(MAX)
+    with pytest.raises(ProtocolError, match="speaks HTTP"):
+        feed(buffer, b"HTTP/1.1 400 Bad Request\r\n\r\n", [100])

@@ -31,13 +31,15 @@ def measure(options: Options, show: Show) -> list[Row]:
     """Rows for lines of 100 B and 1 KB in both directions."""
     found: list[Row] = []
     records = options.scaled(RECORDS, least=1000)
-    with tempfile.TemporaryDirectory(prefix="pipeline-bench-") as directory:
-        with our_broker(Path(directory, "ours")) as server:
-            server.start()
-            for size in SIZES[: 1 if options.quick else None]:
-                path = Path(directory, "lines")
-                _write_lines(path, size, records if size == SIZES[0] else records // 5)
-                found += _compare(options, server.bootstrap, path, size, show)
+    with (
+        tempfile.TemporaryDirectory(prefix="pipeline-bench-") as directory,
+        our_broker(Path(directory, "ours")) as server,
+    ):
+        server.start()
+        for size in SIZES[: 1 if options.quick else None]:
+            path = Path(directory, "lines")
+            _write_lines(path, size, records if size == SIZES[0] else records // 5)
+            found += _compare(options, server.bootstrap, path, size, show)
     return [row for row in found if options.selects(row.name)]
 
 

@@ -2,12 +2,29 @@
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from pipeline.cli.consume.layout import NULL_TEXT, parse_layout, simple_layout
+from pipeline.cli.consume.arguments import (
+    AvroKeysOption,
+    DelimiterOption,
+    FollowOption,
+    FromTimeOption,
+    GroupOption,
+    JsonOption,
+    KeySeparatorOption,
+    LastOption,
+    LayoutOption,
+    MaxRecordsOption,
+    NullOption,
+    OffsetOption,
+    PartitionOption,
+    PerPartitionOption,
+    ReaderSchemaOption,
+    SkipBadBatchesOption,
+    TopicsOption,
+    UntilOption,
+)
+from pipeline.cli.consume.layout import NULL_TEXT, Layout, parse_layout, simple_layout
 from pipeline.cli.consume.printing import Printer, PrintOptions
 from pipeline.cli.consume.reading import print_ranges
 from pipeline.cli.consume.selection import END, FIRST, Selection, find_ranges
@@ -47,68 +64,28 @@ class ConsumeOptions:
 
 
 def consume(
-    topics: Annotated[
-        list[str],
-        typer.Argument(metavar="TOPIC...", help="Topics; with --group also a regular expression that begins with ^."),
-    ],
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            "-o",
-            help="Start at earliest (default), latest, or an offset. With --group: where the group has no offset.",
-        ),
-    ] = None,
-    from_time: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="Start at a time: 2026-11-01T00:00 (UTC), or ms since 1970."),
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option("--last", min=1, metavar="N", help="Only the last N records, in the order of their times."),
-    ] = None,
-    per_partition: Annotated[
-        bool, typer.Option("--per-partition", help="With --last: the last N of each partition.")
-    ] = False,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME|OFFSET", help="End before a time as of --from, or before an offset."),
-    ] = None,
-    max_records: Annotated[
-        int | None, typer.Option("--max-records", "--count", "-n", "-c", min=1, help="Stop after this many records.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow/--exit", "-f/-e", help="Wait for more records at the end, or end there (default).")
-    ] = False,
-    group: Annotated[
-        str | None, typer.Option("--group", "-G", help="Read as a member of this group, and commit what was printed.")
-    ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option("--format", metavar="TEXT", help=r"Layout of a record, such as '%k: %s\n'; see above."),
-    ] = None,
-    key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help=r"Print keys too, with this text after each.")
-    ] = None,
-    delimiter: Annotated[
-        str, typer.Option("--delimiter", "-D", help=r"Text after a record, such as \0. Default: a line end.")
-    ] = r"\n",
-    null: Annotated[bool, typer.Option("--null", "-Z", help="Print NULL for a key or value that is missing.")] = False,
+    topics: TopicsOption,
+    partition: PartitionOption = None,
+    offset: OffsetOption = None,
+    from_time: FromTimeOption = None,
+    last: LastOption = None,
+    per_partition: PerPartitionOption = False,
+    until: UntilOption = None,
+    max_records: MaxRecordsOption = None,
+    follow: FollowOption = False,
+    group: GroupOption = None,
+    layout: LayoutOption = None,
+    key_separator: KeySeparatorOption = None,
+    delimiter: DelimiterOption = r"\n",
+    null: NullOption = False,
     settings: ClientSettings = None,
     registry: Registries = None,
-    avro_keys: Annotated[bool, typer.Option("--avro-keys", help="Decode keys too, with --registry.")] = False,
-    reader_schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.avsc", help="Show values as this schema reads them, with --registry."),
-    ] = None,
-    skip_bad_batches: Annotated[
-        bool,
-        typer.Option("--skip-bad-batches", help="Skip batches that cannot be opened, and name them on stderr."),
-    ] = False,
+    avro_keys: AvroKeysOption = False,
+    reader_schema: ReaderSchemaOption = None,
+    skip_bad_batches: SkipBadBatchesOption = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
-    json: Annotated[bool, typer.Option("--json", "-J", help="Print a JSON document for each record.")] = False,
+    json: JsonOption = False,
 ) -> None:
     r"""Print the records of topics, up to their current ends.
 
@@ -121,43 +98,27 @@ def consume(
     lengths of value and key (-1: none), %R length of the value as 4 bytes, %% a percent sign. Escapes: \n, \r, \t, \0,
     \\ and \xNN.
     """
-    kinds = _kinds_of_settings()
     if asks_for_list(settings):
-        output.say(output.table(("SETTING", "DEFAULT"), describe_settings(*kinds)))
+        output.say(output.table(("SETTING", "DEFAULT"), describe_settings(*_kinds_of_settings())))
         return
-    if registry is None and (avro_keys or reader_schema is not None):
-        output.exit_with("--avro-keys and --reader-schema: give --registry too", output.EXIT_USAGE)
+    _check_decoding(registry, needed=avro_keys or reader_schema is not None)
     _require_one({"--offset": offset, "--from": from_time, "--last": last})
     _require_one({"--format": layout, "--json": json or None})
     _require_one({"--follow": follow or None, "--until": until, "--last": last})
     if per_partition and last is None:
         output.exit_with("--per-partition: give --last too", output.EXIT_USAGE)
-    null_text = NULL_TEXT if null else b""
-    ends_of_records = unescape_delimiter("--delimiter", delimiter) or b"\n"
-    keys = unescape_delimiter("--key-separator", key_separator)
-    client, consumer, member = parse_client_settings(settings, *kinds)
-    if consumer.get("isolation_level", IsolationLevel.READ_UNCOMMITTED) is not IsolationLevel.READ_UNCOMMITTED:
-        output.exit_with("-X isolation.level: records of aborted transactions cannot be left out", output.EXIT_USAGE)
-    selection = Selection(
-        topics=tuple(topics),
-        partition=partition,
-        offset=offset or "earliest",
-        from_time=from_time,
-        until=until,
-        last=last,
-    )
+    client, consumer = _client_settings(settings, group)
+    selection = Selection(tuple(topics), partition, offset or "earliest", from_time, until, last)
     selection.check()
     options = ConsumeOptions(
         selection=selection,
         printing=PrintOptions(
-            layout=simple_layout(keys, ends_of_records, null=null_text)
-            if layout is None
-            else parse_layout(layout, null=null_text),
+            layout=_layout(layout, key_separator, delimiter, null=null),
             json=json,
             max_records=max_records,
             last=None if per_partition else last,
             skip_bad_batches=skip_bad_batches,
-            max_batch_bytes=ConsumerConfig(**consumer).max_opened_bytes,
+            max_batch_bytes=consumer.get("max_opened_bytes", ConsumerConfig().max_opened_bytes),
         ),
         follow=follow,
         group=group,
@@ -165,10 +126,32 @@ def consume(
         avro_keys=avro_keys,
         reader_schema=None if reader_schema is None else read_text(reader_schema),
         client=client,
-        consumer=consumer if group is None else member,
+        consumer=consumer,
     )
     _check_group(options, offset)
     run_interruptibly(print_records, options, bootstrap, zookeeper)
+
+
+def _layout(text: str | None, key_separator: str | None, delimiter: str, *, null: bool) -> Layout:
+    null_text = NULL_TEXT if null else b""
+    if text is not None:
+        return parse_layout(text, null=null_text)
+    end = unescape_delimiter("--delimiter", delimiter) or b"\n"
+    return simple_layout(unescape_delimiter("--key-separator", key_separator), end, null=null_text)
+
+
+def _check_decoding(registry: str | None, *, needed: bool) -> None:
+    if registry is None and needed:
+        output.exit_with("--avro-keys and --reader-schema: give --registry too", output.EXIT_USAGE)
+
+
+def _client_settings(settings: list[str] | None, group: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of client, and of consumer or member."""
+    client, consumer, member = parse_client_settings(settings, *_kinds_of_settings())
+    if consumer.get("isolation_level", IsolationLevel.READ_UNCOMMITTED) is not IsolationLevel.READ_UNCOMMITTED:
+        output.exit_with("-X isolation.level: records of aborted transactions cannot be left out", output.EXIT_USAGE)
+    ConsumerConfig(**consumer)  # checks the bounds before anything is connected
+    return client, consumer if group is None else member
 
 
 def _kinds_of_settings() -> tuple[type, type, type]:

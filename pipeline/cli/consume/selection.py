@@ -18,7 +18,7 @@ MAX_OFFSET_DIGITS = 11
 Offsets = dict[TopicPartition, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Options that select records. `last` counts offsets of each partition; `until` is a time or an offset."""
 

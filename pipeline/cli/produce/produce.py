@@ -5,11 +5,28 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from pipeline.cli.produce.arguments import (
+    AcksOption,
+    CodecOption,
+    DatacenterOption,
+    DelimiterOption,
+    EmptyIsNullOption,
+    FileOption,
+    HeaderOption,
+    JsonOption,
+    KeyOption,
+    KeySeparatorOption,
+    MaxRecordsOption,
+    NullMarkerOption,
+    PartitionOption,
+    RateOption,
+    TimestampsOption,
+    TopicOption,
+)
 from pipeline.cli.produce.lines import LINE_END, LineError, opened_input
 from pipeline.cli.produce.publishing import Publisher
 from pipeline.cli.produce.reading import ProduceOptions, Reading
@@ -55,50 +72,22 @@ KINDS = (ClientConfig, ProducerConfig)
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="File with a record per line. Default: standard input.")
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", min=0, help="Partition. Default: by the key; without key, spread over all."),
-    ] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option("--key-separator", "-K", help=r"Text between KEY and VALUE in a line, such as : or \t."),
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of all records that bring none.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of each record; repeatable."),
-    ] = None,
-    delimiter: Annotated[
-        str, typer.Option("--delimiter", "-D", help=r"End of a record, such as \0 or \x1e. Default: a line end.")
-    ] = r"\n",
-    empty_is_null: Annotated[
-        bool, typer.Option("--empty-is-null", "-Z", help="Publish empty values as no value (a tombstone).")
-    ] = False,
-    null_marker: Annotated[
-        str | None, typer.Option(help="Text of a value that stands for no value (a tombstone).")
-    ] = None,
-    timestamps: Annotated[
-        bool,
-        typer.Option(
-            "--timestamps",
-            help="A line begins with its record's time, in ms since 1970, and the key separator (default: a tab). With "
-            '--json: take each document\'s "timestamp".',
-        ),
-    ] = False,
-    max_records: Annotated[
-        int | None, typer.Option("--max-records", "--count", "-n", "-c", min=1, help="Stop after this many records.")
-    ] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="At most this many records per second.")] = None,
-    codec: Annotated[str | None, typer.Option("--codec", "-z", help="none, gzip, snappy, lz4 or zstd.")] = None,
-    acks: Annotated[str | None, typer.Option(help="Acknowledgements to wait for: 0, 1 or all (default).")] = None,
+    topic: TopicOption,
+    file: FileOption = None,
+    partition: PartitionOption = None,
+    key_separator: KeySeparatorOption = None,
+    key: KeyOption = None,
+    header: HeaderOption = None,
+    delimiter: DelimiterOption = r"\n",
+    empty_is_null: EmptyIsNullOption = False,
+    null_marker: NullMarkerOption = None,
+    timestamps: TimestampsOption = False,
+    max_records: MaxRecordsOption = None,
+    rate: RateOption = None,
+    codec: CodecOption = None,
+    acks: AcksOption = None,
     settings: ClientSettings = None,
-    datacenter: Annotated[
-        str | None, typer.Option(help="Report counts to the audit under this datacenter's name.")
-    ] = None,
+    datacenter: DatacenterOption = None,
     registry: Registries = None,
     schema: ValueSchema = None,
     key_schema: KeySchema = None,
@@ -111,12 +100,7 @@ def produce(
     schema_id_in_header: SchemaIdInHeader = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Lines are JSON documents with key, value and headers, as `consume --json` prints them."
-        ),
-    ] = False,
+    json: JsonOption = False,
 ) -> None:
     r"""Publish each line of a file or of standard input as a record, and wait until all are acknowledged.
 
@@ -126,7 +110,8 @@ def produce(
     if asks_for_list(settings):
         output.say(output.table(("SETTING", "DEFAULT"), describe_settings(*KINDS)))
         return
-    if (schema is None and key_schema is None) != (registry is None):
+    has_schema = schema is not None or key_schema is not None
+    if has_schema != (registry is not None):
         output.exit_with("--schema (or --key-schema) and --registry: give both or neither", output.EXIT_USAGE)
     if key_separator == "" or (key_schema is not None and key_separator is None and not json):
         output.exit_with("--key-separator: must not be empty, and --key-schema needs it", output.EXIT_USAGE)
@@ -136,18 +121,13 @@ def produce(
     if file is not None:
         require_readable(file)
     client, config = producer_settings(settings, codec, acks)
+    nulls = null_values(null_marker, empty_is_null=empty_is_null)
     options = ProduceOptions(
         topic=topic,
         file=file,
         partition=partition,
         delimiter=unescape_delimiter("--delimiter", delimiter) or LINE_END,
-        rows=RowOptions(
-            key_separator=unescape_delimiter("--key-separator", key_separator),
-            fixed_key=None if key is None else os.fsencode(key),
-            null_values=null_values(null_marker, empty_is_null=empty_is_null),
-            timestamps=timestamps,
-            json=json,
-        ),
+        rows=_row_options(key_separator, key, nulls, timestamps=timestamps, json=json),
         max_records=max_records,
         rate=rate,
         client=client,
@@ -157,9 +137,24 @@ def produce(
         key_schema=read_schema_options(key_schema, key_references, key_subject_name_strategy, **chosen),
         value_schema=read_schema_options(schema, references, subject_name_strategy, **chosen),
     )
-    count = run_interruptibly(publish_lines, options, bootstrap, zookeeper)
+    _tell(topic, run_interruptibly(publish_lines, options, bootstrap, zookeeper), as_json=json)
+
+
+def _row_options(
+    key_separator: str | None, key: str | None, nulls: frozenset[bytes], *, timestamps: bool, json: bool
+) -> RowOptions:
+    return RowOptions(
+        key_separator=unescape_delimiter("--key-separator", key_separator),
+        fixed_key=None if key is None else os.fsencode(key),
+        null_values=nulls,
+        timestamps=timestamps,
+        json=json,
+    )
+
+
+def _tell(topic: str, count: int, *, as_json: bool) -> None:
     try:
-        if json:
+        if as_json:
             output.print_json({"topic": topic, "records": count})
         else:
             output.say(f"Published {output.counted(count, 'record')} to {topic}.")

@@ -112,7 +112,7 @@ async def test_a_line_with_an_unknown_field_is_no_record_of_defaults(site: Any) 
         lines = site.file("lines", "{}\n" * 3 + bad + "\n{}\n")
         told = await site.run("produce", lines, "--registry", site.url, "--schema", schema, code=1)
         assert "line 4" in told
-        assert "3 records before it published" in told
+        assert "3 records published" in told
     assert [record.value for record in site.records()] == [b"\x00\x00\x00\x00\x01\x00\x00"] * 15
 
 

@@ -42,12 +42,12 @@ class _Ends(RebalanceListener):
         self.is_known = True
 
     async def partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Other members read these partitions to their ends."""
+        """Forget the partitions, which other members read to their ends."""
         for partition in partitions:
             self.ends.pop(partition, None)
 
     async def partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """As `partitions_revoked`."""
+        """Forget the partitions, which other members read to their ends."""
         await self.partitions_revoked(partitions)
 
 

@@ -4,6 +4,7 @@ Invariant: when `put` returns, the text of the records is written out. So a grou
 """
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from json import dumps
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ PORTION_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintOptions:
-    """What is printed of a record. `last`: print only so many records, the newest of all."""
+    """Options of printing. `last`: print only so many records, the newest of all."""
 
     layout: Layout
     json: bool = False
@@ -129,19 +130,21 @@ class Printer:
         topic_partition = fetched.topic_partition
         if self.is_full():
             return start
-        async for _, records in opened_records(fetched, start, end, self.options.max_batch_bytes):
-            if self.options.last is not None:
-                self._kept += [(record.timestamp_ms, topic_partition, record) for record in records]
-                continue
-            wanted = records
-            if self.options.max_records is not None:
-                wanted = records[: self.options.max_records - self.printed]
-            if not wanted:
-                continue
-            await self.out.write(await self._text(topic_partition, wanted))
-            self._count(len(wanted))
-            if self.is_full():
-                return wanted[-1].offset + 1
+        opened = opened_records(fetched, start, end, self.options.max_batch_bytes)
+        async with aclosing(opened):
+            async for _, records in opened:
+                if self.options.last is not None:
+                    self._kept += [(record.timestamp_ms, topic_partition, record) for record in records]
+                    continue
+                wanted = records
+                if self.options.max_records is not None:
+                    wanted = records[: self.options.max_records - self.printed]
+                if not wanted:
+                    continue
+                await self.out.write(await self._text(topic_partition, wanted))
+                self._count(len(wanted))
+                if self.is_full():
+                    return wanted[-1].offset + 1
         return None
 
     def _count(self, records: int) -> None:

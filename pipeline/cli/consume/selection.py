@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import find_offsets_at, find_topic
-from pipeline.cli.terminal.times import parse_time_ms
+from pipeline.cli.terminal.times import read_time_ms
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
@@ -39,9 +39,9 @@ class Selection:
     def check(self) -> None:
         """Raise ConfigurationError for a time that is none."""
         if self.from_time is not None:
-            parse_time_ms("--from", self.from_time)
+            read_time_ms("--from", self.from_time)
         if self.until is not None and self.until_offset is None:
-            parse_time_ms("--until", self.until)
+            read_time_ms("--until", self.until)
 
 
 async def find_ranges(cluster: Cluster, selection: Selection) -> tuple[Offsets, Offsets]:
@@ -60,7 +60,7 @@ async def find_ranges(cluster: Cluster, selection: Selection) -> tuple[Offsets, 
     if (until := selection.until_offset) is not None:
         ends = {partition: min(end, until) for partition, end in log_ends.items()}
     elif selection.until is not None:
-        ends = await _at_time(cluster, log_ends, parse_time_ms("--until", selection.until))
+        ends = await _at_time(cluster, log_ends, read_time_ms("--until", selection.until))
     return await _starts(cluster, selection, partitions, log_ends), ends
 
 
@@ -68,7 +68,7 @@ async def _starts(
     cluster: Cluster, selection: Selection, partitions: list[TopicPartition], log_ends: Offsets
 ) -> Offsets:
     if selection.from_time is not None:
-        return await _at_time(cluster, log_ends, parse_time_ms("--from", selection.from_time))
+        return await _at_time(cluster, log_ends, read_time_ms("--from", selection.from_time))
     if selection.last is not None:
         first = await find_offsets_at(cluster, partitions, EARLIEST)
         return {partition: max(first[partition], end - selection.last) for partition, end in log_ends.items()}

@@ -15,7 +15,7 @@ TIME_SEPARATOR = b"\t"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:
-    """How a line becomes a row. `fixed_key` is the key of lines without one; `null_values` stand for no value."""
+    """Options of parsing. `fixed_key` is the key of lines without one; `null_values` stand for no value."""
 
     key_separator: bytes | None = None
     fixed_key: bytes | None = None

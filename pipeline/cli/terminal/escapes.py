@@ -27,7 +27,7 @@ def unescape(option: str, text: str) -> bytes:
 
 
 def unescape_delimiter(option: str, text: str | None) -> bytes | None:
-    """As `unescape`, for a text that must not be empty; None if it is not given."""
+    """Return the bytes of a text that must not be empty, by `unescape`; None if there is no text."""
     if text is None:
         return None
     if not text:

@@ -8,7 +8,7 @@ from pipeline.errors import ConfigurationError
 MAX_MS = 2**62
 
 
-def parse_time_ms(option: str, text: str) -> int:
+def read_time_ms(option: str, text: str) -> int:
     """Return a time in ms since 1970. Raises ConfigurationError."""
     if re.fullmatch("[0-9]{1,19}", text) and int(text) <= MAX_MS:
         return int(text)

@@ -71,7 +71,7 @@ def test_json_lines_are_read_back(shell: Shell) -> None:
     first, second = shell.topic("first"), shell.topic("second")
     shell.run("produce", first, "-K", ":", "-H", "a=1", "-H", "a=2", "-H", "b", "-Z", given=b"k:\xff\n:v\nk:\n")
     told, _ = shell.run("consume", first, "--json")
-    shell.run("produce", second, "--json", "--timestamps", given=told)
+    shell.run("produce", second, "--json-records", "--timestamps", given=told)
     again, _ = shell.run("consume", second, "--json")
     assert [json.loads(line) | {"topic": ""} for line in again.splitlines()] == [
         json.loads(line) | {"topic": ""} for line in told.splitlines()

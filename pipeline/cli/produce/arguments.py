@@ -34,7 +34,7 @@ TimestampsOption = Annotated[
     typer.Option(
         "--timestamps",
         help="A line begins with its record's time, in ms since 1970, and the key separator (default: a tab). With "
-        '--json: take each document\'s "timestamp".',
+        '--json-records: take each document\'s "timestamp".',
     ),
 ]
 MaxRecordsOption = Annotated[
@@ -44,9 +44,9 @@ RateOption = Annotated[float | None, typer.Option(min=0.001, help="At most this 
 CodecOption = Annotated[str | None, typer.Option("--codec", "-z", help="none, gzip, snappy, lz4 or zstd.")]
 AcksOption = Annotated[str | None, typer.Option(help="Acknowledgements to wait for: 0, 1 or all (default).")]
 DatacenterOption = Annotated[str | None, typer.Option(help="Report counts to the audit under this datacenter's name.")]
-JsonOption = Annotated[
+JsonRecordsOption = Annotated[
     bool,
     typer.Option(
-        "--json", help="Lines are JSON documents with key, value and headers, as `consume --json` prints them."
+        "--json-records", help="Lines are JSON documents with key, value and headers, as `consume --json` prints them."
     ),
 ]

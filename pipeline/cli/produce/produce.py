@@ -17,7 +17,7 @@ from pipeline.cli.produce.arguments import (
     EmptyIsNullOption,
     FileOption,
     HeaderOption,
-    JsonOption,
+    JsonRecordsOption,
     KeyOption,
     KeySeparatorOption,
     MaxRecordsOption,
@@ -53,7 +53,7 @@ from pipeline.cli.terminal.client_settings import (
     describe_settings,
     parse_client_settings,
 )
-from pipeline.cli.terminal.connect import Bootstrap, ZooKeeper, connected, find_topic, randomness, wall_clock
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, randomness, wall_clock
 from pipeline.cli.terminal.escapes import unescape_delimiter
 from pipeline.cli.terminal.files import require_readable
 from pipeline.cli.terminal.interruption import run_interruptibly
@@ -100,7 +100,8 @@ def produce(
     schema_id_in_header: SchemaIdInHeader = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
-    json: JsonOption = False,
+    json_records: JsonRecordsOption = False,
+    json: Json = False,
 ) -> None:
     r"""Publish each line of a file or of standard input as a record, and wait until all are acknowledged.
 
@@ -113,10 +114,10 @@ def produce(
     has_schema = schema is not None or key_schema is not None
     if has_schema != (registry is not None):
         output.exit_with("--schema (or --key-schema) and --registry: give both or neither", output.EXIT_USAGE)
-    if key_separator == "" or (key_schema is not None and key_separator is None and not json):
+    if key_separator == "" or (key_schema is not None and key_separator is None and not json_records):
         output.exit_with("--key-separator: must not be empty, and --key-schema needs it", output.EXIT_USAGE)
-    if json and (key_separator or null_marker is not None or empty_is_null):
-        output.exit_with("--json: keys and null values stand in the lines, not in options", output.EXIT_USAGE)
+    if json_records and (key_separator or null_marker is not None or empty_is_null):
+        output.exit_with("--json-records: keys and null values stand in the lines, not in options", output.EXIT_USAGE)
     chosen = {"auto_register": auto_register, "normalize": normalize, "in_header": schema_id_in_header}
     if file is not None:
         require_readable(file)
@@ -127,7 +128,7 @@ def produce(
         file=file,
         partition=partition,
         delimiter=unescape_delimiter("--delimiter", delimiter) or LINE_END,
-        rows=_row_options(key_separator, key, nulls, timestamps=timestamps, json=json),
+        rows=_row_options(key_separator, key, nulls, timestamps=timestamps, json=json_records),
         max_records=max_records,
         rate=rate,
         client=client,

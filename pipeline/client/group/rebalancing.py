@@ -57,6 +57,7 @@ class Rebalancing:
         self.streams = SharedStreams()
         self._existing: frozenset[str] = frozenset()
         self._joined_topics: frozenset[str] = frozenset()
+        self._joined_again_for: frozenset[str] = frozenset()
         self._counts: dict[str, int] | None = None
         """Numbers of partitions that this member, as leader, has shared out; and the topics that it looked for."""
         self._group_topics: frozenset[str] = frozenset()
@@ -97,10 +98,21 @@ class Rebalancing:
                 continue
             assigned = await self._member.rejoin(self._protocols(topics), self._assign)
             if assigned is not None:
-                await self._apply(topics, assigned)
+                await self._apply(topics, self._check_subscribed(assigned, frozenset(topics)))
                 await self._serve()
         await self._lose()
         self.streams.end(self._member.failure)
+
+    def _check_subscribed(self, assigned: Sequence[TopicPartition], topics: frozenset[str]) -> Sequence[TopicPartition]:
+        """Return the partitions of subscribed topics, and join again, once for each subscription, if there are others.
+
+        A coordinator gives a static member that comes back its share of before (KIP-814), whatever it subscribes to.
+        """
+        subscribed = [each for each in assigned if each.topic in topics]
+        if len(subscribed) < len(assigned) and self._joined_again_for != topics:
+            self._joined_again_for = topics
+            self._member.ask_to_rejoin("the share of before has topics that are not subscribed to")
+        return subscribed
 
     async def _serve(self) -> None:
         """Start partitions until the member must join again, has lost its partitions or has failed."""

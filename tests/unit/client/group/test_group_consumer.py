@@ -126,6 +126,18 @@ async def test_a_static_member_comes_back_to_its_partitions(cluster: Cluster) ->
                     assert caught.value.code is ErrorCode.FENCED_INSTANCE_ID
 
 
+async def test_a_static_leader_that_comes_back_with_other_topics_gets_those(cluster: Cluster) -> None:
+    await publish(cluster, "t", 2, range(4))
+    await publish(cluster, "u", 3, range(4))
+    come_back = partial(open_member, cluster, group_instance_id="a", session_timeout_ms=30_000)
+    async with come_back() as member:
+        await member.create_message_streams({"t": 1})
+        await eventually(lambda: member.assignment == {TopicPartition("t", each) for each in range(2)})
+    async with come_back() as again:
+        await again.create_message_streams({"u": 1})
+        await eventually(lambda: again.assignment == {TopicPartition("u", each) for each in range(3)})
+
+
 async def test_a_program_commits_by_itself(cluster: Cluster) -> None:
     await publish(cluster, "t", 2, range(20))
     manual = partial(open_member, cluster, enable_auto_commit=False)

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from pipeline.client.streams.stream import MessageStream
     from pipeline.client.streams.topic_filter import BlackList, TopicFilter, WhiteList
     from pipeline.coordination.zookeeper import open_zookeeper
+    from pipeline.client.simple.simple_consumer import MultiFetchResponse, SimpleConsumer, open_simple_consumer
     from pipeline.errors import (
         ConfigurationError,
         CorruptBatchError,
@@ -145,6 +146,7 @@ __all__ = [
     "MessageDecodeError",
     "MessageStream",
     "MessageStreamsExistError",
+    "MultiFetchResponse",
     "NetworkError",
     "NewTopic",
     "NoCommittedOffsetError",
@@ -173,6 +175,7 @@ __all__ = [
     "SchemaText",
     "SerializationError",
     "SerializerConfig",
+    "SimpleConsumer",
     "SkipErrors",
     "StrDecoder",
     "StrEncoder",
@@ -203,6 +206,7 @@ __all__ = [
     "open_in_portions",
     "open_producer",
     "open_schema_registry",
+    "open_simple_consumer",
     "open_zookeeper",
     "parse_addresses",
     "record_name_strategy",
@@ -226,6 +230,7 @@ _HOMES = (
     "pipeline.client.group.config", "pipeline.client.group.errors", "pipeline.client.group.listener",
     "pipeline.client.group.group_consumer", "pipeline.coordination.zookeeper",
     "pipeline.client.connector.config", "pipeline.client.connector.ownership", "pipeline.client.connector.connector",
+    "pipeline.client.simple.simple_consumer",
     "pipeline.records.compression", "pipeline.client.registry.schemas",
     "pipeline.client.registry.subjects", "pipeline.client.registry.framing", "pipeline.client.registry.config",
     "pipeline.client.registry.errors", "pipeline.client.registry.client", "pipeline.client.registry.avro",

@@ -1,0 +1,1 @@
+"""The low-level consumer: single fetches at offsets that the program keeps."""

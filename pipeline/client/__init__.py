@@ -75,6 +75,9 @@ if TYPE_CHECKING:
     from pipeline.client.streams.topic_filter import BlackList, TopicFilter, WhiteList
     from pipeline.coordination.zookeeper import open_zookeeper
     from pipeline.client.simple.simple_consumer import MultiFetchResponse, SimpleConsumer, open_simple_consumer
+    from pipeline.client.sync.core_thread import ProducerThreadError
+    from pipeline.client.sync.deliveries import ResultTimeoutError, SentRecord, SentRecords
+    from pipeline.client.sync.sync_producer import SyncProducer
     from pipeline.errors import (
         ConfigurationError,
         CorruptBatchError,
@@ -163,22 +166,27 @@ __all__ = [
     "ProducerConfig",
     "ProducerInterceptor",
     "ProducerRecord",
+    "ProducerThreadError",
     "RaiseErrors",
     "Reassignment",
     "RebalanceListener",
     "RecordMetadata",
     "ResourceType",
+    "ResultTimeoutError",
     "SchemaIdSerializer",
     "SchemaMismatchError",
     "SchemaRegistryClient",
     "SchemaRegistryError",
     "SchemaText",
+    "SentRecord",
+    "SentRecords",
     "SerializationError",
     "SerializerConfig",
     "SimpleConsumer",
     "SkipErrors",
     "StrDecoder",
     "StrEncoder",
+    "SyncProducer",
     "TopicFilter",
     "TopicPartition",
     "UndeliveredRecord",
@@ -231,6 +239,8 @@ _HOMES = (
     "pipeline.client.group.group_consumer", "pipeline.coordination.zookeeper",
     "pipeline.client.connector.config", "pipeline.client.connector.ownership", "pipeline.client.connector.connector",
     "pipeline.client.simple.simple_consumer",
+    "pipeline.client.simple.simple_consumer", "pipeline.client.sync.sync_producer",
+    "pipeline.client.sync.deliveries", "pipeline.client.sync.core_thread",
     "pipeline.records.compression", "pipeline.client.registry.schemas",
     "pipeline.client.registry.subjects", "pipeline.client.registry.framing", "pipeline.client.registry.config",
     "pipeline.client.registry.errors", "pipeline.client.registry.client", "pipeline.client.registry.avro",

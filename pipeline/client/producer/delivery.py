@@ -21,6 +21,12 @@ class Delivery:
         """True if `wait` returns at once."""
         return self._batch.outcome.is_over
 
+    def result(self) -> RecordMetadata:
+        """Return where the record is, if `is_done`. Raises DeliveryError."""
+        if self._batch.outcome.error is not None:
+            raise self._batch.outcome.error
+        return self._batch.metadata(self._index, self._timestamp_ms)
+
     def hurry(self) -> None:
         """Have the record sent without lingering, with all that its batch has until then."""
         self._batch.is_urgent = True
@@ -61,6 +67,10 @@ class Deliveries:
     def is_done(self) -> bool:
         """True if `wait` returns at once."""
         return all(batch.outcome.is_over for batch, *_ in self._runs)
+
+    def result(self) -> list[RecordMetadata]:
+        """Return where the records are, if `is_done`. Raises the first DeliveryError."""
+        return [delivery.result() for delivery in self]
 
     async def wait(self) -> list[RecordMetadata]:
         """Wait until all records are acknowledged, and return where they are. Raises the first DeliveryError."""

@@ -1,0 +1,163 @@
+"""Outcomes of records for threads: like `concurrent.futures.Future`, without a lock for each record."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from pipeline.client.producer.batches import RecordMetadata
+from pipeline.client.producer.delivery import Deliveries, Delivery, PartlyAcceptedError
+from pipeline.client.producer.producer import Producer
+from pipeline.client.producer.record import UndeliveredRecord
+from pipeline.errors import DeadlineExceededError
+from pipeline.model import TopicPartition
+from pipeline.records.builder import Header
+
+_Place = TypeVar("_Place")
+_Found_co = TypeVar("_Found_co", covariant=True)
+
+UNKNOWN_PARTITION = -1
+
+
+class ResultTimeoutError(DeadlineExceededError, TimeoutError):
+    """The outcome is not known yet. The record is still being sent."""
+
+
+class Waiter(Protocol):
+    """The core thread, for threads that wait for an outcome."""
+
+    def wait_for(self, sent: "Sent", timeout_s: float | None) -> None:
+        """Wait until `sent.done()`. Raises ResultTimeoutError, and PipelineError if the core has failed."""
+
+    def when_done(self, sent: "Sent", call: Callable[[], None]) -> None:
+        """Call on the core thread when `sent.done()`; here and now if it is done already."""
+
+
+class Accepted(Protocol[_Found_co]):
+    """What the producer returns for what it has accepted: a Delivery, or Deliveries."""
+
+    @property
+    def is_done(self) -> bool:
+        """True if `result` has one."""
+
+    def result(self) -> _Found_co:
+        """Return where the records are. Raises DeliveryError."""
+
+    async def wait(self) -> _Found_co:
+        """Wait, and return what `result` returns."""
+
+
+class _Sent(Generic[_Place]):
+    """What a thread handed over. `asked` is what it asks of the producer, until the producer has accepted that."""
+
+    __slots__ = ("_waiter", "accepted", "asked", "error", "size_bytes")
+
+    def __init__(self, waiter: Waiter, asked: tuple[Any, ...], size_bytes: int) -> None:
+        self._waiter = waiter
+        self.asked: tuple[Any, ...] | None = asked
+        self.size_bytes = size_bytes
+        self.accepted: Accepted[_Place] | None = None
+        self.error: Exception | None = None
+        """Why the producer refused."""
+
+    @property
+    def is_answered(self) -> bool:
+        """True if the producer has accepted or refused this."""
+        return self.accepted is not None or self.error is not None
+
+    def done(self) -> bool:
+        """Return True if `result` returns or raises at once."""
+        return self.error is not None or (self.accepted is not None and self.accepted.is_done)
+
+    def result(self, timeout: float | None = None) -> _Place:
+        """Wait for the acknowledgement, and return where the record is; of several records a list.
+
+        Raises DeliveryError, or why the producer did not accept the record, as `Producer.send` does; and
+        ResultTimeoutError (a TimeoutError) after `timeout` seconds. Without one it waits for as long as the producer's
+        delivery timeout allows.
+        """
+        if not self.done():
+            self._waiter.wait_for(self, timeout)  # type: ignore[arg-type]  # one of both kinds
+        if self.error is not None:
+            raise self.error
+        assert self.accepted is not None
+        return self.accepted.result()
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """Wait like `result`, and return the error that it would raise; None if all is delivered."""
+        if not self.done():
+            self._waiter.wait_for(self, timeout)  # type: ignore[arg-type]  # one of both kinds
+        try:
+            self.result()
+        except Exception as error:
+            return error
+        return None
+
+    def add_done_callback(self, callback: Callable[[Self], None]) -> None:
+        """Call with this object once the outcome is known, on the producer's thread. Must not take long."""
+        self._waiter.when_done(self, lambda: callback(self))  # type: ignore[arg-type]  # one of both kinds
+
+
+class SentRecord(_Sent[RecordMetadata]):
+    """The outcome of one record. Returned by `SyncProducer.send`."""
+
+    __slots__ = ()
+
+    def begin(self, producer: Producer) -> Coroutine[Any, Any, Delivery]:
+        """Return what has the producer accept the record."""
+        assert self.asked is not None
+        return producer.send(*self.asked)
+
+    def undelivered(self) -> list[UndeliveredRecord]:
+        """Return the record, if the producer has not accepted it."""
+        if self.asked is None:
+            return []
+        topic, value, key, partition, timestamp_ms, headers, _callback = self.asked
+        return [_undelivered(topic, value, key, partition, timestamp_ms, headers, self.error)]
+
+
+class SentRecords(_Sent[list[RecordMetadata]]):
+    """The outcomes of the records of one `SyncProducer.send_many`, in their order."""
+
+    __slots__ = ()
+
+    def begin(self, producer: Producer) -> Coroutine[Any, Any, Deliveries]:
+        """Return what has the producer accept the records."""
+        assert self.asked is not None
+        topic, values, key, keys, partition, timestamp_ms, headers = self.asked
+        return producer.send_many(
+            topic, values, key, keys=keys, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+
+    def undelivered(self) -> list[UndeliveredRecord]:
+        """Return the records that the producer has not accepted."""
+        if self.asked is None:
+            return []
+        topic, values, key, keys, partition, timestamp_ms, headers = self.asked
+        first = len(self.error.accepted) if isinstance(self.error, PartlyAcceptedError) else 0
+        return [
+            _undelivered(
+                topic, value, key if keys is None else keys[first + index], partition, timestamp_ms, headers, self.error
+            )
+            for index, value in enumerate(values[first:])
+        ]
+
+
+Sent = SentRecord | SentRecords
+
+
+def _undelivered(
+    topic: str,
+    value: Any,
+    key: Any,
+    partition: int | None,
+    timestamp_ms: int | None,
+    headers: Sequence[Header],
+    error: Exception | None,
+) -> UndeliveredRecord:
+    return UndeliveredRecord(
+        topic_partition=TopicPartition(topic, UNKNOWN_PARTITION if partition is None else partition),
+        timestamp_ms=UNKNOWN_PARTITION if timestamp_ms is None else timestamp_ms,
+        key=key,
+        value=value,
+        headers=tuple(headers),
+        error=error,
+    )

@@ -1,0 +1,258 @@
+"""The producer for plain Python: the trio producer on a thread of its own, with functions that any thread may call.
+
+`send` is the hot path: a lock, an append and, for the first record after a pause, a wake-up of the core. The core
+thread accepts records in lists (`handover.py`), batches them and sends them as `Producer` does.
+
+Invariants: records that a thread sends to a partition arrive in that order. Memory is bounded: by `buffer_memory` for
+accepted records, and by `HANDOVER_BYTES` for those on their way to the core thread.
+"""
+
+import atexit
+import time
+from collections.abc import Iterable, Sequence
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+import trio
+
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.encoding.encoders import EncoderLike
+from pipeline.client.producer.batches import DeliveryCallback, RecordMetadata
+from pipeline.client.producer.interceptors import ProducerInterceptor
+from pipeline.client.producer.partitioner import Partitioner
+from pipeline.client.producer.producer import Producer, open_producer
+from pipeline.client.producer.record import UndeliveredRecord
+from pipeline.client.sync.core_thread import CoreThread, opened
+from pipeline.client.sync.deliveries import SentRecord, SentRecords
+from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.model import Clock, HostPort
+from pipeline.records.builder import Header
+from pipeline.settings import parse_addresses
+
+logger = structlog.get_logger()
+
+HANDOVER_BYTES = 8 * 1024 * 1024
+RECORD_OVERHEAD_BYTES = 512
+"""About what Python takes for a record on its way to the core thread, beside key and value."""
+EXIT_TIMEOUT_S = 10.0
+"""Time that a program which ends without `close` waits for its last records."""
+_GRACE_S = 5.0
+"""Time for the core thread to notice a deadline, on a busy machine."""
+
+
+def system_clock() -> int:
+    """Return the time in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class SyncProducer:
+    """Sends records. Any number of threads may share it. Close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[HostPort] = (),
+        config: ProducerConfig | None = None,
+        *,
+        client: ClientConfig | None = None,
+        key_encoder: EncoderLike | None = None,
+        value_encoder: EncoderLike | None = None,
+        partitioner: Partitioner | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
+        clock: Clock = system_clock,
+        rng: Random | None = None,
+    ) -> None:
+        """Open a producer for the brokers at `bootstrap` (`host:port,...`), or those of `client`.
+
+        Connects when first used. Everything else is as in `open_producer`: encoders, partitioner, interceptors and
+        callbacks run on the producer's thread. Raises ConfigurationError.
+        """
+        addresses = parse_addresses(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
+        if bool(addresses) == (client is not None):
+            raise ConfigurationError("bootstrap.servers", "give either `bootstrap` or `client`")
+        settings = client or ClientConfig(bootstrap=addresses)
+        config = config or ProducerConfig()
+        self._max_block_s = config.max_block_ms / 1000
+        self._clock = clock
+        self._is_closed = False
+        self._core = CoreThread(
+            lambda: opened(
+                open_cluster(settings),
+                lambda cluster: open_producer(
+                    cluster,
+                    config,
+                    clock=clock,
+                    rng=rng or SystemRandom(),
+                    key_encoder=key_encoder,
+                    value_encoder=value_encoder,
+                    partitioner=partitioner,
+                    interceptors=interceptors,
+                ),
+            ),
+            min(config.buffer_memory, HANDOVER_BYTES),
+        )
+        atexit.register(self._close_at_exit)
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+        callback: DeliveryCallback | None = None,
+    ) -> SentRecord:
+        """Hand a record over, to be sent in the background, and return at once. Its outcome is `result()`.
+
+        Waits only if the memory is full, at most `max_block_ms`; raises DeadlineExceededError then. Raises
+        PipelineError after `close` and in a forked process, ProducerThreadError if the core has failed.
+
+        Why the producer did not accept a record (no such topic, too large, not encodable) is raised by `result` and
+        given to `callback`, which is called on the producer's thread and must not take long.
+        """
+        if timestamp_ms is None:
+            timestamp_ms = self._clock()
+        size = RECORD_OVERHEAD_BYTES + _length(value)
+        if key is not None:
+            size += _length(key)
+        sent = SentRecord(self._core, (topic, value, key, partition, timestamp_ms, headers, callback), size)
+        self._core.handover.put(sent, size, self._max_block_s)
+        return sent
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        key: Any = None,
+        *,
+        keys: Sequence[Any] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> SentRecords:
+        """Hand many records of a topic over, with one key or with a key of `keys` for each. Faster than many calls.
+
+        Everything else is as with `send`; `result()` is the list of places. If the producer refuses one of the records,
+        `result` raises PartlyAcceptedError or the reason, and the records from there on are not sent.
+        """
+        values = list(values)
+        if keys is not None and len(keys) != len(values):
+            raise ValueError(f"{len(keys)} keys for {len(values)} values")
+        size = RECORD_OVERHEAD_BYTES + sum(map(_length, values)) + _length(key) + sum(map(_length, keys or ()))
+        sent = SentRecords(self._core, (topic, values, key, keys, partition, timestamp_ms, headers), size)
+        self._core.handover.put(sent, size, self._max_block_s)
+        return sent
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> RecordMetadata:
+        """Send a record without lingering, after all that were sent before, wait until it is acknowledged, and return
+        where it is. Raises as `send` and `SentRecord.result`. An interrupted call may have sent the record.
+        """
+        self._require_open()
+        count = self._core.handover.put_count
+
+        async def send(producer: Producer, deadline: float) -> RecordMetadata:
+            await self._core.accepted(count, deadline)
+            return await producer.send_and_wait(topic, value, key, partition, timestamp_ms, headers)
+
+        return self._core.call(send, None)
+
+    def flush(self, timeout: float | None = None) -> list[UndeliveredRecord]:
+        """Send all that was sent before, and wait for the outcomes, at most for the delivery timeout, or `timeout` s.
+
+        With `timeout`, returns the records that are not delivered: those that were given up or refused since the last
+        report, each once, and those that are still being sent (without `error`). Without, raises the first error
+        since the last flush.
+        """
+        self._require_open()
+        count = self._core.handover.put_count
+
+        async def flush(producer: Producer, deadline: float) -> list[UndeliveredRecord]:
+            await self._core.accepted(count, deadline)
+            if timeout is None:
+                await producer.flush()
+                refusal = self._core.take_first_refusal()
+                if refusal is not None:
+                    raise refusal
+                return []
+            handover = self._core.handover
+            late = handover.waiting() if handover.done_count < count else []
+            waiting = [record for sent in late if not sent.is_answered for record in sent.undelivered()]
+            undelivered = await producer.flush(_left_s(deadline))
+            return [*self._core.take_refused(), *undelivered, *waiting]
+
+        return self._core.call(flush, timeout, _GRACE_S)
+
+    def close(self, timeout: float | None = None) -> list[UndeliveredRecord]:
+        """Refuse further records, and wait for those sent before, at most for the delivery timeout, or `timeout` s.
+
+        Returns the records that were not delivered and that no flush reported, each once: those that were given up or
+        refused, and those that this call gives up. Closing twice does nothing. A call that is interrupted may be
+        repeated.
+        """
+        self._core.require_other_thread()
+        if self._is_closed:
+            return []
+        self._core.handover.refuse(PipelineError("the producer is closed"))
+        count = self._core.handover.put_count
+
+        async def close(producer: Producer, deadline: float) -> list[UndeliveredRecord]:
+            await self._core.accepted(count, deadline)
+            return await producer.aclose(None if timeout is None else _left_s(deadline))
+
+        undelivered: list[UndeliveredRecord] = []
+        try:
+            undelivered = self._core.call(close, timeout, _GRACE_S)
+        except PipelineError as error:  # the core has failed: what it has not accepted is reported still
+            logger.warning("producer_closed_after_failure", error=str(error))
+        self._core.stop()
+        self._is_closed = True
+        atexit.unregister(self._close_at_exit)
+        return [*undelivered, *self._core.take_refused()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Flush, and raise the first error; after an exception in the block give up what is not delivered."""
+        if self._is_closed:
+            return
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close(0)
+
+    def _require_open(self) -> None:
+        self._core.handover.require_same_process()
+        if self._is_closed:
+            raise PipelineError("the producer is closed")
+
+    def _close_at_exit(self) -> None:
+        """Deliver the last records of a program that ends without `close`."""
+        try:
+            undelivered = self.close(EXIT_TIMEOUT_S)
+        except PipelineError:  # a forked process
+            return
+        if undelivered:
+            logger.error("records_not_delivered_at_exit", records=len(undelivered))
+
+
+def _length(data: Any) -> int:
+    return len(data) if isinstance(data, (bytes, bytearray, str, memoryview)) else 0
+
+
+def _left_s(deadline: float) -> float:
+    return max(0.0, deadline - trio.current_time())

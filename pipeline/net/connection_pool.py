@@ -238,6 +238,13 @@ class ConnectionPool:
         for key in [key for key in self._opening if key[1] == lane]:
             del self._opening[key]
 
+    def drop(self, address: HostPort, reason: str, *, is_idle_only: bool) -> None:
+        """Close the connections to a server, whose requests under way fail; with `is_idle_only` those without any."""
+        for key, known in list(self._connections.items()):
+            if key[0] == address and not (is_idle_only and known.is_waited_for):
+                del self._connections[key]
+                known.fail(NetworkError(reason))
+
     def close(self) -> None:
         """Open no more connections. The open ones end with the pool's block."""
         self._is_closed = True

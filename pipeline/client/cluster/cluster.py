@@ -15,9 +15,10 @@ import trio
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.config import ClientConfig
-from pipeline.client.cluster.discovery import Discovery, from_bootstrap
+from pipeline.client.cluster.discovery import Discovery, ZooKeeperDiscovery, from_bootstrap
 from pipeline.client.cluster.fallen_epochs import FallenEpochs
-from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata, merge
+from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata, addresses_left, merge
+from pipeline.client.cluster.registrations import watch_registrations
 from pipeline.errors import (
     ConfigurationError,
     CoordinationError,
@@ -82,6 +83,24 @@ class Cluster:
             self._topics |= new
             self.refresh_soon()
 
+    @property
+    def tracked(self) -> frozenset[str]:
+        """Topics that each refresh of the metadata includes."""
+        return frozenset(self._topics)
+
+    def take_up(self, address: HostPort) -> None:
+        """Ask a broker again that has just registered, though requests to it failed a moment ago."""
+        self._failed_at.pop(address, None)
+
+    def drop_broker(self, broker: BrokerId) -> None:
+        """Close the connections to a broker that is no longer registered. Requests under way to it fail, and are
+        tried again at other brokers.
+        """
+        endpoint = self.view.brokers.get(broker)
+        if endpoint is not None:
+            self._failed_at[endpoint.address] = trio.current_time()
+            self._pool.drop(endpoint.address, f"broker {broker} is no longer registered", is_idle_only=False)
+
     async def watch_losses(self, watcher: Callable[[LostConnection], None]) -> None:
         """Call `watcher` with each connection that is lost, until cancelled.
 
@@ -129,7 +148,9 @@ class Cluster:
                 fallen = self._fallen_epochs.note(
                     self.view, response, source, [*self._sound(), source], trio.current_time()
                 )
-                self.view = merge(self.view, response, fallen)
+                before, self.view = self.view, merge(self.view, response, fallen)
+                for address in addresses_left(before, self.view):
+                    self._pool.drop(address, f"no broker is at {address} any more", is_idle_only=True)
                 self._last_source = next((broker for broker, address in self._known() if address == source), None)
                 self._last_refreshed = self._refreshes_begun
                 self._view_replaced.notify()
@@ -327,7 +348,8 @@ async def open_cluster(
 ) -> AsyncIterator[Cluster]:
     """Open the cluster of `config.bootstrap`, or of `discover` (see `discovery.py`), until the block ends.
 
-    Connects when first used. Raises ConfigurationError if there is neither.
+    Connects when first used. With `from_zookeeper`, changes of brokers, topics and partitions are taken up when
+    ZooKeeper reports them. Raises ConfigurationError if there is neither.
     """
     if discover is None:
         if not config.bootstrap:
@@ -337,4 +359,6 @@ async def open_cluster(
         cluster = Cluster(config, pool, discover)
         pool.on_lost = cluster.note_loss  # a broker that no longer leads can only close the connection of acks=0
         nursery.start_soon(cluster.keep_fresh)
+        if isinstance(discover, ZooKeeperDiscovery):
+            nursery.start_soon(watch_registrations, cluster, discover)
         yield cluster

@@ -1,7 +1,7 @@
 """Discovery of a first broker: from a list of addresses, or from the registrations in ZooKeeper."""
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from pipeline.errors import CoordinationError
@@ -20,6 +20,12 @@ class ZnodeReader(Protocol):
     async def children(self, path: str) -> Sequence[str]:
         """Return the names of a znode's children."""
 
+    def watch_data(self, path: str) -> AsyncIterator[tuple[bytes, int] | None]:
+        """Yield data and version now (None: no znode), then after each change."""
+
+    def watch_children(self, path: str) -> AsyncIterator[tuple[str, ...]]:
+        """Yield the names of the children now (none: no znode), then after each change."""
+
 
 def from_bootstrap(addresses: Sequence[HostPort]) -> Discovery:
     """Discover always these addresses."""
@@ -30,18 +36,26 @@ def from_bootstrap(addresses: Sequence[HostPort]) -> Discovery:
     return discover
 
 
-def from_zookeeper(zookeeper: ZnodeReader) -> Discovery:
-    """Discover the brokers that are registered in ZooKeeper. Raises CoordinationError."""
+class ZooKeeperDiscovery:
+    """Discovers the brokers that are registered in ZooKeeper. `open_cluster` also watches for changes there."""
 
-    async def discover() -> Sequence[HostPort]:
-        addresses = []
-        for name in sorted(await zookeeper.children(BROKER_IDS)):
-            path = f"{BROKER_IDS}/{name}"
-            data, _version = await zookeeper.get(path)
-            addresses.append(_address(path, data))
-        return addresses
+    def __init__(self, zookeeper: ZnodeReader) -> None:
+        self.zookeeper = zookeeper
 
-    return discover
+    async def __call__(self) -> Sequence[HostPort]:
+        """Return the addresses of the registered brokers. Raises CoordinationError."""
+        return [await self.address_of(name) for name in sorted(await self.zookeeper.children(BROKER_IDS))]
+
+    async def address_of(self, name: str) -> HostPort:
+        """Return the address of a broker by its id. Raises CoordinationError."""
+        path = f"{BROKER_IDS}/{name}"
+        data, _version = await self.zookeeper.get(path)
+        return _address(path, data)
+
+
+def from_zookeeper(zookeeper: ZnodeReader) -> ZooKeeperDiscovery:
+    """Discover the brokers that are registered in ZooKeeper, and watch for new brokers, topics and partitions."""
+    return ZooKeeperDiscovery(zookeeper)
 
 
 def _address(path: str, registration: bytes) -> HostPort:

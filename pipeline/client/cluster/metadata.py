@@ -126,6 +126,12 @@ def merge(
     )
 
 
+def addresses_left(before: ClusterMetadata, after: ClusterMetadata) -> set[HostPort]:
+    """Return the addresses at which `before` has a broker and `after` has none."""
+    gone = {broker.address for broker in before.brokers.values()}
+    return gone - {broker.address for broker in after.brokers.values()}
+
+
 def _endpoint(broker: MetadataResponseBroker) -> BrokerEndpoint:
     return BrokerEndpoint(id=BrokerId(broker.node_id), address=HostPort(broker.host, broker.port), rack=broker.rack)
 

@@ -9,9 +9,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TypeVar
 
 import structlog
 import trio
@@ -263,10 +263,3 @@ class CoreThread:
             again.__cause__ = end.__cause__
             return again
         return PipelineError("the producer is closed")
-
-
-@asynccontextmanager
-async def opened(cluster: AbstractAsyncContextManager[Any], open_on: Callable[[Any], Any]) -> AsyncIterator[Producer]:
-    """Open a producer on a cluster that is opened for it alone."""
-    async with cluster as running, open_on(running) as producer:
-        yield producer

@@ -21,7 +21,7 @@ class ResultTimeoutError(DeadlineExceededError, TimeoutError):
     """The outcome is not known yet. The record is still being sent."""
 
 
-class Waiter(Protocol):
+class OutcomeWaiter(Protocol):
     """The core thread, for threads that wait for an outcome."""
 
     def wait_for(self, sent: "Sent", timeout_s: float | None) -> None:
@@ -32,7 +32,7 @@ class Waiter(Protocol):
 
 
 class Accepted(Protocol[_Found_co]):
-    """What the producer returns for what it has accepted: a Delivery, or Deliveries."""
+    """Outcome of accepted records, as the producer returns it: a Delivery, or Deliveries."""
 
     @property
     def is_done(self) -> bool:
@@ -46,11 +46,11 @@ class Accepted(Protocol[_Found_co]):
 
 
 class _Sent(Generic[_Place]):
-    """What a thread handed over. `asked` is what it asks of the producer, until the producer has accepted that."""
+    """Records that a thread handed over. `asked` has them until the producer has accepted them."""
 
     __slots__ = ("_waiter", "accepted", "asked", "error", "size_bytes")
 
-    def __init__(self, waiter: Waiter, asked: tuple[Any, ...], size_bytes: int) -> None:
+    def __init__(self, waiter: OutcomeWaiter, asked: tuple[Any, ...], size_bytes: int) -> None:
         self._waiter = waiter
         self.asked: tuple[Any, ...] | None = asked
         self.size_bytes = size_bytes

@@ -9,7 +9,8 @@ accepted records, and by `HANDOVER_BYTES` for those on their way to the core thr
 
 import atexit
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +26,7 @@ from pipeline.client.producer.interceptors import ProducerInterceptor
 from pipeline.client.producer.partitioner import Partitioner
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.client.producer.record import UndeliveredRecord
-from pipeline.client.sync.core_thread import CoreThread, opened
+from pipeline.client.sync.core_thread import CoreThread
 from pipeline.client.sync.deliveries import SentRecord, SentRecords
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import Clock, HostPort
@@ -77,10 +78,12 @@ class SyncProducer:
         self._max_block_s = config.max_block_ms / 1000
         self._clock = clock
         self._is_closed = False
-        self._core = CoreThread(
-            lambda: opened(
-                open_cluster(settings),
-                lambda cluster: open_producer(
+
+        @asynccontextmanager
+        async def open_core() -> AsyncIterator[Producer]:
+            async with (
+                open_cluster(settings) as cluster,
+                open_producer(
                     cluster,
                     config,
                     clock=clock,
@@ -89,10 +92,11 @@ class SyncProducer:
                     value_encoder=value_encoder,
                     partitioner=partitioner,
                     interceptors=interceptors,
-                ),
-            ),
-            min(config.buffer_memory, HANDOVER_BYTES),
-        )
+                ) as producer,
+            ):
+                yield producer
+
+        self._core = CoreThread(open_core, min(config.buffer_memory, HANDOVER_BYTES))
         atexit.register(self._close_at_exit)
 
     def send(

@@ -41,6 +41,12 @@ class Znodes:
     async def get(self, path: str) -> Any:
         return self.registrations[path.rpartition("/")[2]], 0
 
+    async def watch_children(self, _path: str) -> Any:
+        yield tuple(self.registrations)
+
+    async def watch_data(self, _path: str) -> Any:
+        yield None
+
 
 async def test_nowhere_to_begin_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):

@@ -21,6 +21,8 @@ from pipeline.model import HostPort
 
 MAX_INT16 = 2**15 - 1
 MAX_INT32 = 2**31 - 1
+MAX_FAULTS = 20
+"""Wrong settings that one error names."""
 _ENDPOINT = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/ ]*)):(?P<port>[0-9]{1,5})")
 
 
@@ -71,7 +73,7 @@ class SettingsModel(BaseModel):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Check a mapping of dotted names to values. Raises ConfigurationError, with the first wrong key."""
+        """Check a mapping of dotted names to values. Raises ConfigurationError with all wrong keys."""
         try:
             return cls.model_validate(dict(settings))
         except ValidationError as error:
@@ -116,21 +118,37 @@ def reason_of(error: Any) -> str:
 
 
 def _configuration_error(model: type[SettingsModel], error: ValidationError) -> ConfigurationError:
-    first: Any = error.errors(include_url=False, include_context=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    reason = reason_of(first)
-    match first["type"]:
-        case "missing" if any(str(name).startswith(f"{key}.") for name in first["input"]):  # a table, flattened
+    """Return one error for all faults: the first fault of each key, in the order of the fields."""
+    entries: list[Any] = error.errors(include_url=False, include_context=False)
+    missing = tuple(f"{entry['loc'][0]}." for entry in entries if entry["type"] == "missing")
+    faults: dict[str, ConfigurationError] = {}
+    for entry in entries:
+        if entry["type"] == "extra_forbidden" and str(entry["loc"][0]).startswith(missing):
+            continue  # of a table that stands for a list of tables
+        fault = _fault(model, entry)
+        faults.setdefault(str(entry["loc"][0]) if entry["loc"] else fault.key, fault)
+    first, *others = faults.values()
+    named = [str(fault) for fault in others[: MAX_FAULTS - 1]]
+    if len(others) >= MAX_FAULTS:
+        named.append(f"and {len(others) - len(named)} more")
+    return ConfigurationError(first.key, "; ".join([first.reason, *named]))
+
+
+def _fault(model: type[SettingsModel], found: Any) -> ConfigurationError:
+    key = ".".join(str(part) for part in found["loc"])
+    reason = reason_of(found)
+    match found["type"]:
+        case "missing" if any(str(name).startswith(f"{key}.") for name in found["input"]):  # a table, flattened
             return ConfigurationError(key, f"must be a list of tables: write [[{key}]]")
         case "missing":
             return ConfigurationError(key, "is missing")
         case "extra_forbidden":
             return ConfigurationError(key, f"is not a setting of the {model.service}{hint(key, model)}")
-        case _ if isinstance(first["input"], Mapping):
+        case _ if isinstance(found["input"], Mapping):
             named = [str(field.alias) for field in model.model_fields.values() if str(field.alias) in reason]
             leading = next((name for name in named if reason.startswith(f"{name} ")), None)
             if leading is not None:
                 return ConfigurationError(leading, reason.removeprefix(f"{leading} "))
             return ConfigurationError(key or ", ".join(named) or f"settings of the {model.service}", reason)
         case _:
-            return ConfigurationError(key, f"{reason} (given: {first['input']!r})")
+            return ConfigurationError(key, f"{reason} (given: {found['input']!r})")

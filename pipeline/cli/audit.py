@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.foreground import Config, http_url, read_json, run_service
+from pipeline.cli.foreground import Config, http_url, read_json, run_service, service_metrics
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
 from pipeline.cli.terminal.settings import Settings
@@ -105,8 +105,6 @@ def render(document: dict[str, Any], topic: str | None = None) -> str:
 
 
 async def _run(settings: Settings) -> None:
-    from prometheus_client import CollectorRegistry
-
     from pipeline.audit.config import AuditConfig
     from pipeline.audit.server import run_audit
     from pipeline.client.cluster.cluster import open_cluster
@@ -120,7 +118,7 @@ async def _run(settings: Settings) -> None:
             )
             for cluster in config.clusters
         }
-        metrics = CollectorRegistry()
+        metrics = service_metrics()
         read_routes = _mirror_routes(clusters[config.replica[0].name] if config.replica else None, metrics)
         await run_audit(config, clusters, read_routes=read_routes, clock=wall_clock, metrics=metrics)
 

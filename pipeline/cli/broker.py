@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import trio
 import typer
 
-from pipeline.cli.foreground import Config, run_service
+from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
 from pipeline.cli.terminal.settings import Settings
@@ -80,8 +80,6 @@ def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingCon
 
 
 async def _run(settings: Settings) -> None:
-    from prometheus_client import CollectorRegistry
-
     from pipeline.broker.replication.observer import NoObserver
     from pipeline.broker.server import run_broker
     from pipeline.coordination.zookeeper import open_zookeeper
@@ -105,7 +103,7 @@ async def _run(settings: Settings) -> None:
             clock=wall_clock,
             rng=randomness(),
             observer=counter or NoObserver(),
-            metrics=CollectorRegistry(),
+            metrics=service_metrics(),
             compile_schema=_compile_schema if config.schema_registry_urls else None,
         )
         with RARE_COLLECTIONS:  # a start creates objects for every partition, and hardly any garbage

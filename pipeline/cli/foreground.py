@@ -9,9 +9,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import trio
@@ -21,6 +20,10 @@ from pipeline.cli.terminal import output
 from pipeline.cli.terminal.settings import Settings, read_settings
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.version import describe_build
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Settings file of the service.")]
 
@@ -54,13 +57,24 @@ def run_service(run: Callable[[Settings], Awaitable[Any]], config: Path) -> None
     """
     output.configure_logging()
     settings = read_settings(config)
-    logger.info("starting", version=version("pipeline"), config=str(config), pid=os.getpid())
+    logger.info("starting", **describe_build(), config=str(config), pid=os.getpid())
     try:
         with unwrapped_errors():
             trio.run(run_until_signalled, partial(run, settings))
         logger.info("stopped")
     except ConfigurationError as error:
         raise ConfigurationError(f"{config}: {error.key}", error.reason) from error
+
+
+def service_metrics() -> "CollectorRegistry":
+    """Return a registry for the metrics of a service, with `pipeline_build_info`."""
+    from prometheus_client import CollectorRegistry, Gauge
+
+    metrics = CollectorRegistry()
+    build = describe_build()
+    info = Gauge("pipeline_build_info", "Version of the program, in labels; always 1.", list(build), registry=metrics)
+    info.labels(**build).set(1)
+    return metrics
 
 
 async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> None:

@@ -4,17 +4,22 @@ Each noun is a module that is imported when it is used, and imports costly rooms
 small commands start fast.
 """
 
+import os
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, cast
+from traceback import walk_tb
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 from pipeline.cli.entry import raise_interruptions, uncollected
 from pipeline.cli.terminal import output
+from pipeline.cli.terminal.profiles import choose_profile
 from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.version import VERSION, source_commit
 
 NOUNS = {
     "local": ("local", "app"),
@@ -31,6 +36,8 @@ NOUNS = {
     "audit": ("audit", "app"),
     "load": ("load.load", "app"),
     "demo": ("demo.demo", "demo"),
+    "profile": ("profile", "app"),
+    "completion": ("completion", "completion"),
 }
 """Module of this package and name in it: a Typer with verbs, or the function of a noun that is a command itself."""
 
@@ -48,7 +55,9 @@ class _Nouns(Mapping[str, Any]):
             alone.add_typer(found, name=noun)
         else:
             alone.command(noun)(found)
-        return typer.main.get_group(alone).commands[noun]
+        command = typer.main.get_group(alone).commands[noun]
+        _let_choose_profile(command, noun)
+        return command
 
     def __iter__(self) -> Iterator[str]:
         return iter(NOUNS)
@@ -67,10 +76,54 @@ def _none() -> None:
     """Do nothing: the nouns do all."""
 
 
+def _let_choose_profile(command: Any, noun: str) -> None:
+    """Add `--profile` to each command below that asks a cluster, or a registry, whose address a profile may have."""
+    for below in getattr(command, "commands", {}).values():
+        _let_choose_profile(below, noun)
+    names = {parameter.name for parameter in command.params}
+    if names >= {"bootstrap", "zookeeper"} or (noun == "schema" and "url" in names):
+        alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
+        alone.command()(_choose_profile)
+        command.params += [option for option in typer.main.get_command(alone).params if option.name == "profile"]
+
+
+def _choose_profile(
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="Profile with the addresses. Default: PIPELINE_PROFILE.",
+            is_eager=True,
+            expose_value=False,
+            callback=choose_profile,
+        ),
+    ] = None,
+) -> None:
+    """Do nothing: the option's callback does all."""
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        output.say(f"pipeline {VERSION} (commit {source_commit() or 'unknown'}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+def _prepare(
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and exit.")
+    ] = False,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="NAME", help="Profile with the addresses of the cluster.")
+    ] = None,
+) -> None:
+    choose_profile(profile)
+
+
 app = typer.Typer(
     name="pipeline",
     cls=_Group,
-    callback=_none,
+    callback=_prepare,
     help="A data pipeline for several datacenters: brokers, mirror, schema registry, audit and Spark loads.",
     epilog=output.EXIT_CODES,
     no_args_is_help=True,
@@ -85,7 +138,11 @@ def main() -> None:
     try:
         output.prepare_streams()
         output.configure_logging("critical" if sys.argv[1:2] == ["produce"] else "warning")  # it tells failures itself
-        app()
+        if "_PIPELINE_COMPLETE" in os.environ:  # a shell asks; see completion
+            from typer.completion import completion_init  # type: ignore[attr-defined]
+
+            completion_init()
+        app(prog_name="pipeline")
     except BaseException as error:
         code = _explain(error)
         if code is None:
@@ -107,7 +164,17 @@ def _explain(error: BaseException) -> int | None:
         # The reader of our output went away (`| head`); keep Python from complaining at exit.
         output.discard_stdout()
         return output.EXIT_FAILED
+    if isinstance(error, OSError) and _is_of_help(error):
+        output.discard_stdout()
+        sys.stderr.write(f"pipeline: cannot write to standard output: {error.strerror}\n")
+        return output.EXIT_FAILED
     if isinstance(error, PipelineError):
         sys.stderr.write(f"pipeline: {error}\n")
         return output.EXIT_USAGE if isinstance(error, ConfigurationError) else output.EXIT_FAILED
     return None
+
+
+def _is_of_help(error: OSError) -> bool:
+    """True for an error of stdout while help was printed, which is not done by `output`."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_code.co_name == "echo"

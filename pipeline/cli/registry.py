@@ -6,7 +6,7 @@ from functools import partial
 import trio
 import typer
 
-from pipeline.cli.foreground import Config, run_service
+from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.terminal.connect import randomness, wall_clock
 from pipeline.cli.terminal.settings import Settings
 
@@ -20,8 +20,6 @@ def start(config: Config) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    from prometheus_client import CollectorRegistry
-
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
     from pipeline.net.garbage import RARE_COLLECTIONS, SlowCollections
@@ -31,9 +29,7 @@ async def _run(settings: Settings) -> None:
     config = RegistryConfig.from_settings(settings)
     client = ClientConfig(bootstrap=config.bootstrap_servers, client_id="pipeline-registry")
     async with open_cluster(client) as cluster, trio.open_nursery() as nursery:
-        registry = partial(
-            run_registry, config, cluster, clock=wall_clock, rng=randomness(), metrics=CollectorRegistry()
-        )
+        registry = partial(run_registry, config, cluster, clock=wall_clock, rng=randomness(), metrics=service_metrics())
         with RARE_COLLECTIONS:  # a replay creates objects for every schema, and hardly any garbage
             await nursery.start(registry)
         gc.freeze()  # schemas need no collection, which would stop the event loop

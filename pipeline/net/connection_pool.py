@@ -29,9 +29,10 @@ from pipeline.protocol.messages.api_versions import ApiVersionsRequest, ApiVersi
 from pipeline.protocol.messages.produce import ProduceRequest
 from pipeline.protocol.schema import Message
 from pipeline.protocol.spare_buffers import SpareBuffers
+from pipeline.version import VERSION
 
 SOFTWARE_NAME = "pipeline"
-SOFTWARE_VERSION = "0.1.0"
+SOFTWARE_VERSION = VERSION
 
 VersionRange = tuple[int, int]
 """First and last version, inclusive."""

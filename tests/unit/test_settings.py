@@ -132,3 +132,14 @@ def test_a_setting_that_is_written_in_two_ways_is_refused(tmp_path: Path, text: 
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=r"example\.toml: log\.dirs: is set twice"):
         read_settings(path)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Peers.from_settings({"nonsense": 1, "other": 2})
+    told = str(raised.value)
+    assert "peers: is missing" in told
+    assert "; nonsense: is not a setting of the example" in told
+    assert "; other: is not a setting of the example" in told
+    with pytest.raises(ConfigurationError, match=r"; and \d+ more$"):
+        Peers.from_settings({f"nonsense.{number}": 1 for number in range(50)})

@@ -5,13 +5,12 @@ import os
 import sys
 import threading
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 import trio
 
-from pipeline.cli.foreground import run_until_signalled
+from pipeline.cli.foreground import run_until_signalled, service_metrics
 from pipeline.cli.load.complete import Marking, hours_of
 from pipeline.cli.load.report import report_counts
 from pipeline.cli.terminal import output
@@ -19,6 +18,7 @@ from pipeline.cli.terminal.connect import wall_clock
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.settings import parse_address
+from pipeline.version import describe_build
 
 if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig
@@ -42,15 +42,13 @@ def run_resident(
     marking: Marking | None,
 ) -> NoReturn:
     """Load every `interval_s` seconds until a signal arrives, with one Spark application; then exit with 0."""
-    from prometheus_client import CollectorRegistry
-
     from pipeline.hadoop.load.many import run_loads
     from pipeline.hadoop.load.resident import ResidentLoad
     from pipeline.hadoop.load.spark_session import SparkApplication
 
     address = _address(http_listen)
     output.configure_logging()
-    logger.info("starting", version=version("pipeline"), pid=os.getpid(), interval_s=interval_s)
+    logger.info("starting", **describe_build(), pid=os.getpid(), interval_s=interval_s)
     application = SparkApplication(spark)
     round_ended = threading.Event()
     round_ended.set()
@@ -67,7 +65,7 @@ def run_resident(
         finally:
             round_ended.set()
 
-    resident = ResidentLoad(load, metrics=CollectorRegistry(), clock=wall_clock)
+    resident = ResidentLoad(load, metrics=service_metrics(), clock=wall_clock)
     try:
         with unwrapped_errors():
             trio.run(run_until_signalled, partial(resident.run, interval_s=interval_s, http_listen=address))

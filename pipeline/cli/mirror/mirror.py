@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from pipeline.cli.entry import uncollected
-from pipeline.cli.foreground import Config, run_service
+from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.mirror.failover import promote, reverse
 from pipeline.cli.mirror.gaps import gaps
 from pipeline.cli.mirror.pausing import pause_copying, resume_copying
@@ -39,8 +39,6 @@ app.command()(reverse)
 
 async def _run(file: Path, settings: Settings) -> None:
     with uncollected():
-        from prometheus_client import CollectorRegistry
-
         from pipeline.client.cluster.cluster import Cluster, open_cluster
         from pipeline.client.cluster.config import ClientConfig
         from pipeline.mirror.config import MirrorConfig, SourceConfig
@@ -71,7 +69,7 @@ async def _run(file: Path, settings: Settings) -> None:
             destination,
             clock=wall_clock,
             rng=randomness(),
-            metrics=CollectorRegistry(),
+            metrics=service_metrics(),
             read_file=partial(read_settings, file),
             coordination=coordination,
         )

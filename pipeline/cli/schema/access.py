@@ -8,6 +8,7 @@ import trio
 import typer
 
 from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
+from pipeline.cli.terminal.profiles import REGISTRY_VARIABLE, resolve_registry
 from pipeline.errors import ConfigurationError
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.settings import MAX_INT32
@@ -15,7 +16,26 @@ from pipeline.settings import MAX_INT32
 if TYPE_CHECKING:
     from pipeline.client.registry.administration import RegistryAdministration
 
-Url = Annotated[str, typer.Option("--registry", metavar="URL", parser=http_url, help="HTTP address of the registry.")]
+
+def _registry_elsewhere() -> str:
+    url = resolve_registry()
+    if url is None:
+        reason = f"is missing: give --registry URL, set {REGISTRY_VARIABLE}, or choose a profile that has one"
+        raise ConfigurationError("--registry", reason)
+    return url
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        parser=http_url,
+        default_factory=_registry_elsewhere,
+        show_default=False,
+        help="HTTP address of the registry. Default: PIPELINE_REGISTRY, or the profile.",
+    ),
+]
 Subject = Annotated[
     str,
     typer.Argument(metavar="SUBJECT", help="clicks-value for the values of topic clicks, clicks-key for its keys."),

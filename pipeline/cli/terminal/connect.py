@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.cli.terminal import output
+from pipeline.cli.terminal.profiles import resolve_cluster
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster, open_cluster
@@ -23,7 +24,12 @@ from pipeline.settings import parse_addresses
 
 Bootstrap = Annotated[
     str | None,
-    typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Brokers of the cluster."),
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT,...",
+        help="Brokers of the cluster. Default: PIPELINE_BOOTSTRAP, or the profile.",
+    ),
 ]
 ZooKeeper = Annotated[
     str | None,
@@ -61,16 +67,15 @@ def addresses(text: str) -> tuple[HostPort, ...]:
 async def connected(
     bootstrap: str | None, zookeeper: str | None, client_id: str, settings: Mapping[str, Any] | None = None
 ) -> AsyncIterator[Cluster]:
-    """Open the cluster that the options name, once one of its brokers has answered. `settings`: of ClientConfig.
+    """Open the cluster that the options, the environment or the profile name, once one of its brokers has answered.
 
-    Raises ConfigurationError unless exactly one of the two is given, NetworkError when no broker answers soon: a user
+    `settings`: of ClientConfig.
+
+    Raises ConfigurationError if none or more than one is named, NetworkError when no broker answers soon: a user
     at a terminal learns of a wrong address at once, while services wait for brokers that start late.
     """
     settings = {"client_id": client_id, **(settings or {})}
-    if bootstrap is None and zookeeper is None:
-        raise ConfigurationError("--bootstrap", "is missing: give --bootstrap HOST:PORT or --zookeeper HOST:PORT")
-    if bootstrap is not None and zookeeper is not None:
-        raise ConfigurationError("--bootstrap", "give either --bootstrap or --zookeeper, not both")
+    bootstrap, zookeeper = resolve_cluster(bootstrap, zookeeper)
     if zookeeper is not None:
         from pipeline.coordination.zookeeper import open_zookeeper  # services would take the time and memory, too
 

@@ -2,10 +2,16 @@
 
 import gc
 import json
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from pipeline.cli.entry import uncollected
+from pipeline.version import VERSION
 
 PROGRAM = """
 import gc, json, sys
@@ -38,3 +44,46 @@ def test_objects_of_imports_are_not_collected() -> None:
         assert gc.get_freeze_count() >= frozen + len(kept)
     finally:
         gc.unfreeze()
+
+
+def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    program = [sys.executable, "-m", "pipeline", *arguments]
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 400, **options}
+    return subprocess.run(program, check=False, **given)  # type: ignore[call-overload, no-any-return]
+
+
+def test_the_version_is_shown() -> None:
+    done = run("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"pipeline {VERSION} (commit ")
+    assert f"Python {sys.version.split()[0]}" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "create", "--help"]])
+def test_a_full_or_closed_stdout_is_one_line_at_most(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run(*arguments, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr == "pipeline: cannot write to standard output: No space left on device\n"
+    closed = run(*arguments, stdout=None, preexec_fn=lambda: os.close(1))
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    def completions(text: str) -> list[str]:
+        words = {"COMP_WORDS": text, "COMP_CWORD": str(len(text.split(" ")) - 1), "_PIPELINE_COMPLETE": "complete_bash"}
+        return run(env={**os.environ, **words}).stdout.split()
+
+    assert completions("pipeline top") == ["topic"]
+    assert {"create", "describe"} <= set(completions("pipeline topic "))
+    assert completions("pipeline topic list --boot") == ["--bootstrap"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_of_a_shell_is_sound(shell: str, tmp_path: Path) -> None:
+    script = run("completion", shell).stdout
+    assert f"_PIPELINE_COMPLETE=complete_{shell}" in script
+    if program := shutil.which(shell):
+        path = tmp_path / "script"
+        path.write_text(script)
+        subprocess.run([program, "-n", path], check=True)

@@ -58,7 +58,7 @@ def run_program(program: Any, **streams: Any) -> Any:
 def command(body: Any) -> Any:
     """A program that runs the command line, whose one command is `body`."""
     imports = "from pipeline.cli import main\nfrom pipeline.cli.terminal import output"
-    return f"{imports}\nmain.app = lambda: {body}\nmain.main()"
+    return f"{imports}\nmain.app = lambda **_: {body}\nmain.main()"
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])

@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pipeline.client.admin.admin import Admin
+    from pipeline.client.admin.client_quotas import ClientQuotaEntity
     from pipeline.client.admin.elections import Reassignment, alter_reassignments, elect_leaders, list_reassignments
     from pipeline.client.admin.groups import CommittedOffset
     from pipeline.client.admin.leader_epochs import EpochEnd, ends_of_epochs
@@ -102,6 +104,7 @@ __all__ = [
     "LATEST",
     "MAX_TIMESTAMP",
     "Acks",
+    "Admin",
     "AvroDeserializer",
     "AvroEncoder",
     "AvroSerializer",
@@ -111,6 +114,7 @@ __all__ = [
     "BytesDecoder",
     "BytesEncoder",
     "ClientConfig",
+    "ClientQuotaEntity",
     "Cluster",
     "Codec",
     "ColumnsDelivery",
@@ -226,7 +230,8 @@ _HOMES = (
     "pipeline.model", "pipeline.errors", "pipeline.settings", "pipeline.protocol.errors",
     "pipeline.client.cluster.cluster", "pipeline.client.cluster.config", "pipeline.client.cluster.discovery",
     "pipeline.client.admin.topics", "pipeline.client.admin.offsets", "pipeline.protocol.messages.list_offsets",
-    "pipeline.client.admin.leader_epochs",
+    "pipeline.client.admin.leader_epochs", "pipeline.client.admin.admin", "pipeline.client.admin.client_quotas",
+    "pipeline.client.admin.groups",
     "pipeline.client.admin.elections", "pipeline.client.admin.resource_configs",
     "pipeline.client.producer.producer", "pipeline.client.producer.delivery", "pipeline.client.producer.batches",
     "pipeline.client.producer.record", "pipeline.client.producer.interceptors", "pipeline.client.producer.partitioner",

@@ -25,6 +25,12 @@ from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from pipeline.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
 from pipeline.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -185,6 +191,21 @@ async def delete_group(cluster: Cluster, group: str, *, timeout_s: float = DEFAU
     await _ask_coordinator(cluster, group, DeleteGroupsRequest(groups_names=[group]), _errors_of_deletions, timeout_s)
 
 
+async def delete_offsets(
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition], *, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> None:
+    """Delete committed offsets of a group, in topics that no member reads (KIP-496).
+
+    Raises KafkaError (GROUP_ID_NOT_FOUND, GROUP_SUBSCRIBED_TO_TOPIC). Partitions without offset are no error.
+    """
+    by_topic: dict[str, list[OffsetDeleteRequestPartition]] = {}
+    for topic, number in sorted(partitions):
+        by_topic.setdefault(topic, []).append(OffsetDeleteRequestPartition(partition_index=number))
+    topics = [OffsetDeleteRequestTopic(name=name, partitions=numbers) for name, numbers in by_topic.items()]
+    request = OffsetDeleteRequest(group_id=group, topics=topics)
+    await _ask_coordinator(cluster, group, request, _errors_of_deleted_offsets, timeout_s)
+
+
 async def find_coordinator(cluster: Cluster, group: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> BrokerId:
     """Return the current coordinator of a group. Raises KafkaError, NetworkError."""
     response: FindCoordinatorResponse = await cluster.request_any(
@@ -256,3 +277,12 @@ def _errors_of_commits(response: OffsetCommitResponse) -> Iterable[tuple[int, st
 
 def _errors_of_deletions(response: DeleteGroupsResponse) -> Iterable[tuple[int, str]]:
     return [(result.error_code, f"group {result.group_id}") for result in response.results]
+
+
+def _errors_of_deleted_offsets(response: OffsetDeleteResponse) -> Iterable[tuple[int, str]]:
+    of_partitions = [
+        (partition.error_code, f"offset of partition {partition.partition_index} of {topic.name}")
+        for topic in response.topics
+        for partition in topic.partitions
+    ]
+    return [(response.error_code, "group"), *of_partitions]

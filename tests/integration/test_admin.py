@@ -1,0 +1,76 @@
+"""Administration: the program of the documentation, and what it leaves out."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.client import (
+    Admin,
+    ClientConfig,
+    ClientQuotaEntity,
+    CommittedOffset,
+    ElectionType,
+    ErrorCode,
+    KafkaError,
+    NewTopic,
+    TopicPartition,
+    open_cluster,
+    parse_addresses,
+)
+from pipeline.testing.local_cluster import LocalCluster
+
+DEADLINE_S = 60
+PAGE = Path(__file__).parents[2] / "docs" / "client" / "admin.md"
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+async def test_the_program_of_the_page_runs(local: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(program, str(PAGE), "exec"), names)
+    await names["administrate"](local.bootstrap)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == ["86400000", "0"]
+    assert "CommittedOffset(offset=0" in printed[2]
+    assert printed[3].startswith("{")
+
+
+async def test_topics_groups_and_quotas(local: LocalCluster) -> None:
+    async with open_cluster(ClientConfig(bootstrap=parse_addresses(local.bootstrap))) as cluster:
+        admin = Admin(cluster)
+        await admin.create_topics([NewTopic(name="visits", partitions=1)])
+        with pytest.raises(KafkaError) as refused:
+            await admin.create_topics([NewTopic(name="visits")])
+        assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+        await admin.create_partitions({"visits": 2})
+        assert set((await admin.describe_topics(["visits"]))["visits"].partitions) == {0, 1}
+        first, second = TopicPartition("visits", 0), TopicPartition("visits", 1)
+        zero = CommittedOffset(offset=0)
+        await admin.alter_consumer_group_offsets("g", {first: zero, second: zero})
+        assert "g" in {group.id for group in await admin.list_consumer_groups()}
+        await admin.delete_consumer_group_offsets("g", [first])
+        assert set(await admin.list_consumer_group_offsets("g")) == {second}
+        with pytest.raises(KafkaError) as refused:
+            await admin.delete_consumer_group_offsets("unknown", [first])
+        assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+        await admin.delete_consumer_group("g")
+        default = ClientQuotaEntity(user="<default>", client_id="app")
+        await admin.alter_client_quotas({default: {"consumer_byte_rate": 5.0}})
+        with trio.fail_after(DEADLINE_S):  # brokers learn of it through ZooKeeper
+            while (await admin.describe_client_quotas()).get(default) != {"consumer_byte_rate": 5.0}:
+                await trio.lowlevel.checkpoint()
+        with pytest.raises(KafkaError, match=r"quotas of user <default> client-id app: .*nonsense"):
+            await admin.alter_client_quotas({default: {"nonsense": 5.0}})
+        assert await admin.list_partition_reassignments() == {}
+        elected = await admin.elect_leaders(ElectionType.PREFERRED, [first])
+        assert [error and error.code for error in elected.values()] == [ErrorCode.ELECTION_NOT_NEEDED]
+        await admin.delete_topics(["visits"])

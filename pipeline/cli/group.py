@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
+from pipeline.cli.terminal.settings import parse_datetime
 from pipeline.client.admin import groups
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
 from pipeline.client.cluster.cluster import Cluster
@@ -61,22 +61,34 @@ class PartitionProgress:
 
 
 @app.command("list")
-def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
+def list_(
+    lag: Annotated[bool, typer.Option("--lag", help="The lag of each group too; - if an end is unknown.")] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
     """List all groups: state, protocol, coordinator."""
 
-    async def run() -> Sequence[groups.GroupListing]:
+    async def run() -> list[tuple[groups.GroupListing, int | None]]:
         async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
-            return await groups.list_groups(cluster, timeout_s=TIMEOUT_S)
+            found = await groups.list_groups(cluster, timeout_s=TIMEOUT_S)
+            return [(group, await _lag_of(cluster, group.id) if lag else None) for group in found]
 
-    found = trio.run(run)
     rows = [
-        {"group": g.id, "state": g.state, "protocol_type": g.protocol_type, "coordinator": g.coordinator} for g in found
+        {
+            "group": group.id,
+            "state": group.state,
+            "protocol_type": group.protocol_type,
+            "coordinator": group.coordinator,
+            **({"lag": behind} if lag else {}),
+        }
+        for group, behind in trio.run(run)
     ]
     if json:
         output.print_json({"groups": rows})
     else:
-        headings = ["GROUP", "STATE", "PROTOCOL-TYPE", "COORDINATOR"]
-        output.say(output.table(headings, [[value or None for value in row.values()] for row in rows]))
+        headings = ["GROUP", "STATE", "PROTOCOL-TYPE", "COORDINATOR", *(["LAG"] if lag else [])]
+        output.say(output.table(headings, [[None if v == "" else v for v in row.values()] for row in rows]))
 
 
 @app.command()
@@ -165,6 +177,30 @@ def reset_offsets(
     output.say(f"Set the offsets of group {name}." if execute else "Nothing was changed: --execute sets these offsets.")
 
 
+@app.command("delete-offsets")
+def delete_group_offsets(
+    name: Name,
+    topic: Annotated[list[str], typer.Option("--topic", metavar="TOPIC", help="Topic; may be repeated.")],
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+) -> None:
+    """Delete the offsets of a group in topics that no member reads."""
+
+    async def run() -> int:
+        async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
+            with _explained(name):
+                committed = await groups.fetch_offsets(cluster, name, timeout_s=TIMEOUT_S)
+                meant = [each for each in committed if each.topic in topic]
+                if meant:
+                    await groups.delete_offsets(cluster, name, meant, timeout_s=TIMEOUT_S)
+                return len(meant)
+
+    count = trio.run(run)
+    if not count:
+        output.exit_with(f"group {name} has no offsets in {', '.join(topic)}")
+    output.say(f"Deleted {output.counted(count, 'offset')} of group {name}.")
+
+
 @app.command()
 def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None) -> None:
     """Delete a group without members, and its offsets."""
@@ -198,7 +234,7 @@ def _read_target(
     if to_offset is not None:
         targets.append(_Target(offset=to_offset))
     if to_datetime is not None:
-        targets.append(_Target(position=_milliseconds(to_datetime)))
+        targets.append(_Target(position=parse_datetime("--to-datetime", to_datetime)))
     if shift_by is not None:
         targets.append(_Target(distance=shift_by))
     if len(targets) != 1:
@@ -206,17 +242,6 @@ def _read_target(
             "reset-offsets", "needs one of --to-earliest, --to-latest, --to-offset, --to-datetime, --shift-by"
         )
     return targets[0]
-
-
-def _milliseconds(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError) as error:
-        raise ConfigurationError("--to-datetime", f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from error
-    milliseconds = int(moment.timestamp() * 1000)
-    if milliseconds < 0:
-        raise ConfigurationError("--to-datetime", f"{text} is before 1970")
-    return milliseconds
 
 
 async def _describe(
@@ -228,6 +253,12 @@ async def _describe(
             group = await groups.describe_group(cluster, name, timeout_s=TIMEOUT_S)
         owners, unreadable = read_assignments(group)
         return group, await progress_of(cluster, name, owners), unreadable
+
+
+async def _lag_of(cluster: Cluster, group: str) -> int | None:
+    """Return the lag of a group over all partitions that it has committed; None if an end is unknown."""
+    progress = await progress_of(cluster, group, {})
+    return None if any(each.is_silent for each in progress) else sum(each.lag or 0 for each in progress)
 
 
 async def progress_of(

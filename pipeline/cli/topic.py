@@ -1,5 +1,8 @@
 """`pipeline topic`: create, list, describe, configure, grow and delete topics, and delete their records."""
 
+import re
+import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -8,7 +11,7 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
-from pipeline.cli.terminal.settings import parse_assignments
+from pipeline.cli.terminal.settings import parse_assignments, parse_datetime
 from pipeline.client.admin import offsets
 from pipeline.client.admin.offsets import ALL_RECORDS
 from pipeline.client.admin.resource_configs import ConfigEntry, ConfigResource, alter_configs, describe_configs
@@ -24,10 +27,11 @@ from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.errors import ConfigurationError
 from pipeline.model import MAX_INT64, TopicPartition
 from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
-from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pipeline.settings import MAX_INT16, MAX_INT32
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
+POSITIONS = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
 MAX_SHOWN_VALUE = 100
 """Characters of a setting in a table."""
 
@@ -47,6 +51,9 @@ def create(
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="Topic setting; may be repeated.")
     ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Leave a topic that exists as it is, and report no error.")
+    ] = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
 ) -> None:
@@ -58,22 +65,83 @@ def create(
         configs=parse_assignments(config or []),
     )
 
-    async def run() -> None:
+    async def run() -> bool:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
-            await create_topics(cluster, [topic])
+            is_known = if_not_exists and name in await list_topics(cluster)
+            await create_topics(cluster, [topic], exist_ok=if_not_exists)
+            return is_known
 
-    trio.run(run)
-    output.say(f"Created topic {name}.")
+    is_known = trio.run(run)
+    output.say(f"Topic {name} exists." if is_known else f"Created topic {name}.")
 
 
 @app.command("list")
-def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
-    """List all topics."""
+def list_(
+    pattern: Annotated[
+        str | None, typer.Argument(metavar="[REGEX]", help="Only topics whose whole name matches. Default: all.")
+    ] = None,
+    internal: Annotated[bool, typer.Option("--internal", help="Internal topics of the cluster too.")] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """List topics: partitions, replicas per partition, partitions with less in sync or without leader."""
+    is_meant = _matcher(pattern)
     topics = trio.run(partial(_read_topics, bootstrap, zookeeper))
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": len(topic.partitions),
+            "replication_factor": max((len(p.replicas) for p in topic.partitions.values()), default=None),
+            "under_replicated": sum(len(p.isr) < len(p.replicas) for p in topic.partitions.values()),
+            "without_leader": len(topic.partitions) - len(topic.led_partitions),
+        }
+        for topic in topics.values()
+        if is_meant(topic.name) and (internal or not topic.is_internal)
+    ]
     if json:
-        output.print_json({"topics": [{"name": t.name, "partitions": len(t.partitions)} for t in topics.values()]})
+        output.print_json({"topics": rows})
     else:
-        output.say(output.table(["TOPIC", "PARTITIONS"], [[t.name, len(t.partitions)] for t in topics.values()]))
+        headings = ["TOPIC", "PARTITIONS", "REPLICAS", "UNDER-REPLICATED", "WITHOUT-LEADER"]
+        output.say(output.table(headings, [list(row.values()) for row in rows]))
+
+
+@app.command("offsets")
+def show_offsets(
+    name: Name,
+    time: Annotated[
+        str,
+        typer.Option(
+            "--time",
+            metavar="TIME",
+            help="earliest, latest, max-timestamp, or a time (ISO): the first record since then.",
+        ),
+    ] = "latest",
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Show the offset of each partition at a time, and the timestamp of the record there."""
+    position = POSITIONS[time] if time in POSITIONS else parse_datetime("--time", time)
+
+    async def run() -> dict[TopicPartition, offsets.ListedOffset]:
+        async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
+            topic = await find_topic(cluster, name)
+            wanted = {TopicPartition(name, number): position for number in sorted(topic.partitions)}
+            return await offsets.list_offsets(cluster, wanted, timeout_s=TIMEOUT_S)
+
+    rows = [
+        {
+            "partition": found.partition,
+            "offset": listed.offset if listed.offset >= 0 else None,
+            "timestamp": listed.timestamp_ms if listed.timestamp_ms >= 0 else None,
+        }
+        for found, listed in sorted(trio.run(run).items())
+    ]
+    if json:
+        output.print_json({"topic": name, "partitions": rows})
+    else:
+        output.say(output.table(["PARTITION", "OFFSET", "TIMESTAMP"], [list(row.values()) for row in rows]))
 
 
 @app.command()
@@ -187,16 +255,55 @@ def grow(
 
 
 @app.command()
-def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None) -> None:
-    """Delete a topic and all its records."""
+def delete(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Names of topics.")] = None,
+    matching: Annotated[
+        str | None,
+        typer.Option("--matching", metavar="REGEX", help="Topics whose whole name matches, but no internal ones."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+) -> None:
+    """Delete topics and all their records. Asks first on a terminal; --matching needs --yes elsewhere."""
+    if not names and matching is None:
+        raise ConfigurationError("TOPIC", "is missing: give names of topics, or --matching REGEX")
+    is_meant = _matcher(matching)
+    is_terminal = sys.stdin.isatty()
 
-    async def run() -> None:
+    async def find() -> list[str]:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
-            await find_topic(cluster, name)
-            await delete_topics(cluster, [name])
+            for name in names or ():
+                await find_topic(cluster, name)
+            known = (await list_topics(cluster)).values() if matching is not None else ()
+            return list(
+                dict.fromkeys([*(names or ()), *(t.name for t in known if is_meant(t.name) and not t.is_internal)])
+            )
 
-    trio.run(run)
-    output.say(f"Deleted topic {name}.")
+    async def run(found: list[str]) -> None:
+        async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
+            await delete_topics(cluster, found)
+
+    found = trio.run(find)
+    if not found:
+        output.say(f"No topic matches {matching}.")
+        return
+    if not yes and is_terminal:
+        typer.confirm(f"Delete {', '.join(found)}, with all records?", abort=True, err=True)
+    elif not yes and matching is not None:
+        output.exit_with(f"--yes would delete {', '.join(found)}", output.EXIT_USAGE)
+    trio.run(run, found)
+    output.say("\n".join(f"Deleted topic {name}." for name in found))
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    if pattern is None:
+        return lambda _: True
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError("REGEX", f"{pattern!r} is no regular expression: {error}") from error
+    return lambda name: compiled.fullmatch(name) is not None
 
 
 def _shortened(value: str | None) -> str | None:

@@ -1,6 +1,9 @@
 """Administration: the program of the documentation, and what it leaves out."""
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,3 +77,41 @@ async def test_topics_groups_and_quotas(local: LocalCluster) -> None:
         elected = await admin.elect_leaders(ElectionType.PREFERRED, [first])
         assert [error and error.code for error in elected.values()] == [ErrorCode.ELECTION_NOT_NEEDED]
         await admin.delete_topics(["visits"])
+
+
+def run(local: LocalCluster, *arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments, "-b", local.bootstrap],
+        capture_output=True, text=True, timeout=240, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_topics_are_created_once_listed_by_pattern_and_deleted_together(local: LocalCluster) -> None:
+    for said in ("Created topic logs.a.", "Topic logs.a exists."):
+        assert run(local, "topic", "create", "logs.a", "--if-not-exists").strip() == said
+    assert "TOPIC_ALREADY_EXISTS" in run(local, "topic", "create", "logs.a", code=1)
+    run(local, "topic", "create", "logs.b")
+    run(local, "topic", "create", "other")
+    listed = json.loads(run(local, "topic", "list", r"logs\..*", "--json"))["topics"]
+    assert [(topic["name"], topic["replication_factor"]) for topic in listed] == [("logs.a", 1), ("logs.b", 1)]
+    assert "no regular expression" in run(local, "topic", "list", "(", code=2)
+    assert "--yes would delete logs.a, logs.b" in run(local, "topic", "delete", "--matching", "logs.*", code=2)
+    assert run(local, "topic", "delete", "--matching", "logs.*", "--yes").count("Deleted topic") == 2
+    assert run(local, "topic", "delete", "other").strip() == "Deleted topic other."
+
+
+def test_offsets_by_time_and_of_groups(local: LocalCluster) -> None:
+    run(local, "topic", "create", "timed")
+    for time, offset in (("latest", 0), ("2020-01-01T00:00:00Z", None)):
+        (row,) = json.loads(run(local, "topic", "offsets", "timed", "--time", time, "--json"))["partitions"]
+        assert (row["partition"], row["offset"]) == (0, offset)
+    assert "is not a time" in run(local, "topic", "offsets", "timed", "--time", "noon", code=2)
+    run(local, "group", "reset-offsets", "slow", "--topic", "timed", "--to-earliest", "--execute")
+    (group,) = [g for g in json.loads(run(local, "group", "list", "--lag", "--json"))["groups"] if g["group"] == "slow"]
+    assert group["lag"] == 0
+    assert (
+        run(local, "group", "delete-offsets", "slow", "--topic", "timed").strip() == "Deleted 1 offset of group slow."
+    )
+    assert "has no offsets in timed" in run(local, "group", "delete-offsets", "slow", "--topic", "timed", code=1)

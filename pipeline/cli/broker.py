@@ -10,8 +10,9 @@ import typer
 
 from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
-from pipeline.cli.terminal.settings import Settings
+from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
+from pipeline.cli.terminal.settings import Settings, parse_assignments
+from pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,35 @@ def describe(
         print_broker(description)
     if found := troubles(description):
         output.exit_with("; ".join(found))
+
+
+@app.command("configure")
+def configure_broker(
+    broker_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Broker id. Default: all brokers.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set KEY to VALUE; may be repeated.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="KEY", help="Remove the override of KEY; may be repeated.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+) -> None:
+    """Change dynamic settings of a broker, or the defaults of all: all of them, or none if one is refused."""
+    from pipeline.client.admin.resource_configs import ConfigResource, alter_configs
+    from pipeline.protocol.messages.describe_configs import ResourceType
+
+    settings: dict[str, str | None] = {**parse_assignments(set_ or []), **dict.fromkeys(unset or [])}
+    if not settings:
+        raise ConfigurationError("--set", "is missing: give --set KEY=VALUE or --unset KEY")
+    resource = ConfigResource(ResourceType.BROKER, "" if broker_id is None else str(broker_id))
+
+    async def run() -> None:
+        async with connected(bootstrap, zookeeper, "pipeline-broker") as cluster:
+            await alter_configs(cluster, {resource: settings}, timeout_s=TIMEOUT_S)
+
+    trio.run(run)
+    output.say(f"Configured {resource}.")
 
 
 def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingConfig]":

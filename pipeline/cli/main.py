@@ -27,6 +27,7 @@ NOUNS = {
     "cluster": ("cluster.cluster", "app"),
     "topic": ("topic", "app"),
     "group": ("group", "app"),
+    "quota": ("quota", "app"),
     "log": ("log", "app"),
     "produce": ("produce.produce", "produce"),
     "consume": ("consume.consume", "consume"),

@@ -25,6 +25,7 @@ from pipeline.client import (
     parse_addresses,
 )
 from pipeline.testing.local_cluster import LocalCluster
+from tests.support.clients import wait_for
 
 DEADLINE_S = 60
 PAGE = Path(__file__).parents[2] / "docs" / "client" / "admin.md"
@@ -115,3 +116,17 @@ def test_offsets_by_time_and_of_groups(local: LocalCluster) -> None:
         run(local, "group", "delete-offsets", "slow", "--topic", "timed").strip() == "Deleted 1 offset of group slow."
     )
     assert "has no offsets in timed" in run(local, "group", "delete-offsets", "slow", "--topic", "timed", code=1)
+
+
+def test_settings_of_brokers_and_quotas(local: LocalCluster) -> None:
+    assert run(local, "broker", "configure", "1", "--set", "message.max.bytes=2000000").strip() == "Configured broker 1."
+    assert "broker 1" in run(local, "broker", "configure", "1", "--set", "nonsense=2", code=1)
+    assert "--set: is missing" in run(local, "broker", "configure", code=2)
+    altered = run(
+        local, "quota", "alter", "--user", "<default>", "--client-id", "night", "--set", "producer_byte_rate=7"
+    )
+    assert altered.strip() == "Changed quotas of user <default> client-id night."
+    wanted = {"user": "<default>", "client_id": "night", "quota": "producer_byte_rate", "value": 7.0}
+    wait_for("the quota", lambda: wanted in json.loads(run(local, "quota", "list", "--json"))["quotas"])
+    assert "is no number" in run(local, "quota", "alter", "--user", "u", "--set", "producer_byte_rate=x", code=2)
+    assert "give --user" in run(local, "quota", "alter", "--set", "producer_byte_rate=1", code=2)

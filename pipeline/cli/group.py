@@ -9,6 +9,7 @@ from typing import Annotated
 import trio
 import typer
 
+from pipeline.cli.group_transfer import export_offsets, import_offsets
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
 from pipeline.cli.terminal.settings import parse_datetime
@@ -22,6 +23,8 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups of a cluster.")
+app.command("export-offsets")(export_offsets)
+app.command("import-offsets")(import_offsets)
 
 MAX_NAMED = 10
 """Partitions named in one message."""

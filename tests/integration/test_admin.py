@@ -119,7 +119,9 @@ def test_offsets_by_time_and_of_groups(local: LocalCluster) -> None:
 
 
 def test_settings_of_brokers_and_quotas(local: LocalCluster) -> None:
-    assert run(local, "broker", "configure", "1", "--set", "message.max.bytes=2000000").strip() == "Configured broker 1."
+    assert (
+        run(local, "broker", "configure", "1", "--set", "message.max.bytes=2000000").strip() == "Configured broker 1."
+    )
     assert "broker 1" in run(local, "broker", "configure", "1", "--set", "nonsense=2", code=1)
     assert "--set: is missing" in run(local, "broker", "configure", code=2)
     altered = run(
@@ -130,3 +132,17 @@ def test_settings_of_brokers_and_quotas(local: LocalCluster) -> None:
     wait_for("the quota", lambda: wanted in json.loads(run(local, "quota", "list", "--json"))["quotas"])
     assert "is no number" in run(local, "quota", "alter", "--user", "u", "--set", "producer_byte_rate=x", code=2)
     assert "give --user" in run(local, "quota", "alter", "--set", "producer_byte_rate=1", code=2)
+
+
+def test_offsets_are_exported_and_imported(local: LocalCluster, tmp_path: Path) -> None:
+    run(local, "topic", "create", "moved")
+    run(local, "group", "reset-offsets", "from", "--topic", "moved", "--to-earliest", "--execute")
+    file = tmp_path / "offsets.json"
+    file.write_text(run(local, "group", "export-offsets", "from"))
+    assert run(local, "group", "import-offsets", "to", str(file)).strip() == "Set 1 offset of group to."
+    told = json.loads(run(local, "group", "export-offsets", "to"))
+    assert told == {**json.loads(file.read_text()), "group": "to"}
+    assert "has not committed any offsets" in run(local, "group", "export-offsets", "nobody", code=1)
+    for text in ("nonsense", "[]", '{"offsets": [{"topic": "moved", "partition": 0, "offset": -1}]}'):
+        file.write_text(text)
+        assert "is not a document of export-offsets" in run(local, "group", "import-offsets", "to", str(file), code=2)

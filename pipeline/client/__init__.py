@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         topic_name_strategy,
         topic_record_name_strategy,
     )
+    from pipeline.client.simple.simple_consumer import MultiFetchResponse, SimpleConsumer, open_simple_consumer
     from pipeline.client.streams.messages import (
         DeadLetters,
         DecodedMessage,
@@ -75,11 +76,10 @@ if TYPE_CHECKING:
     )
     from pipeline.client.streams.stream import MessageStream
     from pipeline.client.streams.topic_filter import BlackList, TopicFilter, WhiteList
-    from pipeline.coordination.zookeeper import open_zookeeper
-    from pipeline.client.simple.simple_consumer import MultiFetchResponse, SimpleConsumer, open_simple_consumer
     from pipeline.client.sync.core_thread import ProducerThreadError
     from pipeline.client.sync.deliveries import ResultTimeoutError, SentRecord, SentRecords
     from pipeline.client.sync.sync_producer import SyncProducer
+    from pipeline.coordination.zookeeper import open_zookeeper
     from pipeline.errors import (
         ConfigurationError,
         CorruptBatchError,

@@ -28,10 +28,10 @@ def main() -> None:
     """Load the command line and run it. Interruptions before and after a command's own work end the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise the shell has it ignored
         signal.signal(signal.SIGINT, _end_at_once)
-    with uncollected():
-        _load_structlog()
-        from pipeline.cli.main import main as run
     try:
+        with uncollected():
+            _load_structlog()
+            from pipeline.cli.main import main as run
         run()
     except KeyboardInterrupt:
         os._exit(EXIT_INTERRUPTED)

@@ -55,6 +55,8 @@ class CoreThread:
         self._refused: deque[Sent] = deque()
         self._refused_bytes = 0
         self._max_refused_bytes = max_bytes
+        self.given_up: list[UndeliveredRecord] = []
+        """Records that the end of the core gave up, and that no call reported."""
         self._is_ready = threading.Event()
         self._end: BaseException | None = None
         """Why the core has ended, once it has."""
@@ -206,10 +208,12 @@ class CoreThread:
         with suppress(DeliveryError):  # raised by the end of the block; each record has its own
             async with self._open_core() as self._producer:
                 self._token = trio.lowlevel.current_trio_token()
-                async with trio.open_nursery() as self._nursery:
-                    self._nursery.start_soon(self._take_on)
-                    self._is_ready.set()
-                self._producer.close()
+                try:
+                    async with trio.open_nursery() as self._nursery:
+                        self._nursery.start_soon(self._take_on)
+                        self._is_ready.set()
+                finally:
+                    self.given_up = self._producer.close()
 
     async def _take_on(self) -> None:
         """Have the producer accept what the threads hand over, for ever."""

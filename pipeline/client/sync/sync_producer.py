@@ -222,7 +222,7 @@ class SyncProducer:
         self._core.stop()
         self._is_closed = True
         atexit.unregister(self._close_at_exit)
-        return [*undelivered, *self._core.take_refused()]
+        return [*undelivered, *self._core.given_up, *self._core.take_refused()]
 
     def __enter__(self) -> Self:
         return self

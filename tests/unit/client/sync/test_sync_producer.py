@@ -203,7 +203,7 @@ def test_an_error_on_the_core_thread_is_raised_by_every_call(bootstrap: str, mon
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(ProducerThreadError, match="a fault"):
         producer.flush()
-    producer.close()
+    assert [record.value for record in producer.close()].count(b"1") == 1
 
 
 def test_a_callback_must_not_wait_for_its_own_thread(bootstrap: str) -> None:

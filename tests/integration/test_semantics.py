@@ -168,6 +168,7 @@ def in_order(rig: Rig) -> bool:
     return all(numbers == sorted(numbers) for numbers in by_user.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kills", "seed"), MOMENTS)
 def test_at_most_once_repeats_nothing(
     cluster: Any, tmp_path: Path, numbers: Callable[[], list[Record]], kills: int, seed: int
@@ -228,6 +229,7 @@ def test_exactly_once_loses_and_repeats_nothing(
     print(f"{program}: {kills} kills, {published} records, sums are equal")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kills", "seed"), MOMENTS)
 def test_a_change_subscription_keeps_a_copy_of_a_compacted_topic(
     cluster: Any, tmp_path: Path, kills: int, seed: int

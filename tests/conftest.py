@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,8 @@ from pipeline.coordination.embedded import ZooKeeperProcess
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True, database=None)
 settings.load_profile("repeatable")  # neither luck nor the speed of the machine decides
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 
 _chroot_numbers = itertools.count(1)
 

@@ -122,12 +122,18 @@ async def _plan_all(config: LoadsConfig, clock: Clock) -> list[_Planned]:
         opened: dict[str, OpenedLoad | PipelineError] = {}
         states: dict[str, TopicState | PipelineError] = {}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_open_all, config, topics, clock, opened)
+
+            async def open_all() -> None:
+                await _open_all(config, topics, clock, opened)
+                if all(isinstance(load, PipelineError) for load in opened.values()):
+                    nursery.cancel_scope.cancel()  # nothing is to be loaded, whatever the brokers say
+
+            nursery.start_soon(open_all)
             states |= await topic_states(cluster, topics)
         planned: list[_Planned] = []
         async with trio.open_nursery() as nursery:
             for topic in topics:
-                nursery.start_soon(_plan, cluster, topic, opened[topic], states[topic], planned)
+                nursery.start_soon(_plan, cluster, topic, opened[topic], states.get(topic), planned)
     return planned
 
 
@@ -161,7 +167,7 @@ async def _plan(
     cluster: Cluster,
     topic: str,
     opened: OpenedLoad | PipelineError,
-    state: TopicState | PipelineError,
+    state: TopicState | PipelineError | None,
     planned: list[_Planned],
 ) -> None:
     for known in (opened, state):

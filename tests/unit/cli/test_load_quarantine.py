@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.client.registry.client import open_schema_registry
 from pipeline.hadoop.commit.checkpoints import table_of
 from pipeline.hadoop.load import release as release_module
 from tests.support.http_answers import as_json, http_server
@@ -57,7 +58,8 @@ def test_release(call: Any, place: Any) -> None:
     assert table_of(place[3], "t").sequence == 2
 
 
-def test_without_a_registry_nothing_changes(call: Any, place: Any) -> None:
+def test_without_a_registry_nothing_changes(call: Any, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(open_schema_registry.__wrapped__.__kwdefaults__, "timeout_s", 1.0)  # type: ignore[attr-defined]
     code, out, err = call("release", *place, "--registry", "http://127.0.0.1:1")
     assert (code, out, err.startswith("pipeline: ")) == (1, "", True)
     assert table_of(place[3], "t").sequence == 1

@@ -135,7 +135,7 @@ async def test_copies_of_small_regions_wait_for_the_peer(tmp_path: Path, monkeyp
     ours, theirs = tcp_pair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     sender, receiver = SocketTransport(ours), SocketTransport(theirs)
-    count = 10_000
+    count = 1_000
     with (tmp_path / "warm").open("w+b") as file:
         file.write(CONTENT)
         file.flush()

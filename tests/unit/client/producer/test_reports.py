@@ -250,7 +250,11 @@ async def test_a_topic_recreated_with_fewer_partitions_while_a_send_waits_for_me
 ) -> None:
     scripted.add_topic("wide", [1, 1])
     settings = {"batch_size": 500, "buffer_memory": 600}
-    async with scripted.broker(1), connect() as cluster, produce(cluster, **settings) as producer:
+    async with (
+        scripted.broker(1),
+        connect(request_timeout_ms=1000) as cluster,
+        produce(cluster, **settings) as producer,
+    ):
         await producer.send_and_wait("wide", b"warm", partition=1)
         scripted.hold_produce = trio.Event()
         await producer.send("wide", b"x" * 400, partition=0)

@@ -173,6 +173,14 @@ async def publishing(cluster: Cluster, published: set[int]) -> AsyncIterator[Non
         ending.set()
 
 
+async def committed_offsets(cluster: Cluster) -> dict[TopicPartition, int]:
+    """Empty while the coordinator is away."""
+    try:
+        return {name: place.offset for name, place in (await fetch_offsets(cluster, "g")).items()}
+    except PipelineError:
+        return {}
+
+
 async def drain(cluster: Cluster) -> None:
     """Wait until the group has committed all there is."""
     asked = {TopicPartition(TOPIC, number): LATEST for number in range(PARTITIONS)}
@@ -180,13 +188,7 @@ async def drain(cluster: Cluster) -> None:
         ends = {
             partition: listed.offset for partition, listed in (await list_offsets(cluster, asked, timeout_s=60)).items()
         }
-        while True:
-            try:
-                committed = {name: place.offset for name, place in (await fetch_offsets(cluster, "g")).items()}
-            except PipelineError:
-                committed = {}
-            if committed == ends:
-                return
+        while await committed_offsets(cluster) != ends:
             await trio.sleep(0.2)
 
 
@@ -215,6 +217,9 @@ async def test_no_record_is_lost_and_no_partition_has_two_members(
                 for _ in range(members):
                     group.start()
                 async with publishing(cluster, published):
+                    with trio.fail_after(DRAIN_S):
+                        while len(await committed_offsets(cluster)) < PARTITIONS:
+                            await trio.sleep(0.2)
                     end = time.monotonic() + duration_s
                     while time.monotonic() < end:
                         await trio.sleep(random.uniform(0.3, 1.5))

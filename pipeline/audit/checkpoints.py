@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from pipeline.audit.message import AuditEvent, AuditMessageError, decode_audit_event, encode_audit_event
+from pipeline.diagnostics import get_logger
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import AUDIT_CHECKPOINT, read_file, replace_file
 from pipeline.log.files import Files
 from pipeline.model import TopicPartition
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class PartitionCheckpoints:

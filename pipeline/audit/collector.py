@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.audit.ledger import Ledger
@@ -14,6 +13,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.opening import each_record
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -27,7 +27,7 @@ FIRST_ANSWER_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 5.0
 NOT_READ_YET = "not read yet"
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from random import Random
 from uuid import UUID
 
-import structlog
 import trio
 
 from pipeline.audit.broker_counter import BrokerCounter
@@ -18,6 +17,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.batches import DeliveredBatch
 from pipeline.client.producer.producer import Producer, open_producer
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock, TopicPartition
 from pipeline.records.tally import DEFAULT_WINDOW_MS, Counts
@@ -31,7 +31,7 @@ RETENTION = {"retention.ms": "-1"}
 
 Counter = ProducerCounter | BrokerCounter
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 async def ensure_audit_topic(cluster: Cluster) -> None:

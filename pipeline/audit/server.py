@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
 import trio
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,6 +17,7 @@ from pipeline.audit.config import AuditConfig
 from pipeline.audit.reconcile import HourReport, reconcile
 from pipeline.audit.reconcile import Route as ReplicaRoute
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DeadlineExceededError, PipelineError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
@@ -28,7 +28,7 @@ ReadRoutes = Callable[[], Awaitable[Sequence[ReplicaRoute]]]
 ROUTES_TIMEOUT_S = 3.0
 """Time that a report waits for a replica cluster that does not answer."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class AuditService:

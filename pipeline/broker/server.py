@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
@@ -38,6 +37,7 @@ from pipeline.broker.settings.topic import topic_settings
 from pipeline.broker.stopping import run_until_relieved
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, NodeOwnedError, StorageError
 from pipeline.log.directories.broker_directories import LogDirectories, find_cluster_id_of
 from pipeline.log.directories.directory import CLOSE_TIMEOUT_S, LogDirectory
@@ -55,7 +55,7 @@ MARK_TIMEOUT_S = 5.0
 """Time for the checkpoints and the mark of a clean stop, after the logs are closed."""
 MAX_PROBLEMS_TOLD = 3
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

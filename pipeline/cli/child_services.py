@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
-import structlog
 import trio
 
 from pipeline.cli.terminal.settings import write_settings
 from pipeline.coordination.embedded import ZooKeeperProcess
+from pipeline.diagnostics import get_logger
 from pipeline.processes import BROKER_STOP_GRACE_S, STOP_GRACE_S, ChildProcess, free_port, start_process
 
 READY_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 2.0
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class Unit(Protocol):

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import trio
 import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.settings import Settings, read_settings
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.version import describe_build
@@ -30,7 +30,7 @@ Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Set
 ANSWER_TIMEOUT_S = 30.0
 REGISTRY_TIMEOUT_S = 10.0
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def http_url(text: str) -> str:

@@ -263,10 +263,11 @@ async def _forget_former_brokers(zookeeper: str, count: int) -> None:
 
 async def _keep_running(unit: "Unit", restart_after_s: float) -> None:
     """Restart a unit each time its process dies by itself; with 0, leave it dead."""
-    import structlog
     import trio
 
-    logger = structlog.get_logger()
+    from pipeline.diagnostics import get_logger
+
+    logger = get_logger(__name__)
     while True:
         code = await unit.wait()
         logger.warning("process_died", name=unit.name, exit_code=code)

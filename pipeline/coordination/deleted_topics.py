@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar, Self, TypeVar
 
-import structlog
 import trio
 from pydantic import BaseModel
 
@@ -44,6 +43,7 @@ from pipeline.coordination.znodes import (
     topic_config_path,
     topic_path,
 )
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -65,7 +65,7 @@ ATTEMPTS = 10
 
 _Item = TypeVar("_Item")
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class _RecordJson(BaseModel):

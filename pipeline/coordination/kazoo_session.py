@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import structlog
 import trio
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState, KeeperState
 
 from pipeline.coordination.interface import SessionId
 from pipeline.coordination.session import SessionHistory
+from pipeline.diagnostics import get_logger
 
 CLOSE_TIMEOUT_S = 5.0
 REPLACE_AFTER_S = 1.0
@@ -27,7 +27,7 @@ LOOK_FOR_OLDER_S = 0.5
 LOOK_TIMEOUT_S = 2.0
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 _KAZOO_LOG = logging.getLogger("kazoo.client")
 _KAZOO_LOG.setLevel(logging.CRITICAL)  # our own events report the same
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import structlog
 import trio
 import trio.lowlevel
 
@@ -39,6 +38,7 @@ from pipeline.coordination.znodes import (
     partitions_path,
     topic_path,
 )
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -54,7 +54,7 @@ RETRY_S = 0.1
 WRITTEN_AT_ONCE = MAX_AT_ONCE // 2
 """A new state takes two znodes."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Never
 
-import structlog
 import trio
 
 from pipeline.coordination.interface import (
@@ -20,6 +19,7 @@ from pipeline.coordination.interface import (
     SessionId,
     SessionState,
 )
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -30,7 +30,7 @@ from pipeline.errors import (
     NoNodeError,
 )
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def _nobody(_data: bytes) -> bool:

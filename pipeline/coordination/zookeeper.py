@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
 import trio
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, TransactionRequest
@@ -39,6 +38,7 @@ from pipeline.coordination.interface import (
 from pipeline.coordination.kazoo_records import NO_NODE, MultiRead, WatchRemoval
 from pipeline.coordination.kazoo_session import KazooSession
 from pipeline.coordination.session import Watch
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     ConfigurationError,
@@ -61,7 +61,7 @@ MAX_IN_FLIGHT = 64
 
 _Answer = TypeVar("_Answer")
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @asynccontextmanager

@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-import structlog
 from crc32c import crc32c
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import StorageError
 from pipeline.log.files import Files
 from pipeline.model import Offset, TopicPartition
@@ -37,7 +37,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _CHECKSUM = "#crc32c"
 _ENTRY = re.compile(r"([^ ]+) ([0-9]{1,10}) ([0-9]{1,19})", re.ASCII)
 _LINES_WITHOUT_CHECKSUM = 2
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def replace_file(files: Files, path: Path, content: bytes) -> None:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import StorageError
 from pipeline.log.batch_places import REMEDY
 from pipeline.log.checkpoint import (
@@ -59,7 +58,7 @@ from pipeline.log.unsynced import rewrite_unsynced
 from pipeline.model import Offset, TopicPartition
 
 _OFFSET_DIGITS = 20
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

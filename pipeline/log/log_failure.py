@@ -14,13 +14,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DiskFullError, LogFailedError, OddEntryError, PipelineError, StorageError
 from pipeline.log.files import Files
 from pipeline.log.unsynced import note_failure
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class FallibleLog(Protocol):

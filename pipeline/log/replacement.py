@@ -17,8 +17,7 @@ the broker's: it is renamed to REFUSED, and the log keeps its segments.
 from collections.abc import Sequence
 from pathlib import Path
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.log_failure import check_online, failing_half_way, failing_unless_full, fails_alone
@@ -45,7 +44,7 @@ from pipeline.model import Offset
 REFUSED_SUFFIX = ".refused"
 
 _REPLACED = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int) -> Segment:

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-import structlog
 import trio
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.mirror.changes import (
     changed_settings,
@@ -39,7 +39,7 @@ from pipeline.net.json_body import BodyRefusedError, error_response, read_body
 CHECK_FILE_S = 5.0
 """Interval between looks at the settings file."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 ReadFile = Callable[[], Mapping[str, Any]]
 """Returns the settings of the mirror's file. Raises ConfigurationError."""

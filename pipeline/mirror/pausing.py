@@ -7,12 +7,12 @@ follow at their next search for topics.
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import SourceCopies
 from pipeline.mirror.journals.pause_journal import PauseJournal
@@ -23,7 +23,7 @@ from pipeline.net.json_body import BodyRefusedError, error_response, read_body
 
 MAX_NAMES = 10_000
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class PauseRequest(BaseModel):

@@ -5,12 +5,12 @@ from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any
 
-import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.coordination.interface import CoordinationClient
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.changes import is_opened_anew
 from pipeline.mirror.config import MirrorConfig, SourceConfig
@@ -32,7 +32,7 @@ from pipeline.net.nurseries import unwrapped_errors
 PLAN_TIMEOUT_S = 5.0
 """Time for the hub to be read, and for a source to list its topics, for a plan. An operator waits for it."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 Connect = Callable[[SourceConfig], AbstractAsyncContextManager[Cluster]]
 """Opens the cluster of a source until the block ends, without waiting for an answer."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import GapPolicy, MirrorConfig, SourceConfig
 from pipeline.mirror.copying.copier import SourceCopier
@@ -28,7 +28,7 @@ from pipeline.net.signals import Wakeup
 FIRST_ANSWER_TIMEOUT_S = 2.0
 """Shorter than `produce.timeout.ms`, so that a cluster that is away at the start is soon reported."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class SourceMirror:

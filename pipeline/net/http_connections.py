@@ -14,10 +14,10 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
-import structlog
 import trio
 from starlette.types import ASGIApp
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
 from pipeline.net.http_exchange import HttpExchange, error_answer, http_scope
@@ -56,7 +56,7 @@ FAIR_REQUESTS = 2
 FAIR_PARTS = 100
 """Parts of a body that are received before other connections have their turn: a chunk can be one byte."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class HttpConnections:

@@ -3,13 +3,13 @@
 import resource
 from pathlib import Path
 
-import structlog
+from pipeline.diagnostics import get_logger
 
 RESERVED_FILES = 500
 """Open files beside connections: logs, ZooKeeper, HTTP."""
 _DESCRIPTORS = Path("/proc/self/fd")
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def raise_open_files_limit(connections: int) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import NetworkError, ProtocolError
 from pipeline.net.answers import Handler, Peer
 from pipeline.net.conversation import Conversation, Shared
@@ -28,7 +28,7 @@ from pipeline.net.transport import Transport
 from pipeline.protocol.api import ApiKey
 from pipeline.settings import MAX_INT32
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

@@ -8,12 +8,12 @@ from random import Random
 from typing import Final
 
 import httpx
-import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
@@ -51,7 +51,7 @@ from pipeline.schema_registry.writing.log_start import LogStart
 EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 LOOK_INTERVAL_S: Final = 0.5
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 async def run_registry(

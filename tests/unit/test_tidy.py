@@ -76,6 +76,18 @@ def test_a_file_has_one_subject(folder: str) -> None:
     assert {str(path): lines for path, lines in lengths.items() if lines > MAX_FILE_LINES} == {}
 
 
+def test_events_are_logged_through_diagnostics() -> None:
+    """Whose default for programs that did not configure structlog is not their stdout."""
+    configuring = {"pipeline/cli/entry.py", "pipeline/cli/terminal/output.py", "pipeline/testing/simulation/process.py"}
+    imports = {
+        path
+        for path, node in nodes()
+        if (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "structlog" for alias in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "structlog")
+    }
+    assert imports == {"pipeline/diagnostics.py", *configuring}
+
+
 def test_an_object_is_small_with_all_its_bases() -> None:
     classes = {node.name: node for _, node in nodes() if isinstance(node, ast.ClassDef)}
 

@@ -22,8 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import structlog
-
 from pipeline.broker.cluster.state_watcher import patiently
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView
 from pipeline.coordination.interface import CoordinationClient
@@ -36,9 +34,10 @@ from pipeline.coordination.partition_states import (
     write_states,
 )
 from pipeline.coordination.znodes import PartitionState
+from pipeline.diagnostics import get_logger
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicPartition
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

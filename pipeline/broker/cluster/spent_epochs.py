@@ -11,12 +11,12 @@ the newest, then replicas that remember the state, last replicas that know older
 import math
 from collections.abc import Mapping
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.own_states import raise_epochs
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView, PartitionView
 from pipeline.coordination.interface import CoordinationClient
+from pipeline.diagnostics import get_logger
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.net.signals import Wakeup
 
@@ -27,7 +27,7 @@ LEADER_FIRST_S = 3.0
 REMEMBERED_FIRST_S = 6.0
 """Time that others that remember the state have, before replicas that do not raise the epoch in ZooKeeper."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class SpentEpochs:

@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, decode_state_change
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, SessionState
 from pipeline.coordination.partition_states import RETRY_S, look_up_states
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, CoordinationUnavailableError
 from pipeline.model import TopicPartition
 
@@ -30,7 +30,7 @@ _NOTIFICATION = re.compile(r"isr_change_[0-9]{10}")
 
 _Answer = TypeVar("_Answer")
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class StateWatcher:

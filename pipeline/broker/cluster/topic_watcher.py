@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.state_watcher import patiently
@@ -26,6 +25,7 @@ from pipeline.coordination.deleted_topics import find_deletions
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.partition_states import look_up_states, read_states
 from pipeline.coordination.znodes import TOPICS, TopicAssignment, decode_config, topic_config_path, topic_path
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError
 from pipeline.model import TopicPartition
 
@@ -37,7 +37,7 @@ _LOST_SETTINGS = (
 LOADED_AT_A_TIME = 50
 """Number of new topics that are read at a time: the event loop runs all ready tasks before anything else."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -19,18 +19,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.broker.settings.topic import TopicSettings
 from pipeline.coordination.partition_states import Written
 from pipeline.coordination.znodes import PartitionState
+from pipeline.diagnostics import get_logger
 from pipeline.model import NO_BROKER_EPOCH, NO_LEADER_EPOCH, BrokerEndpoint, BrokerId, LeaderEpoch, TopicPartition
 from pipeline.net.signals import Signal, Wakeup
 
 NO_BROKER = BrokerId(-1)
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def flat_name(topic: str) -> str:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.state_watcher import StateWatcher
@@ -16,6 +15,7 @@ from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import BrokerRegistration, broker_config_path, broker_path, decode_config
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError
 from pipeline.model import BROKER_IDS, BrokerEndpoint, BrokerId, TopicPartition
 from pipeline.settings import MAX_INT32
@@ -24,7 +24,7 @@ NAMED_IN_LOG = 10
 
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ClusterWatcher:

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import structlog
 import trio
 
 from pipeline.broker.compaction.child import CleanerChild, CleanerLostError
@@ -28,6 +27,7 @@ from pipeline.broker.replication.partition import Partition
 from pipeline.broker.runtime.disk_threads import STALLED_S
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import TopicSettings
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.compaction.jobs import Cleaned, CleaningJob, CleaningProgress, Failed, GroupCleaned
 from pipeline.log.compaction.plan import (
@@ -51,7 +51,7 @@ MAX_FAILURES = 3
 IDLE_S = 30.0
 CLEANER_LOG = "cleaner.log"
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 _Result = TypeVar("_Result")
 _Choice = tuple[Partition, Cleanable, int]
 """A log to clean, its segments, and the number of its truncations before they were listed."""

@@ -13,11 +13,11 @@ Invariants:
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 
 from pipeline.broker.contract.registry import RegistryAwayError
 from pipeline.broker.contract.verdicts import ContractVerdict, Patience, SchemaQuestion, VerdictCache
+from pipeline.diagnostics import get_logger
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 CALLS = 8
@@ -30,7 +30,7 @@ REFRESH_INTERVAL_S = 1.0
 REFRESHES = 64
 """Old verdicts that are asked for again in an interval: enough for 19,000 ids within five minutes."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 Judge = Callable[[SchemaQuestion], Awaitable[ContractVerdict]]
 

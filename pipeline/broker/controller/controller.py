@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.own_states import ElectionCounts
@@ -25,6 +24,7 @@ from pipeline.broker.controller.reign import Reign
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.cluster_znodes import ControllerEpoch, ControllerNode
 from pipeline.coordination.interface import CheckNode, CoordinationClient, CreateNode, NodeValue, SetNode
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -41,7 +41,7 @@ UNREADABLE_S = 1.0
 MIN_WRITE_S = 1.0
 """Least time for a change to be written, even if the request's timeout is shorter: with 0 clients want it begun."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

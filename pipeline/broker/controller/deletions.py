@@ -3,20 +3,20 @@
 The writes do not need the controller epoch: each is guarded by the record of the deletion, and may be done twice.
 """
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.runtime.clock_steps import ClockSteps
 from pipeline.coordination.deleted_topics import prune_records, remove_znodes
 from pipeline.coordination.interface import CoordinationClient
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError
 from pipeline.model import Clock
 
 LOOK_S = 5.0
 PRUNE_S = 300.0
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 async def tend_deletions(zookeeper: CoordinationClient, view: ClusterView, clock: Clock) -> None:

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.own_states import ElectionCounts
@@ -48,6 +47,7 @@ from pipeline.coordination.deleted_topics import demand_not_deleted, make_record
 from pipeline.coordination.interface import MAX_AT_ONCE, CheckNode, CoordinationClient, DeleteNode, Operation, SetNode
 from pipeline.coordination.partition_states import RETRY_S, StateChange, write_states
 from pipeline.coordination.znodes import PartitionState, TopicAssignment, partition_state_path, topic_path
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -68,7 +68,7 @@ STATES_CHECK_INTERVAL_S = 30.0
 QUIET_S = 10.0
 """Time without a change of the live brokers after which leaders are spread."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def _lives(view: ClusterView) -> object:

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import count
 
-import structlog
-
 from pipeline.broker.groups.coordinator_runtime import CoordinatorRuntime
 from pipeline.broker.groups.entries import GroupEntries, GroupEntry
 from pipeline.broker.groups.events import UNKNOWN_MEMBER, Identity, Join, Leaver, Sync, WaiterId
@@ -22,6 +20,7 @@ from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.records import encode_group_key
 from pipeline.broker.groups.transitions import COMMIT, HEARTBEAT, JOIN, LEAVE, REMOVE, SYNC
 from pipeline.broker.runtime.kept_memory import KeptMemory
+from pipeline.diagnostics import get_logger
 from pipeline.model import Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.join_group import JoinGroupResponse
@@ -30,7 +29,7 @@ from pipeline.protocol.messages.sync_group import SyncGroupResponse
 MAX_ID_PREFIX = 249
 """Characters of a client id or instance id in a member id: the longest instance id of Kafka's own clients."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class GroupCoordinator:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-import structlog
 import trio
 
 from pipeline.broker.groups.entries import GroupEntries, GroupEntry, Job
@@ -33,6 +32,7 @@ from pipeline.broker.groups.model import GroupLog, GroupMetadataValue, GroupStat
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
 from pipeline.broker.groups.timers import Timers
 from pipeline.broker.groups.transitions import UNLOAD, WRITTEN, React, Reactions, fire
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
 from pipeline.net.signals import Outcome
@@ -43,7 +43,7 @@ from pipeline.protocol.messages.sync_group import SyncGroupResponse
 MAX_AT_ONCE = 100
 """Timers that fire, or groups that are unloaded, before other tasks have their turn."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 E = TypeVar("E")
 Request = TypeVar("Request", Join, Sync)

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.view import ClusterView
@@ -20,6 +19,7 @@ from pipeline.broker.groups.model import JournalListener, LoadedGroup, Records
 from pipeline.broker.groups.records import partition_of_group
 from pipeline.broker.groups.replay import Replay
 from pipeline.broker.replication.partition import Partition
+from pipeline.diagnostics import get_logger
 from pipeline.errors import StorageError
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -29,7 +29,7 @@ GROUP_METADATA_TOPIC = "__consumer_offsets"
 SLICE_GROUPS = 500
 """Groups that are handed to the listeners before other tasks have their turn."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,11 +7,11 @@ import math
 import os
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.broker.groups.replay import Replay
 from pipeline.broker.replication.partition import Partition
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CorruptBatchError, MemoryExhaustedError, StorageError
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
@@ -22,7 +22,7 @@ READ_BYTES = 1 << 20
 SLICE_BYTES = 64 << 10
 SLICE_ENTRIES = 1000
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 async def read(opened: UnifiedLog, end_offset: Offset) -> Replay:

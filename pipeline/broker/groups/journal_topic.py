@@ -1,6 +1,5 @@
 """Creates `__consumer_offsets` when it is first needed, with Kafka's settings."""
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.view import ClusterView
@@ -8,12 +7,13 @@ from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.topics.changes import TopicChanges
 from pipeline.broker.topics.plan import WantedTopic
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 CREATE_TIMEOUT_S = 5.0
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def journal_topic(config: BrokerConfig) -> WantedTopic:

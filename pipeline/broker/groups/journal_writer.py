@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.model import Records
 from pipeline.broker.replication.partition import Partition
+from pipeline.diagnostics import get_logger
 from pipeline.errors import BatchTooLargeError, PipelineError, RollDueError
 from pipeline.model import Clock, Offset
 from pipeline.net.signals import Outcome
@@ -32,7 +32,7 @@ MAX_UNDER_WAY = 8
 RECORD_OVERHEAD_BYTES = 40
 """Upper bound of a record's size beside its key and value."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _ERRORS: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import structlog
 import trio
 
 from pipeline.broker.groups.model import GroupLog, LoadedGroup, OffsetAndMetadata, Records
 from pipeline.broker.groups.offsets import Change, CoordinatedGroups, Offsets, Standing, journal_records
 from pipeline.broker.runtime.clock_steps import ClockSteps
 from pipeline.broker.runtime.kept_memory import KeptMemory
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ProtocolError
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.net.signals import Wakeup
@@ -38,7 +38,7 @@ FORGOTTEN_BYTES = 64 << 10
 REMOVAL_BYTES = 50
 """Size of an offset's tombstone in the journal beside its names."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class PendingWrite(Protocol):

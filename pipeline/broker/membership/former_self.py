@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import structlog
 import trio
 
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration, broker_path
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, CoordinationError
 from pipeline.log.directories.broker_directories import find_directory_ids
 from pipeline.log.directories.identity import find_lock_ids
@@ -32,7 +32,7 @@ SESSIONS_AWAITED = 2
 """Wait of a start for the end of another session, in session timeouts."""
 LOOK_S = 0.5
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

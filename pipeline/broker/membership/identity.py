@@ -12,11 +12,10 @@ Invariants:
 import random
 import uuid
 
-import structlog
-
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import ClusterId, encode_uuid
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, CoordinationError, CoordinationLostError, NodeExistsError
 
 MISSING = (
@@ -24,7 +23,7 @@ MISSING = (
     " whose session ends waits for them, and removes nothing. Restore ZooKeeper's data"
 )
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 async def find_cluster_id(zookeeper: CoordinationClient, rng: random.Random, own: str | None) -> str:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.own_states import claim_leaderships, own_partitions
@@ -32,6 +31,7 @@ from pipeline.coordination.cluster_znodes import STATE_CHANGES
 from pipeline.coordination.interface import CheckNode, CoordinationClient, SetNode
 from pipeline.coordination.registration import Hooks, keep_registered
 from pipeline.coordination.znodes import BrokerRegistration, broker_epoch_path
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationLostError,
@@ -50,7 +50,7 @@ BYTES_OF_PARTITION = 8
 MAX_OFFLINE_BYTES = 500_000
 """Maximum size of offline replicas in a registration: a znode holds 1 MB."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class Membership:

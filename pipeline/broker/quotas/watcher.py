@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable, parse_quota
@@ -17,9 +16,10 @@ from pipeline.coordination.quota_znodes import (
     decode_name,
 )
 from pipeline.coordination.znodes import decode_config
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 async def watch_quotas(

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
@@ -24,10 +23,11 @@ from pipeline.broker.replicas.logs import AssignedPartition
 from pipeline.broker.replicas.lost_replicas import LostReplicas
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.settings.topic import TopicSettings
+from pipeline.diagnostics import get_logger
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.net.signals import Wakeup
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
@@ -18,6 +17,7 @@ from pipeline.broker.replication.partition import FLUSH_CHECK_MS, FLUSHED, Parti
 from pipeline.broker.runtime.clock_steps import ClockSteps
 from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DiskFullError, PipelineError, RollDueError, StorageError
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.directory import LogDirectory
@@ -28,7 +28,7 @@ from pipeline.protocol.errors import KafkaError
 
 CLOSE_TIMEOUT_S = 2.0
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class LogUpkeep:

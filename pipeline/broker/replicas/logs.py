@@ -18,13 +18,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.view import PartitionView
 from pipeline.broker.runtime.disk_threads import STALLED_S, DiskThreads
 from pipeline.broker.runtime.pending_calls import PendingCall, PendingCalls
 from pipeline.broker.settings.topic import TopicSettings
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories, create_each
@@ -50,7 +50,7 @@ Opened = dict[TopicPartition, UnifiedLog | PipelineError]
 """The log of each partition, or the error that prevented it."""
 _Result = TypeVar("_Result")
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

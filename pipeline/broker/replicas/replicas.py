@@ -24,7 +24,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.spent_epochs import SpentEpochs, raise_after_s, spent_epoch
@@ -41,6 +40,7 @@ from pipeline.broker.replication.replication_quota import is_throttled
 from pipeline.broker.runtime.disk_threads import HUNG_S, DiskThreads
 from pipeline.broker.runtime.pending_calls import PendingCall
 from pipeline.broker.settings.topic import TopicSettings
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DiskFullError, LogDirSilentError, PipelineError, StorageError
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.logs_set_aside import HeldLog, LogName
@@ -54,7 +54,7 @@ ROLES_AT_ONCE = 100
 ROOM_CHECK_S = 5.0
 """Period of the attempts to open a log for which there was no room."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class LeadershipListener(Protocol):

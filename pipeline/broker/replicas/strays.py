@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.own_states import leave_moved_away
@@ -26,6 +25,7 @@ from pipeline.broker.cluster.view import ClusterView, PartitionView
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.coordination.deleted_topics import find_deleted
 from pipeline.coordination.interface import CoordinationClient
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.log.directories.logs_set_aside import HeldLog, LogName
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
@@ -55,7 +55,7 @@ ASSIGNED_ELSEWHERE = (
     "the partition is assigned to other brokers, whose leader has not reported that it holds all of this log"
 )
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

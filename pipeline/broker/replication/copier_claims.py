@@ -15,12 +15,12 @@ C. The znode of an older topic of the same name does not count.
 from collections.abc import Iterable
 from uuid import UUID
 
-import structlog
 import trio
 
 from pipeline.broker.replication.partition import Partition
 from pipeline.coordination.interface import CheckNode, CoordinationClient, CreateNode, NodeValue, SetNode
 from pipeline.coordination.znodes import CopierEpoch, copier_path, partition_state_path
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -37,7 +37,7 @@ RETRY_S = 0.02
 TIMEOUT_S = 5.0
 """Shorter than the time-outs of mirrors: without ZooKeeper they get an answer that says so."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class CopierClaims:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.state_watcher import patiently
@@ -30,11 +29,12 @@ from pipeline.broker.replication.partition import Partition
 from pipeline.coordination.interface import CheckNode, CoordinationClient
 from pipeline.coordination.partition_states import StateChange, read_states, write_states
 from pipeline.coordination.znodes import PartitionState, broker_epoch_path
+from pipeline.diagnostics import get_logger
 from pipeline.model import NO_BROKER_EPOCH, BrokerId, TopicPartition
 
 NAMED_IN_LOG = 10
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _Changes = dict[TopicPartition, tuple[Leadership, IsrChange]]
 

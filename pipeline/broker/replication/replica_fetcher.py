@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-import structlog
 import trio
 
 from pipeline.broker.replication.replica_fetch_plan import (
@@ -35,6 +34,7 @@ from pipeline.broker.replication.replica_fetch_plan import (
     Truncation,
 )
 from pipeline.broker.replication.replication_quota import WINDOW_S, ReplicationThrottle
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     CorruptBatchError,
     DiskFullError,
@@ -58,7 +58,7 @@ GIVE_WAY_BYTES = 256 * 1024
 EPOCHS_LANE = "epochs"
 FETCH_LANES = ("fetch", "overtaking")
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ReplicaLog(FollowedLog, Protocol):

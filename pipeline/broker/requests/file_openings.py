@@ -10,16 +10,16 @@ Invariants:
 
 from collections.abc import Callable
 
-import structlog
 import trio
 
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.runtime.disk_threads import DiskThreads
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 
 READY_S = 1.0
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class FileOpenings:

@@ -9,12 +9,12 @@ twice, or records of a second producer with the same id would look like repetiti
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.update import update
 from pipeline.coordination.znodes import ProducerIdBlock
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, NodeContendedError
 from pipeline.model import BrokerId, Clock
 
@@ -22,7 +22,7 @@ BLOCK_SIZE = 1000
 IDS_PER_MS = 1000
 """More than a cluster assigns, so that the claimed blocks lie below the clock's time."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def next_block(latest: NodeValue | None, broker: BrokerId, now_ms: int) -> ProducerIdBlock:

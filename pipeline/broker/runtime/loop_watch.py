@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-import structlog
 import trio
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from pipeline.diagnostics import get_logger
 
 INTERVAL_S = 0.25  # four wake-ups a second take 0.1 % of a processor
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
@@ -24,7 +25,7 @@ WARNING_INTERVAL_S = 10.0
 MAX_KEPT_S = 60.0
 """The reported maximum covers the last one to two of these spans."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-import structlog
 import trio
 
 from pipeline.cli.foreground import run_until_signalled, service_metrics
@@ -15,6 +14,7 @@ from pipeline.cli.load.complete import Marking, hours_of
 from pipeline.cli.load.report import report_counts
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import wall_clock
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.settings import parse_address
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipeline.hadoop.load.spark_session import SparkSettings
     from pipeline.model import HostPort
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 ABANDONED_ROUND_S = 3.0
 """Time in which an abandoned round may delete the files that it wrote."""

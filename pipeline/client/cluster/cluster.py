@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import structlog
 import trio
 
 from pipeline.client.cluster.background import background_tasks
@@ -19,6 +18,7 @@ from pipeline.client.cluster.discovery import Discovery, ZooKeeperDiscovery, fro
 from pipeline.client.cluster.fallen_epochs import FallenEpochs
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata, addresses_left, merge
 from pipeline.client.cluster.registrations import watch_registrations
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     ConfigurationError,
     CoordinationError,
@@ -36,7 +36,7 @@ from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from pipeline.protocol.primitives import MAX_STRING_BYTES
 from pipeline.protocol.schema import Message
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 UNREACHABLE = (NetworkError, DeadlineExceededError, ProtocolError)
 """Errors of a request without a readable answer; its outcome is unknown."""

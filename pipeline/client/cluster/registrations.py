@@ -15,15 +15,15 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
 
-import structlog
 import trio
 
 from pipeline.client.cluster.discovery import ZooKeeperDiscovery
 from pipeline.client.cluster.metadata import ClusterMetadata
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, PipelineError
 from pipeline.model import BROKER_IDS, BrokerId, HostPort
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 BROKER_TOPICS = "/brokers/topics"
 CATCH_UP_S = 10.0

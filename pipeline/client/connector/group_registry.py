@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from dataclasses import dataclass
 from uuid import UUID
 
-import structlog
 import trio
 
 from pipeline.client.connector.connector_znodes import ConsumerGroupPaths, ConsumerRegistration
 from pipeline.client.connector.shares import GroupView
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.znodes import TOPICS, TopicAssignment, topic_path
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, NoNodeError
 from pipeline.model import BROKER_IDS
 from pipeline.net.signals import Wakeup
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ Invariant: while `holds` is true, the ephemeral znodes of `session` exist, unles
 
 import math
 
-import structlog
 import trio
 
 from pipeline.coordination.interface import ANY_VERSION, CheckNode, CoordinationClient, SessionId
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError
 from pipeline.net.signals import Wakeup
 
@@ -22,7 +22,7 @@ LEASE_SHARE = 0.75
 CONFIRMATIONS = 4
 """Confirmations in the time of a session."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class SessionLease:

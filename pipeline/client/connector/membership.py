@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
 
-import structlog
 import trio
 
 from pipeline.client.admin.offsets import list_offsets_once
@@ -33,6 +32,7 @@ from pipeline.client.group.listener import RebalanceListener
 from pipeline.client.streams.stream import MessageStream
 from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode
 from pipeline.coordination.registration import Hooks, keep_registered
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, NoNodeError, PipelineError
 from pipeline.model import TopicPartition
 from pipeline.net.signals import Wakeup
@@ -44,7 +44,7 @@ FIND_TIMEOUT_S = 5.0
 FindStream = Callable[[str, int], MessageStream]
 """Returns the stream of a topic and a number."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ConsumerMembership:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-import structlog
 import trio
 
 from pipeline.client.connector.connector_znodes import (
@@ -39,6 +38,7 @@ from pipeline.coordination.interface import (
     SessionId,
     SetNode,
 )
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -56,7 +56,7 @@ AT_ONCE = 100
 COMMIT_ATTEMPTS = 5
 RETRY_S = 0.1
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class OwnershipLostError(PipelineError):

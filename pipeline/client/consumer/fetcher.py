@@ -9,7 +9,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-import structlog
 import trio
 
 from pipeline.client.admin.leader_epochs import EpochEnd
@@ -54,6 +53,7 @@ from pipeline.client.consumer.fetch_queue import (
 )
 from pipeline.client.consumer.fetch_session import SESSION_ERRORS, IdleFetchSession
 from pipeline.client.consumer.positions import ends_of_positions, follow_truncation, log_bounds
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
 from pipeline.net.signals import Signal
@@ -64,7 +64,7 @@ from pipeline.records.batch import BatchHeader
 FETCH_LANE = "fetch"
 """First part of the names of lanes of Fetch requests."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 Taken = list[tuple[FetchState, FetchedBatches]]
 """Batches taken out of the buffer by one poll, in order."""

@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 
-import structlog
-
 from pipeline.client.admin.leader_epochs import EpochEnd, ask_ends_once
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import OffsetReset
 from pipeline.client.consumer.errors import PartitionTruncatedError
 from pipeline.client.consumer.fetch_plan import FetchState, move
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError, ProtocolError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 async def log_bounds(cluster: Cluster, topic_partition: TopicPartition) -> tuple[int, int]:

@@ -7,17 +7,17 @@ a lane of its own.
 from contextlib import suppress
 from typing import Any
 
-import structlog
 import trio
 
 from pipeline.client.admin.groups import find_coordinator
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId
 from pipeline.protocol.schema import Message
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class CoordinatorLink:

@@ -12,7 +12,6 @@ Invariants:
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
@@ -28,6 +27,7 @@ from pipeline.client.group.config import GroupConfig
 from pipeline.client.group.coordinator_link import CoordinatorLink
 from pipeline.client.group.lease import Lease
 from pipeline.client.group.reactions import MemberReaction, reaction_to
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.net.signals import Signal, Wakeup
@@ -37,7 +37,7 @@ from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupReq
 from pipeline.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from pipeline.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _JOIN_MARGIN_S = 5.0
 """Time beyond the rebalance timeout that a coordinator has for the answer to a join."""

@@ -9,7 +9,6 @@ Invariants:
 
 from collections.abc import Collection, Mapping, Sequence
 
-import structlog
 import trio
 
 from pipeline.client.admin.groups import CommittedOffset
@@ -26,12 +25,13 @@ from pipeline.client.group.listener import RebalanceListener
 from pipeline.client.group.member import ClassicMember
 from pipeline.client.group.offsets import MemberOffsets
 from pipeline.client.group.shared_streams import SharedStreams
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.join_group import JoinGroupRequestProtocol
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 LANE = "group positions"
 _SHARE_OF_REBALANCE = 0.8

@@ -5,13 +5,12 @@ Invariant: a faulty interceptor stops nothing. What it raises is logged, and the
 
 from collections.abc import Sequence
 
-import structlog
-
 from pipeline.client.producer.batches import DeliveryCallback, RecordMetadata
 from pipeline.client.producer.record import ProducerRecord
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ProducerInterceptor:

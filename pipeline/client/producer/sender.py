@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-import structlog
 import trio
 
 from pipeline.client.cluster.backoff import backoff_ms
@@ -19,6 +18,7 @@ from pipeline.client.producer.accumulator import Accumulator
 from pipeline.client.producer.batches import DeliveredBatch, DeliveryError, ProducerBatch, ProducerIdentity
 from pipeline.client.producer.produce_plan import ProduceVerdict, produce_answers, produce_request, verdict_of
 from pipeline.client.producer.undelivered import UndeliveredBatches
+from pipeline.diagnostics import get_logger
 from pipeline.errors import NetworkError, PipelineError, ProtocolError
 from pipeline.model import BrokerId
 from pipeline.net.signals import Wakeup
@@ -26,7 +26,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pipeline.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 JITTER = 0.2
 TRANSACTION_TIMEOUT_MS = 60_000

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TypeVar
 
-import structlog
 import trio
 
 from pipeline.client.producer.batches import DeliveryError
@@ -22,11 +21,12 @@ from pipeline.client.producer.producer import Producer
 from pipeline.client.producer.record import UndeliveredRecord
 from pipeline.client.sync.deliveries import ResultTimeoutError, Sent, SentRecord
 from pipeline.client.sync.handover import Handover
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.net.nurseries import essential_error
 from pipeline.net.signals import Signal, Wakeup
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 Result = TypeVar("Result")
 

@@ -15,7 +15,6 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self
 
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import open_cluster
@@ -28,12 +27,13 @@ from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.client.producer.record import UndeliveredRecord
 from pipeline.client.sync.core_thread import CoreThread
 from pipeline.client.sync.deliveries import SentRecord, SentRecords
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import Clock, HostPort
 from pipeline.records.builder import Header
 from pipeline.settings import parse_addresses
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 HANDOVER_BYTES = 8 * 1024 * 1024
 RECORD_OVERHEAD_BYTES = 512

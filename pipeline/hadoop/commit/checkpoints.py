@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.column_files import ColumnFiles, columns_of, file_type
 from pipeline.hadoop.commit.layout import TopicLayout, checkpoint_sequences, manifest_sequences, topic_layout
@@ -27,7 +26,7 @@ from pipeline.hadoop.files.doors import FileSystem, PathExistsError, PathNotFoun
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.records.tally import Counts
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 CHECKPOINT_INTERVAL: Final = 100
 """Number of commits between two checkpoints."""

@@ -20,15 +20,14 @@ name in one step (`publish_exclusive`: a hard link, a rename in HDFS, a conditio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError, StorageError
 from pipeline.hadoop.commit.checkpoints import manifests_of, read_manifest, table_of
 from pipeline.hadoop.commit.layout import TopicLayout
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, check_follows, sha256_of
 from pipeline.hadoop.files.doors import FileSystem, PathNotFoundError, PublicationOpenError
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class CommitConflictError(PipelineError):

@@ -7,8 +7,7 @@ after a compaction, an expiry or a load as they were before it. Each such rebase
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import StorageError
 from pipeline.hadoop.commit.checkpoints import read_state
 from pipeline.hadoop.commit.layout import TopicLayout, parse_mark
@@ -24,7 +23,7 @@ from pipeline.hadoop.commit.runs import RunEndedError, check_files, follow_commi
 from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.doors import FileSystem
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 MAX_REBASES: Final = 20
 """Commits of others that a run lets go first before it gives up."""

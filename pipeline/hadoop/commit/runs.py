@@ -19,15 +19,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError, StorageError
 from pipeline.hadoop.commit.layout import QUARANTINES, TopicLayout, parse_mark, run_of
 from pipeline.hadoop.commit.manifest import DataFile
 from pipeline.hadoop.commit.store import CommitStore
 from pipeline.hadoop.files.doors import FileInfo, FileSystem, PathExistsError, PathNotFoundError
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _UNKNOWN_AGE_MS = 60 * 24 * 3_600_000
 """Age of a mark without content, as earlier versions wrote them: twice what they took for `orphan.age.ms` at most."""

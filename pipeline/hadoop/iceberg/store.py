@@ -22,7 +22,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
-import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
@@ -48,6 +47,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.types import StructType as IcebergStruct
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.avro.avro_schema import HEADERS, ICEBERG_PARTITION, KEY, OFFSET, PARTITION, TIMESTAMP
 from pipeline.hadoop.avro.column_types import TOMBSTONE
@@ -73,7 +73,7 @@ from pipeline.hadoop.iceberg.window_totals import WindowTotals
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 OTHER_WRITER: Final = "of another writer of the table"
 

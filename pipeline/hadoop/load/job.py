@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import PathFormat, TopicLayout, check_run_id, topic_layout
 from pipeline.hadoop.commit.manifest import (
@@ -48,7 +48,7 @@ from pipeline.records.tally import HOUR_MS
 if TYPE_CHECKING:
     from pipeline.hadoop.ranges.batch_counts import TaskResult
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 SHOWN_REASONS: Final = 5
 

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.publication import CommitConflictError
 from pipeline.hadoop.files.doors import FileSystem
@@ -38,7 +38,7 @@ from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_at, topic
 from pipeline.model import Clock
 from pipeline.net.nurseries import unwrapped_errors
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 PLANNING_THREADS: Final = 16
 PLANNING_TIMEOUT_MS: Final = 20_000

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-import structlog
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.avro.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, VALUE
 from pipeline.hadoop.avro.datums import SchemaLookup
@@ -39,7 +39,7 @@ from pipeline.model import Clock
 from pipeline.records.memory import MIN_OPENED_BYTES
 from pipeline.records.tally import NOTHING, Counts
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 RELEASE_AGE_MS: Final = 24 * 3_600_000
 """Time that a release may take: see `orphan.age.ms` of a load."""

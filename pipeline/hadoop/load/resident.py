@@ -7,16 +7,16 @@ the rounds. A round under way is abandoned then: what it has not committed is no
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import structlog
 import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.load.many import TopicResult
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _TOPIC: Final = ("topic",)
 

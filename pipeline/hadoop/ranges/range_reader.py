@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import open_cluster
@@ -22,6 +21,7 @@ from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, Isolati
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import PartitionBatchError, PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError
 from pipeline.hadoop.commit.manifest import OffsetRange
 from pipeline.hadoop.ranges.committed_batches import committed_data
@@ -33,7 +33,7 @@ from pipeline.records.batch import iterate_headers, read_header
 from pipeline.records.columns import RecordColumns, open_in_portions
 from pipeline.records.compression import Codec
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 QUEUED_BATCHES = 2
 IDLE_LIMIT_S = 120.0

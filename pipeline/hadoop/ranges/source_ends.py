@@ -19,13 +19,13 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
-import structlog
 import trio
 from crc32c import crc32c
 
 from pipeline.client.admin.leader_epochs import NO_EPOCH_END, EpochEnd, ends_of_epochs
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.batch_headers import BatchHeaders
+from pipeline.diagnostics import get_logger
 from pipeline.hadoop.commit.manifest import OffsetRange, PartitionEnd
 from pipeline.hadoop.ranges.plan import DataLossError, PartitionBounds
 from pipeline.model import TopicPartition
@@ -34,7 +34,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import DELETE_HORIZON, HEADER_SIZE, BatchHeader, iterate_headers
 from pipeline.records.batch_sums import frame_of
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _CODEC_MASK: Final = 0x07
 _BATCH_GONE: Final = (ErrorCode.OFFSET_OUT_OF_RANGE,)

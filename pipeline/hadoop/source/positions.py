@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import structlog
 from pyspark.sql.datasource import InputPartition
 
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.manifest import OffsetRange
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, offsets_since, topic_state
@@ -23,7 +23,7 @@ from pipeline.hadoop.source.options import OffsetsByTopic, Position, SourceOptio
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 StreamOffsets = dict[str, dict[str, Any]]
 """Offsets as Spark keeps them: partitions are text, None stands for a partition that is not read."""

@@ -8,8 +8,7 @@ that can be read, and the next clean-up goes on.
 import secrets
 from dataclasses import dataclass
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.hadoop.commit.checkpoints import (
     manifests_of,
     reachable_files,
@@ -27,7 +26,7 @@ from pipeline.hadoop.upkeep.cleaning_plan import Deletion, choose_base, expired,
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.hadoop.upkeep.table import Table
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

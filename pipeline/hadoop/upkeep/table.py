@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import crc32c
-import structlog
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.checkpoints import checkpoint_if_due, read_state, refuse_iceberg
 from pipeline.hadoop.commit.layout import TopicLayout, topic_layout
@@ -20,7 +20,7 @@ from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.doors import FileSystem, PathNotFoundError
 from pipeline.hadoop.files.filesystem import open_filesystem
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class DamagedFileError(PipelineError):

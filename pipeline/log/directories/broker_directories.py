@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.checkpoint import META_PROPERTIES, decode_properties, read_directory_id, read_file
 from pipeline.log.config import LogConfig
@@ -30,7 +29,7 @@ from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class LogDirectories:

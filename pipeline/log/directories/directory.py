@@ -24,8 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DiskFullError, OddEntryError, PipelineError, StorageError
 from pipeline.log.checkpoint import CLEAN_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from pipeline.log.config import LogConfig
@@ -49,7 +48,7 @@ CHECKPOINT_INTERVAL_MS = 60_000
 CLOSE_TIMEOUT_S = 300.0
 """How long a stop waits for a disk. Logs that are not on the disk by then count as suspect after a loss of power."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class LogDirectory:

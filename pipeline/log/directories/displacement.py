@@ -5,8 +5,7 @@ A log is removed by partition and topic id, never by name alone.
 
 import uuid
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DiskFullError
 from pipeline.log.checkpoint import LOG_START_OFFSETS
 from pipeline.log.directories.directory import LogDirectory
@@ -15,7 +14,7 @@ from pipeline.log.directories.settlement import has_lost_other_id
 from pipeline.log.directories.startup import open_entry
 from pipeline.model import Offset, TopicPartition
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def find_logs(directory: LogDirectory) -> list[HeldLog]:

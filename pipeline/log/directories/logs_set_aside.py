@@ -18,8 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import (
     LOG_START_OFFSETS,
@@ -41,7 +40,7 @@ from pipeline.model import Offset, TopicPartition
 SUFFIX = "-stray"
 ID_LENGTH = 22
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class LogName(NamedTuple):

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import LogFailedError, StorageError
 from pipeline.log.held_files import release_files
 from pipeline.log.log_failure import abandon, check_online, failing_unless_full, fails_alone
@@ -19,7 +18,7 @@ from pipeline.model import TopicPartition
 MAX_CLOSING_THREADS = 16
 LOGS_PER_CLOSING_THREAD = 32
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -13,8 +13,7 @@ Invariants:
 import random
 from pathlib import Path
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError, StorageError
 from pipeline.log.checkpoint import LOCK, LOG_START_OFFSETS, RECOVERY_POINTS
 from pipeline.log.config import LogConfig
@@ -27,7 +26,7 @@ from pipeline.log.partition_files import is_deleted, is_own_file, looks_deleted,
 from pipeline.log.unsynced import note_failure
 from pipeline.model import BrokerId, Offset, TopicPartition
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def open_log_directory(

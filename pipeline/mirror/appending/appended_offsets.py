@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from uuid import UUID
 
-import structlog
 import trio
 
 from pipeline.client.admin.offsets import list_offsets
@@ -31,6 +30,7 @@ from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.produce_plan import ProduceVerdict, verdict_of
 from pipeline.client.producer.raw_produce import RawProduced, raw_produce
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, PipelineError
 from pipeline.mirror.appending.replica_scan import OffsetMapError, ReplicaScan, way_out_of
 from pipeline.mirror.appending.rewriting import OutgoingBatch, outgoing_batches
@@ -71,7 +71,7 @@ _ADVICE = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "permit Write on the replica topic to this mirror",
 }
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ReplicaRefusedError(PipelineError):

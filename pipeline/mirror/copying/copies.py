@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-import structlog
 import trio
 
+from pipeline.diagnostics import get_logger
 from pipeline.mirror.copying.progress import CopyProgress
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.journals.epochs import EpochEntries
@@ -25,7 +25,7 @@ SILENCE_S = 5.0
 """Time beyond `fetch.max.wait.ms` after which an answer of the source is outdated. A source without new records answers
 after that time; 5 s more are longer than a slow network needs, and short for a person that looks at the lag."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class CopyState(Enum):

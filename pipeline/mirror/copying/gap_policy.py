@@ -11,12 +11,12 @@ the replica is located, and the consumer has the leader confirm the log of the l
 
 from dataclasses import dataclass
 
-import structlog
 import trio
 
 from pipeline.client.admin.gathered_offsets import GatheredOffsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.batch_headers import BatchHeaders
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import GapPolicy
 from pipeline.mirror.copying.copies import PartitionCopy
@@ -34,7 +34,7 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 MAX_CROSSING = 200
 """Partitions of one broker of the source that are asked for at a time."""
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class HaltedError(PipelineError):

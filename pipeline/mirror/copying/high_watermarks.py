@@ -14,12 +14,12 @@ B. A leader that lost records before the replica's end has others there, so that
 
 from collections.abc import Mapping, Sequence
 
-import structlog
 import trio
 
 from pipeline.client.admin.leader_epochs import EpochEnd, ask_ends_once
 from pipeline.client.admin.offsets import list_offsets_at
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import SILENCE_S, KnownEnd, PartitionCopy, SourceCopies, SourceLeader
 from pipeline.mirror.current_config import CurrentConfig
@@ -38,7 +38,7 @@ PAUSE_S = 0.1
 """Time between two rounds while a new leader does not know its high watermark yet."""
 LANE = "high watermarks"
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class HighWatermarks:

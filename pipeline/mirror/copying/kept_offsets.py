@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import structlog
 import trio
 
 from pipeline.client.admin.gathered_offsets import GatheredOffsets
@@ -11,6 +10,7 @@ from pipeline.client.cluster.config import IsolationLevel
 from pipeline.client.consumer.batch_headers import BatchHeaders
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.raw_produce import RawProduced, can_fence_copiers, can_keep_offsets, raw_produce
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Appended, ReplicaPlace
@@ -21,7 +21,7 @@ from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.messages.produce import NO_COPIER_EPOCH
 from pipeline.records.batch import BatchHeader, read_header
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ReplicaError(PipelineError):

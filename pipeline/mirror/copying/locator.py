@@ -1,10 +1,10 @@
 """Locates partitions: asks the destination where each replica ends, and has it fetched from there."""
 
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer import Consumer
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
 from pipeline.mirror.copying.destination import Destination, ReplicaHaltedError, is_fenced
@@ -14,7 +14,7 @@ from pipeline.net.nurseries import unwrapped_errors
 
 MAX_LOCATING = 20
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class Locator:

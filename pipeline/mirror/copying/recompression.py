@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.diagnostics import get_logger
 from pipeline.mirror.config import CompressionType
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.destination import Appended, Destination, ReplicaPlace
@@ -30,7 +30,7 @@ THREADS = os.cpu_count() or 1
 
 Due = Sequence[tuple[PartitionCopy, FetchedBatches]]
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class RecompressingDestination:

@@ -4,11 +4,11 @@ A replica can be deleted, recreated, or lose its end while its source has no new
 would stay 0.
 """
 
-import structlog
 import trio
 
 from pipeline.client.admin.offsets import list_offsets_at
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
 from pipeline.mirror.current_config import CurrentConfig
@@ -20,7 +20,7 @@ ROUND_S = 5.0
 """Time between two rounds: a lag of 0 is wrong no longer than a high watermark may be outdated."""
 LANE = "replica ends"
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ReplicaEnds:

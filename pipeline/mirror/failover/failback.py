@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import UUID
 
-import structlog
 import trio
 
 from pipeline.client.admin.offsets import list_offsets
@@ -33,6 +32,7 @@ from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics,
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DeadlineExceededError, PipelineError
 from pipeline.log.checkpoint import read_file, replace_file
 from pipeline.log.files import Files
@@ -52,7 +52,7 @@ from pipeline.records.batch_sums import BatchSums, SumKind
 POLL_TIMEOUT_S = 30.0
 LOCK = ".lock"
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ReversalError(PipelineError):

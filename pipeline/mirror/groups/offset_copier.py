@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-import structlog
 import trio
 
 from pipeline.client.admin.groups import CommittedOffset
 from pipeline.client.admin.many_groups import fetch_offsets_of, find_live_brokers, list_groups_of
 from pipeline.client.admin.offsets import list_offsets_once
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationUnavailableError, PipelineError
 from pipeline.mirror.config import MirrorConfig, SourceConfig
 from pipeline.mirror.copying.copies import PartitionCopy
@@ -51,7 +51,7 @@ LANE = "group offsets"
 HAS_MEMBERS = "has members at the hub"
 MOVED_ON = "moved on at the hub"
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _Found = dict[str, dict[TopicPartition, CommittedOffset]]
 """Offsets by group and source partition."""

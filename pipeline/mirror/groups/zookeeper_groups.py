@@ -2,10 +2,10 @@
 `/consumers/<group>/offsets/<topic>/<partition>`, the offset in digits. Nothing is written there.
 """
 
-import structlog
 import trio
 
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationUnavailableError, NoNodeError, PipelineError
 from pipeline.model import MAX_INT64, TopicPartition
 
@@ -14,7 +14,7 @@ MAX_DIGITS = len(str(MAX_INT64))
 MAX_GROUP_BYTES = 32_767
 """Bound of a string in requests to brokers."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class ZooKeeperGroups:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from uuid import UUID
 
-import structlog
 import trio
 
 from pipeline.client.admin.offsets import list_offsets
@@ -26,6 +25,7 @@ from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.batches import ProducerIdentity
 from pipeline.client.producer.producer import open_producer
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     CorruptBatchError,
     DeadlineExceededError,
@@ -52,7 +52,7 @@ LAST_OF_EACH_KEY = {"cleanup.policy": "compact"}
 
 _WHAT_TO_DO = "restore it, or leave it as it is; restart the mirror then"
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class JournalRecordError(PipelineError):

@@ -21,12 +21,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import structlog
 import trio
 
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeStat
 from pipeline.coordination.registration import Hooks, keep_registered
 from pipeline.coordination.znodes import CopierEpoch, copier_path
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -47,7 +47,7 @@ ERROR_SHOWN_S = 2.0
 CONFIRMATIONS = 4
 """Confirmations in the time of a session."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class MirrorGroup:

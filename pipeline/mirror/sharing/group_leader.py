@@ -11,10 +11,10 @@ C. An assignment that is not the one which the leader has published is replaced,
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 
-import structlog
 import trio
 
 from pipeline.coordination.interface import CoordinationClient, NodeStat, NodeValue
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, NodeExistsError, NoNodeError
 from pipeline.mirror.sharing.assignment import Holding, Holdings, WorkUnit, assign, smoothed
 from pipeline.mirror.sharing.group_znodes import (
@@ -33,7 +33,7 @@ RETRY_S = 0.5
 MISSING = -1
 """Version of an assignment that does not exist."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 async def read_assignment(

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
 import trio
 
 from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_many_topics
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, replicas_for
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.producer.raw_produce import can_check_sources
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.mirror.config import DestinationMode
 from pipeline.mirror.current_config import CurrentConfig
@@ -41,7 +41,7 @@ MAX_CREATED_PARTITIONS = 1000
 """Partitions of new replicas in one request: a broker creates them in some 2 s, and the first ones are copied then."""
 _REFUSALS = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION})
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class NotAReplicaError(PipelineError):

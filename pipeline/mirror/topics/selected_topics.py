@@ -7,16 +7,15 @@ partitions of the topic join the others.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import structlog
-
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
+from pipeline.diagnostics import get_logger
 from pipeline.mirror.config import CompressionType
 from pipeline.mirror.journals.table import TABLE_TOPIC, PartitionTable
 from pipeline.mirror.topics.flows import Flow, SourceFlows
 
 MAX_REMARKS_SHOWN = 100
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class SelectedTopics:

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from pipeline.diagnostics import get_logger
 from pipeline.schema_registry.api.access import Action, Authorize, RegistryCaller
 from pipeline.schema_registry.api.api_requests import CONTENT_TYPE, CONTENT_TYPES, answer_type, subject_of
 from pipeline.schema_registry.errors import Code, RegistryError
@@ -21,7 +21,7 @@ from pipeline.schema_registry.writing.log_writer import NotWriterError
 UNBROKEN_BYTES = 65_536
 """Of an answer that are written at once."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 Handler = Callable[[Request], Awaitable[Any]]

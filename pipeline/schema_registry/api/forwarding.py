@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpx
-import structlog
 import trio
 from prometheus_client import CollectorRegistry, Counter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipeline.diagnostics import get_logger
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.writing.journal import JournalLostError
@@ -59,7 +59,7 @@ _NEVER_SENT: Final = (
 )
 _NOT_WRITTEN: Final = frozenset({Code.STORE_FAILED, Code.STORE_TIMED_OUT, Code.FORWARDING_FAILED})
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_topics, list_topics, replicas_for
@@ -24,6 +22,7 @@ from pipeline.client.consumer.errors import (
 )
 from pipeline.client.consumer.opening import each_record
 from pipeline.client.producer.raw_produce import raw_produce
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, NetworkError
 from pipeline.model import Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -56,7 +55,7 @@ TOPIC_SETTINGS: Final = {POLICY: "compact", LAG: "86400000", "message.timestamp.
 
 Brokers refuse records of a registry whose clock is ahead, unless they stamp them themselves.
 """
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _TOPIC_GONE = frozenset(
     {ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

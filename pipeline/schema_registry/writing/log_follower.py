@@ -11,10 +11,10 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 
-import structlog
 import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.net.signals import Signal
 from pipeline.schema_registry.state.events import Event, Ignored
@@ -28,7 +28,7 @@ TURN_S = 0.005
 
 ReadEvents = Callable[[Sequence[JournalRecord]], Awaitable[Sequence[Event]]]
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class LogFollower:

@@ -6,15 +6,15 @@ and with them perhaps schemas and settings. The records that are left do not tel
 
 from typing import Final
 
-import structlog
 import trio
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.schema_registry.writing.journal import SchemaJournal
 
 LOOK_INTERVAL_S: Final = 10.0
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class LogStart:

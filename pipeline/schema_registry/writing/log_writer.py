@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import structlog
 import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.net.signals import Signal
 from pipeline.schema_registry.errors import Code, RegistryError
@@ -54,7 +54,7 @@ MAX_ATTEMPTS = 5
 REPAIR_PATIENCE_S = 30.0
 """Time that other registries leave to the writer for a repair, before one of them takes over."""
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class NotWriterError(PipelineError):

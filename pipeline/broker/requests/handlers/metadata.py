@@ -14,7 +14,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import structlog
 import trio
 
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView, PartitionView, TopicView
@@ -24,6 +23,7 @@ from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, T
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns, give_way
 from pipeline.broker.topics.plan import WantedTopic, check_topic_name
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError
 from pipeline.model import TopicPartition
 from pipeline.net.answers import LargeAnswer
@@ -61,7 +61,7 @@ KAFKAS_INTERNAL_TOPICS = frozenset({"__transaction_state", "__share_group_state"
 
 _UNDER_WAY = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def handle(

@@ -97,5 +97,9 @@ class Outcome:
     async def wait(self, deadline: float = math.inf) -> None:
         """Wait like `wait_over`. Raises the error, if it ended with one."""
         await self.wait_over(deadline)
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise the error, if it ended with one. Each time with a traceback of that time alone."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)

@@ -274,6 +274,8 @@ class ScriptedCluster:
             responses.append(TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=parts))
         if fault == "close after":
             raise ProtocolError("told to close after appending")
+        if fault == "fail after":
+            responses = [_failed(topic, ErrorCode.UNKNOWN_SERVER_ERROR) for topic in responses]
         self.notify()
         return None if request.acks == 0 else ProduceResponse(responses=responses)
 
@@ -408,6 +410,11 @@ def _epoch_end(broker: BrokerId, partition: Partition, asked: OffsetForLeaderPar
         return EpochEndOffset(partition=asked.partition, error_code=refusal)
     epoch, end_offset = partition.end_of_epoch(asked.leader_epoch)
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+def _failed(topic: TopicProduceResponse, code: ErrorCode) -> TopicProduceResponse:
+    parts = [PartitionProduceResponse(index=part.index, error_code=code) for part in topic.partition_responses]
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts)
 
 
 def _refusal(broker: BrokerId, partition: Partition | None, epoch: int) -> ErrorCode:

@@ -23,8 +23,7 @@ class Delivery:
 
     def result(self) -> RecordMetadata:
         """Return where the record is, if `is_done`. Raises DeliveryError."""
-        if self._batch.outcome.error is not None:
-            raise self._batch.outcome.error
+        self._batch.outcome.raise_error()
         return self._batch.metadata(self._index, self._timestamp_ms)
 
     def hurry(self) -> None:

@@ -24,8 +24,12 @@ class ProduceVerdict(Enum):
     RETRY = auto()
     LEADER_MOVED = auto()
     IDENTITY_REFUSED = auto()
-    """The broker did not append the batch, and refuses this producer id in this partition from now on."""
+    """The broker did not append the batch now, and refuses this producer id in this partition from now on.
+
+    OUT_OF_ORDER_SEQUENCE_NUMBER also says that it knows the producer, and has not the batch of an earlier attempt.
+    """
     FATAL = auto()
+    """The broker refuses the batch. After UNKNOWN_SERVER_ERROR nobody knows whether it has appended the batch."""
 
 
 _DELIVERED = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})

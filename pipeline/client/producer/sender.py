@@ -144,8 +144,7 @@ class Sender:
                 self._retry(batch, error, outcome_unknown=True)
         except PipelineError as error:
             for batch in _undecided(batches):
-                batch.last_error = error
-                self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
+                self._fail(batch, error)
         finally:
             self._in_flight[leader] -= 1
             self.wake()
@@ -167,22 +166,27 @@ class Sender:
                 self._retry(batch, error, outcome_unknown=True)  # a leader that resigns may have appended the batch
             case ProduceVerdict.IDENTITY_REFUSED:
                 logger.warning("producer_id_refused", partition=str(batch.topic_partition), error=str(error))
+                if batch.outcome_unknown and code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                    self._fail(batch, error)  # a broker that forgot the producer would append the batch twice
+                    return
                 self._accumulator.renew_identity(batch)
                 self._retry(batch, error, outcome_unknown=False)
             case ProduceVerdict.FATAL:
-                batch.last_error = error
-                self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
+                self._fail(batch, error, outcome_unknown=code is ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _retry(self, batch: ProducerBatch, error: Exception, *, outcome_unknown: bool) -> None:
         if batch.attempts > self._config.retries:
-            batch.last_error = error
-            batch.outcome_unknown = batch.outcome_unknown or outcome_unknown
-            self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
+            self._fail(batch, error, outcome_unknown=outcome_unknown)
             return
         settings = self._cluster.config
         delay_ms = backoff_ms(batch.attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         delay_ms = int(delay_ms * self._rng.uniform(1 - JITTER, 1 + JITTER))
         self._accumulator.retry(batch, error, now_ms() + delay_ms, outcome_unknown=outcome_unknown)
+
+    def _fail(self, batch: ProducerBatch, error: Exception, *, outcome_unknown: bool = False) -> None:
+        batch.last_error = error
+        batch.outcome_unknown = batch.outcome_unknown or outcome_unknown
+        self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
 
     def _deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         header = batch.delivered(answer.base_offset, answer.log_append_time_ms)

@@ -1,6 +1,6 @@
 """Publishes counts, at regular intervals, to the audit topic of the cluster where they were counted."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -15,7 +15,10 @@ from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.producer.batches import DeliveredBatch
+from pipeline.client.encoding.encoders import EncoderLike
+from pipeline.client.producer.batches import DeliveredBatch, ProducerIdentity
+from pipeline.client.producer.interceptors import ProducerInterceptor
+from pipeline.client.producer.partitioner import Partitioner
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
@@ -87,8 +90,16 @@ async def open_audited_producer(
     rng: Random,
     window_ms: int = DEFAULT_WINDOW_MS,
     interval_s: float = DEFAULT_INTERVAL_S,
+    on_delivered: Callable[[DeliveredBatch], None] | None = None,
+    identity: ProducerIdentity | None = None,
+    key_encoder: EncoderLike | None = None,
+    value_encoder: EncoderLike | None = None,
+    partitioner: Partitioner | None = None,
+    interceptors: Sequence[ProducerInterceptor] = (),
 ) -> AsyncIterator[Producer]:
     """Open a producer whose records bear their host, and that reports acknowledged batches (paper section 4).
+
+    All but the audit's own arguments are those of `open_producer`.
 
     The end of the block reports the rest, also after an error; only a cancellation leaves no time for it. A producer
     that is killed leaves up to `interval_s` unreported: the audit then shows more records at the broker than were
@@ -100,13 +111,27 @@ async def open_audited_producer(
 
     def delivered(batch: DeliveredBatch) -> None:
         counter.delivered(batch.topic_partition, batch.header)
+        if on_delivered is not None:
+            on_delivered(batch)
 
+    audited = open_producer(
+        cluster,
+        config,
+        clock=clock,
+        rng=rng,
+        on_delivered=delivered,
+        identity=identity,
+        key_encoder=key_encoder,
+        value_encoder=value_encoder,
+        partitioner=partitioner,
+        interceptors=interceptors,
+    )
     await ensure_audit_topic(cluster)
     async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, rng=rng) as reporter:
         try:
             async with background_tasks() as nursery:
                 nursery.start_soon(publish_regularly, counter, cluster, reporter, interval_s)
-                async with open_producer(cluster, config, clock=clock, rng=rng, on_delivered=delivered) as producer:
+                async with audited as producer:
                     yield producer
         finally:
             await publish(counter, cluster, reporter)

@@ -1,6 +1,6 @@
 """The audited producer over a real broker: what it tells, kept apart from what the user sends."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -16,8 +16,11 @@ from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.producer.batches import DeliveryError
+from pipeline.client.encoding.encoders import JsonEncoder, StrEncoder
+from pipeline.client.producer.batches import DeliveredBatch, DeliveryError, ProducerIdentity
+from pipeline.client.producer.interceptors import ProducerInterceptor
 from pipeline.client.producer.producer import Producer
+from pipeline.client.producer.record import ProducerRecord
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from tests.support.brokers import clock, serving_cluster
@@ -39,7 +42,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def audited(cluster: Cluster, interval_s: float = 0.05, **settings: Any) -> AsyncIterator[Producer]:
+async def audited(
+    cluster: Cluster, interval_s: float = 0.05, given: dict[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[Producer]:
     async with open_audited_producer(
         cluster,
         ProducerConfig(**settings),
@@ -48,6 +53,7 @@ async def audited(cluster: Cluster, interval_s: float = 0.05, **settings: Any) -
         clock=clock,
         rng=Random(1),
         interval_s=interval_s,
+        **(given or {}),
     ) as producer:
         yield producer
 
@@ -78,6 +84,39 @@ async def test_acknowledged_batches_are_reported_while_the_producer_works_and_at
         await until_told(cluster, 1)
         await producer.send("clicks", b"b")
     assert await told_records(cluster) == 2
+
+
+async def test_an_audited_producer_takes_what_any_producer_takes(cluster: Cluster) -> None:
+    sent: list[Any] = []
+    batches: list[DeliveredBatch] = []
+
+    class Notes(ProducerInterceptor):
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            sent.append(record.value)
+            return record
+
+    class First:
+        def partition(
+            self, topic: str, key: bytes | None, value: bytes | None, partitions: int, led: Sequence[int]
+        ) -> int:
+            sent.append((key, value))
+            return 0
+
+    async with audited(
+        cluster,
+        given={
+            "key_encoder": StrEncoder(),
+            "value_encoder": JsonEncoder(),
+            "interceptors": [Notes()],
+            "partitioner": First(),
+            "on_delivered": batches.append,
+            "identity": ProducerIdentity(123_456, 7),
+        },
+    ) as producer:
+        await producer.send("clicks", {"n": 1}, key="k")
+    assert sent == [{"n": 1}, (b"k", b'{"n":1}')]
+    assert [(batch.topic_partition, batch.header.producer_id) for batch in batches] == [(CLICKS, 123_456)]
+    assert await told_records(cluster) == 1
 
 
 async def test_telling_does_not_wait_for_records_that_linger(cluster: Cluster) -> None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import trio
 
 from pipeline.client.encoding.decoders import Decoder, DecoderLike, as_decoder, decode_after_wait, decode_now
+from pipeline.client.encoding.encoders import BytesEncoder
 from pipeline.client.registry.errors import SerializationError
-from pipeline.errors import PipelineError
+from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import TopicPartition
 from pipeline.records.builder import Header
 
@@ -28,6 +29,7 @@ KEY = "key"
 VALUE = "value"
 ERRORS_PREFIX = "__connect.errors."
 """Kafka Connect's prefix of the headers that say where a dead letter comes from (KIP-298)."""
+_UNCHANGED = BytesEncoder()
 _STAGES = {KEY: "KEY_CONVERTER", VALUE: "VALUE_CONVERTER"}
 
 
@@ -99,12 +101,17 @@ class DeadLetters:
 
     The headers are Kafka Connect's: `__connect.errors.topic`, `.partition`, `.offset`, `.stage` (KEY_CONVERTER or
     VALUE_CONVERTER), `.exception.class.name` and `.exception.message`; and `.timestamp`, which Connect lacks. They
-    follow the headers of the record; key, value and timestamp are the record's. `producer` must have no encoders.
+    follow the headers of the record; key, value and timestamp are the record's, whatever encoders the producer has.
     """
 
     def __init__(
         self, producer: Producer, topic: str, listener: Callable[[MessageDecodeError], None] = _ignore
     ) -> None:
+        """Raises ConfigurationError for a producer of another kind, such as SyncProducer."""
+        from pipeline.client.producer.producer import Producer
+
+        if not isinstance(producer, Producer):
+            raise ConfigurationError("DeadLetters", f"needs a Producer of open_producer, not {type(producer).__name__}")
         self._producer = producer
         self._topic = topic
         self._listener = listener
@@ -124,6 +131,8 @@ class DeadLetters:
             key=record.key,
             timestamp_ms=max(record.timestamp_ms, 0),
             headers=(*record.headers, *origin_headers(error)),
+            key_encoder=_UNCHANGED,
+            value_encoder=_UNCHANGED,
         )
         await delivery.wait()
         self.count += 1

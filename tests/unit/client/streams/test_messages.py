@@ -3,17 +3,22 @@
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.consumer.consumer import Consumer
 from pipeline.client.encoding.decoders import JsonDecoder, StrDecoder
+from pipeline.client.encoding.encoders import JsonEncoder, StrEncoder
+from pipeline.client.producer.producer import open_producer
 from pipeline.client.registry.errors import SerializationError
 from pipeline.client.streams.messages import DeadLetters, DecodedMessage, MessageDecodeError, RaiseErrors, SkipErrors
 from pipeline.client.streams.stream import MessageStream, TakenBack
+from pipeline.client.sync.sync_producer import SyncProducer
 from pipeline.errors import ConfigurationError, DeadlineExceededError, PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -180,6 +185,35 @@ async def test_dead_letters_say_where_they_come_from(
         "stage": b"VALUE_CONVERTER",
         "exception.class.name": b"json.decoder.JSONDecodeError",
     }
+
+
+async def test_dead_letters_pass_by_the_encoders_of_the_producer(
+    scripted: ScriptedCluster, connect: OpenCluster, reading: Open
+) -> None:
+    fill(scripted, [BAD, GOOD])
+    scripted.add_topic("dead", [1])
+    async with (
+        scripted.broker(1),
+        connect() as cluster,
+        open_producer(
+            cluster,
+            ProducerConfig(),
+            clock=lambda: NOW_MS,
+            rng=Random(1),
+            key_encoder=StrEncoder(),
+            value_encoder=JsonEncoder(),
+        ) as producer,
+        reading(cluster) as opened,
+    ):
+        messages = opened.messages(value=JsonDecoder(), on_error=DeadLetters(producer, "dead"))
+        assert (await anext(messages)).offset == 1
+    (letter,) = scripted.partition(DEAD).records()
+    assert (letter.key, letter.value) == (b"k", BAD)
+
+
+def test_dead_letters_need_a_producer_whose_acknowledgement_can_be_awaited() -> None:
+    with pytest.raises(ConfigurationError, match="not SyncProducer"):
+        DeadLetters(object.__new__(SyncProducer), "dead")  # type: ignore[arg-type]
 
 
 async def test_a_dead_letter_topic_that_is_away_stops_the_reader_and_loses_nothing(

@@ -3,7 +3,7 @@
 A producer without both never comes here, so that its records cost no more than before.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import trio
@@ -61,6 +61,16 @@ class Preparation:
             if interceptors is not None:
                 interceptors.on_error(record, error)
             raise
+
+
+def preparation_of(
+    key_encoder: EncoderLike | None, value_encoder: EncoderLike | None, interceptors: Iterable[ProducerInterceptor]
+) -> Preparation | None:
+    """Return the preparation of a producer with these; None if there are none. Raises ConfigurationError."""
+    given = tuple(interceptors)
+    if key_encoder is None and value_encoder is None and not given:
+        return None
+    return Preparation(key_encoder, value_encoder, given)
 
 
 async def _encoded(encoder: Encoder | None, topic: str, data: Any, headers: list[Header]) -> bytes | None:

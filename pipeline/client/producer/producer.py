@@ -33,9 +33,9 @@ from pipeline.client.producer.column_sender import ColumnSender
 from pipeline.client.producer.delivery import Deliveries, Delivery, PartlyAcceptedError
 from pipeline.client.producer.interceptors import ProducerInterceptor
 from pipeline.client.producer.partitioner import Partitioner, murmur2, next_sticky_partition, partition_for_key
-from pipeline.client.producer.preparation import Preparation
+from pipeline.client.producer.preparation import Preparation, preparation_of
 from pipeline.client.producer.record import ProducerRecord, UndeliveredRecord
-from pipeline.client.producer.routes import TopicRoute
+from pipeline.client.producer.routes import TopicRoute, require_partitioner
 from pipeline.client.producer.sender import Sender, now_ms
 from pipeline.client.producer.undelivered import undelivered_records
 from pipeline.errors import DeadlineExceededError, PipelineError
@@ -125,7 +125,7 @@ class Producer:
         if self._preparation is None and key_encoder is None and value_encoder is None:
             return self._accept(topic, value, key, partition, timestamp_ms, headers, callback)
         record = ProducerRecord(
-            topic=topic, value=value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            topic=topic, value=value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=tuple(headers)
         )
         preparation = self._preparation or Preparation()
         return preparation.send(record, callback, self._accept, key_encoder, value_encoder)
@@ -208,8 +208,7 @@ class Producer:
         if failure is not None:
             raise failure
         for batch in batches:  # another flush may have raised the first failure
-            if batch.outcome.error is not None:
-                raise batch.outcome.error
+            batch.outcome.raise_error()
         return []
 
     async def aclose(self, timeout_s: float | None = None) -> list[UndeliveredRecord]:
@@ -470,7 +469,10 @@ async def open_producer(
     With `identity`, a producer id whose epoch was never used, brokers remember no further producer (KIP-360).
 
     A block that ends normally flushes, and may raise DeliveryError; an exception gives up all undelivered records.
+
+    Raises ConfigurationError for objects that are no encoders, partitioner or interceptors.
     """
+    require_partitioner(partitioner)
     accumulator = Accumulator(
         new_builder=lambda: BatchBuilder(config.compression, config.batch_size, config.compression_level),
         memory_bytes=config.buffer_memory,
@@ -482,8 +484,7 @@ async def open_producer(
     )
     accumulator.identity = identity
     sender = Sender(cluster, accumulator, config, rng, on_delivered)
-    prepares = bool(key_encoder or value_encoder or interceptors)
-    preparation = Preparation(key_encoder, value_encoder, interceptors) if prepares else None
+    preparation = preparation_of(key_encoder, value_encoder, interceptors)
     producer = Producer(
         cluster, config, accumulator, sender, clock, rng, preparation=preparation, partitioner=partitioner
     )

@@ -9,6 +9,7 @@ from typing import Final
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.client.producer.batches import ProducerBatch
 from pipeline.client.producer.partitioner import Partitioner
+from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -25,7 +26,7 @@ class TopicRoute:
         self.partitions: list[TopicPartition] = []
         self.open_batches: list[ProducerBatch | None] = []
         """The last batch of each partition; it may be closed."""
-        self.candidates: list[int] = []
+        self.candidates: tuple[int, ...] = ()
         """Numbers of the partitions for records without a key; never empty."""
         self.sticky_partition = NO_PARTITION
         self.sticky_bytes_left = 0
@@ -37,7 +38,7 @@ class TopicRoute:
         if count != len(self.partitions):
             self.partitions = [TopicPartition(topic.name, number) for number in range(count)]
             self.open_batches = [*self.open_batches[:count], *([None] * (count - len(self.open_batches)))]
-        self.candidates = [number for number in topic.led_partitions if number < count] or list(range(count))
+        self.candidates = tuple(number for number in topic.led_partitions if number < count) or tuple(range(count))
         if self.sticky_partition not in self.candidates:
             self.sticky_partition = NO_PARTITION
             self.sticky_bytes_left = 0
@@ -58,3 +59,10 @@ class TopicRoute:
             reason = f"{topic}-{chosen}: the partitioner must choose from 0 to {count - 1}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
         return chosen
+
+
+def require_partitioner(given: object) -> None:
+    """Raise ConfigurationError for an object that is neither a partitioner nor None."""
+    is_text = isinstance(given, (type, str, bytes, bytearray))  # text has a method of this name
+    if given is not None and (is_text or not callable(getattr(given, "partition", None))):
+        raise ConfigurationError("partitioner.class", f"is {given!r}, must be an object with the method `partition`")

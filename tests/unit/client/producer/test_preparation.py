@@ -82,7 +82,18 @@ async def test_what_cannot_be_encoded_is_not_sent(scripted: ScriptedCluster, pre
     assert values(scripted) == [b"5"]
 
 
-@pytest.mark.parametrize("wrong", [{"key_encoder": 5}, {"value_encoder": JsonEncoder}, {"interceptors": [object()]}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key_encoder": 5},
+        {"key_encoder": 0},
+        {"value_encoder": JsonEncoder},
+        {"interceptors": [object()]},
+        {"partitioner": lambda *_: 0},
+        {"partitioner": "sticky"},
+        {"partitioner": ProducerInterceptor},
+    ],
+)
 async def test_other_objects_are_refused_when_the_producer_is_opened(
     wrong: dict[str, Any], prepared: OpenPrepared
 ) -> None:
@@ -191,6 +202,47 @@ async def test_a_cancelled_send_is_no_error(scripted: ScriptedCluster, prepared:
         scripted.hold_produce.set()
     assert recorder.failed == []
     assert len(recorder.acknowledged) == 2
+
+
+class Hasty(ProducerInterceptor):
+    """Changes the headers that it is given, instead of a new record."""
+
+    calls = 0
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        self.calls += 1
+        record.headers.append(("hasty", b"1"))  # type: ignore[attr-defined]
+        return record
+
+
+async def test_an_interceptor_cannot_change_what_the_program_holds(
+    scripted: ScriptedCluster, prepared: OpenPrepared
+) -> None:
+    headers: list[tuple[str, bytes | None]] = [("own", b"1")]
+    hasty = Hasty()
+    async with prepared(interceptors=(one for one in [hasty])) as producer:
+        await producer.send("t", b"x", headers=headers)
+    assert hasty.calls == 1
+    assert headers == [("own", b"1")]
+    assert [record.headers for record in scripted.partition(T0).records()] == [(("own", b"1"),)]
+
+
+async def test_a_partitioner_cannot_change_the_partitions_with_a_leader(
+    scripted: ScriptedCluster, prepared: OpenPrepared
+) -> None:
+    class Greedy:
+        def partition(
+            self, topic: str, key: bytes | None, value: bytes | None, partitions: int, led: Sequence[int]
+        ) -> int | None:
+            if value == b"changes":
+                led.clear()  # type: ignore[attr-defined]
+            return None
+
+    async with prepared(partitioner=Greedy()) as producer:
+        with pytest.raises(AttributeError):
+            await producer.send("t", b"changes")
+        await producer.send("t", b"x")
+    assert values(scripted) == [b"x"]
 
 
 class Modulo:

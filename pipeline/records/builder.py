@@ -10,7 +10,9 @@ Record layout (KIP-98), all integers zigzag varints: length, attributes int8, ti
 (-1: null) and key, value length and value, number of headers, each with key length, key, value length, value.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from operator import index
 
 from pipeline.records.batch import (
@@ -33,6 +35,8 @@ MAX_TIMESTAMP_MS = 2**62 - 1
 _NULL = b"\x01"
 _NO_ATTRIBUTES = b"\x00"
 _NO_HEADERS = b"\x00"
+_RUN_RECORDS = 1024
+"""Records that are encoded together."""
 
 
 def _encode_unsigned(value: int) -> bytes:
@@ -52,6 +56,13 @@ def encode_varint(value: int) -> bytes:
     if 0 <= value < 8192:
         return _SMALL_VARINTS[value]
     return _encode_unsigned(value << 1 if value >= 0 else ~(value << 1))
+
+
+def _numbers(first: int, count: int) -> Sequence[bytes]:
+    """Return the varints of consecutive numbers."""
+    if first + count <= len(_SMALL_VARINTS):
+        return _SMALL_VARINTS[first : first + count]
+    return [encode_varint(number) for number in range(first, first + count)]
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
@@ -176,39 +187,86 @@ class BatchBuilder:
             self._encode_timestamp(timestamp_ms)
         if headers is not self._last_headers:
             self._encode_headers(headers)
-        buffer = self._buffer
-        count = before = self._record_count
-        attributes = self._last_timestamp_encoded
         key_part = _NULL if key is None else encode_varint(len(key)) + key
-        ending = self._last_headers_encoded
-        fixed = len(attributes) + len(key_part) + len(ending)
         if key is not None and len(key_part) != len(encode_varint(len(key))) + len(key):
             raise TypeError("a key must be bytes")
+        before = self._record_count
         try:
-            for position in range(start, len(values)):
-                value = values[position]
-                if value is None:
-                    value, value_length, length = b"", _NULL, 0
-                else:
-                    length = len(value)
-                    value_length = _SMALL_VARINTS[length] if length < 8192 else encode_varint(length)
-                number = _SMALL_VARINTS[count] if count < 8192 else encode_varint(count)
-                size = fixed + len(number) + len(value_length) + length
-                record_length = _SMALL_VARINTS[size] if size < 8192 else encode_varint(size)
-                end = len(buffer) + len(record_length) + size
-                if end > max_bytes:
-                    return position
-                at = len(buffer)
-                buffer += b"".join((record_length, attributes, number, key_part, value_length, value, ending))
-                if len(buffer) != end:
-                    del buffer[at:]
-                    raise TypeError("a value must be bytes")
-                count += 1
-            return len(values)
+            while start < len(values):
+                run = values[start : start + min(_RUN_RECORDS, self._records_of_one_width())]
+                add = self._add_bytes if set(map(type, run)) == {bytes} else self._add_each
+                added = add(key_part, run, max_bytes)
+                start += added
+                if added < len(run):
+                    break
+            return start
         finally:
-            self._record_count = count
-            if count > before and timestamp_ms > self._max_timestamp_ms:
+            if self._record_count > before and timestamp_ms > self._max_timestamp_ms:
                 self._max_timestamp_ms = timestamp_ms
+
+    def _records_of_one_width(self) -> int:
+        """Return how many records come whose numbers take as many bytes as the next one."""
+        bits = 6
+        while self._record_count >> bits:
+            bits += 7
+        return (1 << bits) - self._record_count
+
+    def _add_bytes(self, key_part: bytes, values: Sequence[bytes], max_bytes: int) -> int:
+        """Add values whose records' numbers take equally many bytes, as far as they fit. Return how many.
+
+        No bytecode runs per record: all that differs between records depends on the length of the value.
+        """
+        numbers = _numbers(self._record_count, len(values))
+        attributes, ending = self._last_timestamp_encoded, self._last_headers_encoded
+        fixed = len(attributes) + len(numbers[0]) + len(key_part) + len(ending)
+        lengths = list(map(len, values))
+        sizes, heads, middles = {}, {}, {}
+        for length in set(lengths):
+            middle = key_part + encode_varint(length)
+            size = fixed - len(key_part) + len(middle) + length
+            head = encode_varint(size) + attributes
+            sizes[length] = size + len(head) - len(attributes)
+            heads[length], middles[length] = head, middle
+        room = max_bytes - len(self._buffer)
+        count = len(values)
+        if sum(map(sizes.__getitem__, lengths)) > room:
+            count = bisect_right(list(accumulate(map(sizes.__getitem__, lengths))), room)
+            values, lengths = values[:count], lengths[:count]
+        pieces = [ending] * (5 * count)
+        pieces[0::5] = map(heads.__getitem__, lengths)
+        pieces[1::5] = numbers[:count]
+        pieces[2::5] = map(middles.__getitem__, lengths)
+        pieces[3::5] = values
+        self._buffer += b"".join(pieces)
+        self._record_count += count
+        return count
+
+    def _add_each(self, key_part: bytes, values: Sequence[bytes | None], max_bytes: int) -> int:
+        """Add values as far as they fit, and return how many. Raises TypeError for what is not bytes."""
+        buffer = self._buffer
+        attributes, ending = self._last_timestamp_encoded, self._last_headers_encoded
+        for position, value in enumerate(values):
+            data = b"" if value is None else value
+            length = len(data)
+            record = b"".join(
+                (
+                    attributes,
+                    encode_varint(self._record_count),
+                    key_part,
+                    _NULL if value is None else encode_varint(length),
+                )
+            )
+            record = encode_varint(len(record) + length + len(ending)) + record
+            end = len(buffer) + len(record) + length + len(ending)
+            if end > max_bytes:
+                return position
+            at = len(buffer)
+            buffer += b"".join((record, data, ending))
+            if len(buffer) != end:
+                del buffer[at:]
+                raise TypeError("a value must be bytes")
+            self._record_count += 1
+        return len(values)
 
     def _encode_timestamp(self, timestamp_ms: int) -> None:
         if not -MAX_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pipeline.client.producer.batches import ProducerBatch, RecordMetadata
+from pipeline.client.producer.batches import DeliveryError, ProducerBatch, RecordMetadata
 from pipeline.errors import PipelineError
 
 
@@ -66,6 +66,17 @@ class Deliveries:
     def is_done(self) -> bool:
         """True if `wait` returns at once."""
         return all(batch.outcome.is_over for batch, *_ in self._runs)
+
+    @property
+    def failures(self) -> list[tuple[range, DeliveryError]]:
+        """Indices of records that were not delivered, each span with the reason. Empty until it is known."""
+        found: list[tuple[range, DeliveryError]] = []
+        start = 0
+        for batch, _, count, _ in self._runs:
+            if isinstance(batch.outcome.error, DeliveryError):
+                found.append((range(start, start + count), batch.outcome.error))
+            start += count
+        return found
 
     def result(self) -> list[RecordMetadata]:
         """Return where the records are, if `is_done`. Raises the first DeliveryError."""

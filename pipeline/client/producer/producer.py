@@ -320,7 +320,7 @@ class Producer:
         """Put records that are alike into batches, as many at once as fit. Adds to `deliveries` as it goes."""
         headers = self._all_headers(headers)
         overhead = record_charge(key, None, headers)
-        self._require_fit(topic, overhead + max((len(value) for value in values if value is not None), default=0))
+        self._require_fit(topic, overhead + max(map(len, filter(None, values)), default=0))
         position = 0
         while position < len(values):
             await trio.lowlevel.checkpoint()

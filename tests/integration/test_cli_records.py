@@ -129,7 +129,6 @@ def test_a_failure_tells_the_line_and_what_was_published(shell: Shell) -> None:
         (["-X", "linger.ms=-1"], b"linger.ms: is -1, must be from 0 to"),
         (["-X", "acks=2"], b"must be one of none, leader, all, 0, 1, -1"),
         (["-D", ""], b"--delimiter: must not be empty"),
-        (["-K", r"\q"], b"escapes are"),
     ],
 )
 def test_settings_are_checked(shell: Shell, arguments: list[str], reason: bytes) -> None:

@@ -91,8 +91,8 @@ def consume(
 
     Each value is a line. With --json each line has offset, timestamp, key, value and headers. Keys and values that are
     not UTF-8 text appear as {"base64": "..."}, and numbers that JSON lacks as "NaN", "Infinity" and "-Infinity". A
-    header that occurs several times has a list of values. `pipeline produce --json` reads such lines. With --registry
-    values are decoded as Avro, by the schema that the value or its header names.
+    header that occurs several times has a list of values. `pipeline produce --json-records` reads such lines. With
+    --registry values are decoded as Avro, by the schema that the value or its header names.
 
     Tokens of --format: %s value, %k key, %h headers, %t topic, %p partition, %o offset, %T timestamp in ms, %S and %K
     lengths of value and key (-1: none), %R length of the value as 4 bytes, %% a percent sign. Escapes: \n, \r, \t, \0,

@@ -1,4 +1,4 @@
-"""Records as JSON documents, which `pipeline produce --json` reads back. Pure."""
+"""Records as JSON documents, which `pipeline produce --json-records` reads back. Pure."""
 
 import base64
 from collections.abc import Sequence

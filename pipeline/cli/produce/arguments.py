@@ -50,3 +50,6 @@ JsonRecordsOption = Annotated[
         "--json-records", help="Lines are JSON documents with key, value and headers, as `consume --json` prints them."
     ),
 ]
+ResultJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON. For lines of JSON as records see --json-records.")
+]

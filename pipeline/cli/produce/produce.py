@@ -24,6 +24,7 @@ from pipeline.cli.produce.arguments import (
     NullMarkerOption,
     PartitionOption,
     RateOption,
+    ResultJsonOption,
     TimestampsOption,
     TopicOption,
 )
@@ -53,7 +54,7 @@ from pipeline.cli.terminal.client_settings import (
     describe_settings,
     parse_client_settings,
 )
-from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, randomness, wall_clock
+from pipeline.cli.terminal.connect import Bootstrap, ZooKeeper, connected, find_topic, randomness, wall_clock
 from pipeline.cli.terminal.escapes import unescape_delimiter
 from pipeline.cli.terminal.files import require_readable
 from pipeline.cli.terminal.interruption import run_interruptibly
@@ -101,12 +102,12 @@ def produce(
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json_records: JsonRecordsOption = False,
-    json: Json = False,
+    json: ResultJsonOption = False,
 ) -> None:
     r"""Publish each line of a file or of standard input as a record, and wait until all are acknowledged.
 
     A line that is at fault ends the command: its number and the number of published records are told on stderr.
-    Texts of -K and -D may have the escapes \n, \r, \t, \0, \\ and \xNN.
+    Texts of -K and -D may have the escapes \n, \r, \t, \0 and \xNN; any other backslash stands for itself.
     """
     if asks_for_list(settings):
         output.say(output.table(("SETTING", "DEFAULT"), describe_settings(*KINDS)))
@@ -221,8 +222,7 @@ async def publish_lines(options: ProduceOptions, bootstrap: str | None, zookeepe
             await publisher.finish()
         except (PipelineError, LineError) as error:
             await publisher.settle()
-            before = f"; {output.counted(publisher.published, 'record')} published"
-            output.exit_with(f"{error}{before}")
+            output.exit_with(f"{error}; {publisher.describe_outcome()}")
         return publisher.published
 
 

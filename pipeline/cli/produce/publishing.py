@@ -1,22 +1,26 @@
 """Publishes rows, and knows which lines were acknowledged and which were not.
 
-Invariant: `published` counts acknowledged records alone. After a failure no further line is read, and the lines on
-their way get `SETTLE_S` to be settled.
+Invariants:
+- `published` counts acknowledged records alone. Each line that was sent is counted there, or is in `unpublished`, as
+  soon as its outcome is known.
+- After a failure no further line is read. The lines on their way get `SETTLE_S`, and are given up then.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
 import trio
 
 from pipeline.cli.produce.lines import LineError
+from pipeline.cli.produce.outcomes import describe_published
 from pipeline.cli.produce.rows import Row
 from pipeline.cli.terminal import output
 from pipeline.client.producer.batches import DeliveryError, RecordMetadata
+from pipeline.client.producer.delivery import PartlyAcceptedError
 from pipeline.client.producer.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -26,26 +30,16 @@ SILENCE_S = 10.0
 """Time without an acknowledgement after which the user is told what the producer waits for."""
 
 
-class TableDelivery(Protocol):
-    """Outcome of a table: `failures` has the rows that were not delivered, each with the reason."""
-
-    row_count: int
+class ManyDelivery(Protocol):
+    """Outcome of many records that were accepted together."""
 
     @property
     def is_done(self) -> bool:
-        """True if the outcome of all rows is known."""
+        """True if the outcome of all records is known."""
 
     @property
-    def failures(self) -> Sequence[tuple[Any, Exception]]:
-        """Arrays of row numbers, and reasons."""
-
-
-@runtime_checkable
-class TableProducer(Protocol):
-    """A producer that takes tables of Arrow."""
-
-    async def send_columns(self, topic: str, table: Any) -> TableDelivery:
-        """Accept the rows of a table with the columns `value`, `key` and `partition`."""
+    def failures(self) -> Sequence[tuple[Iterable[int], Exception]]:
+        """Indices of records that were not delivered, and reasons."""
 
 
 class UndeliveredError(PipelineError):
@@ -71,10 +65,13 @@ class Publisher:
     partition: int | None
     published: int = 0
     sent: int = 0
-    failed: int = 0
+    unpublished: list[int] = field(default_factory=list)
+    """Numbers of lines that were not acknowledged."""
+    unsure: list[int] = field(default_factory=list)
+    """Those that may have been published all the same."""
     undelivered: UndeliveredError | None = None
-    _tables: deque[tuple[int, TableDelivery]] = field(default_factory=deque)
-    """Tables on their way, each with the number of its first line."""
+    _under_way: deque[tuple[range, ManyDelivery]] = field(default_factory=deque)
+    """Lines that were sent together, and their outcome."""
 
     async def send(self, number: int, row: Row) -> None:
         """Accept the row of a line. Raises LineError if it is too large, UndeliveredError once a line failed."""
@@ -95,41 +92,60 @@ class Publisher:
             raise LineError(number, _too_large(row)) from error
         self.sent += 1
 
-    async def send_table(
-        self, number: int, keys: Sequence[bytes | None] | bytes | None, values: Sequence[bytes | None]
-    ) -> bool:
-        """Accept many lines at once; the first has this number. False, and nothing sent, if one is too large, or the
-        producer takes no tables.
+    async def send_list(self, number: int, key: bytes | None, values: Sequence[bytes | None]) -> bool:
+        """Accept many lines at once, all with this key; the first has this number. False, and nothing sent, if one is
+        too large.
 
-        `keys` is one for each line, or one for all. Raises UndeliveredError once a line failed.
+        Raises UndeliveredError once a line failed. If it raises DeadlineExceededError, the first lines may have been
+        accepted.
         """
-        producer: object = self.producer
-        if not isinstance(producer, TableProducer):
-            return False
-        import pyarrow as pa
-
         self.require_delivery()
-        columns = {"value": pa.array(values, pa.binary())}
-        if isinstance(keys, bytes):
-            keys = [keys] * len(values)
-        if keys is not None:
-            columns["key"] = pa.array(keys, pa.binary())
-        if self.partition is not None:
-            columns["partition"] = pa.array([self.partition] * len(values), pa.int32())
         try:
-            delivery = await producer.send_columns(self.topic, pa.table(columns))
+            deliveries = await self.producer.send_many(self.topic, values, key, partition=self.partition)
         except KafkaError as error:
             if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
                 raise
             return False
-        self.sent += len(values)
-        self._tables.append((number, delivery))
+        except PartlyAcceptedError as error:
+            self._follow(number, len(error.accepted), error.accepted)
+            raise error.__cause__ or error from None
+        self._follow(number, len(deliveries), deliveries)
         return True
+
+    async def send_table(self, number: int, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> bool:
+        """As `send_list`, with a key for each line."""
+        import pyarrow as pa
+
+        from pipeline.client.producer.columns import ColumnsNotAcceptedError
+
+        self.require_delivery()
+        columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        if self.partition is not None:
+            columns["partition"] = pa.array([self.partition] * len(values), pa.int32())
+        try:
+            delivery = await self.producer.send_columns(self.topic, pa.table(columns))
+        except KafkaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                raise
+            return False
+        except ColumnsNotAcceptedError as error:
+            self._follow(number, error.accepted_rows, error.delivery)
+            raise error.__cause__ or error from None
+        self._follow(number, len(values), delivery)
+        return True
+
+    def _follow(self, number: int, count: int, delivery: ManyDelivery) -> None:
+        self.sent += count
+        self._under_way.append((range(number, number + count), delivery))
 
     def require_delivery(self) -> None:
         """Raise UndeliveredError if a line failed."""
-        while self._tables and self._tables[0][1].is_done:
-            self._settle_table(*self._tables.popleft())
+        for _ in range(len(self._under_way)):
+            numbers, delivery = self._under_way.popleft()
+            if delivery.is_done:
+                self._settle_many(numbers, delivery)
+            else:
+                self._under_way.append((numbers, delivery))
         if self.undelivered is not None:
             raise self.undelivered
 
@@ -143,11 +159,16 @@ class Publisher:
         self.require_delivery()
 
     async def settle(self) -> None:
-        """Wait for the lines on their way after a failure, for a while."""
+        """Wait for the lines on their way after a failure, for a while, and give up the others: all have outcomes."""
         with trio.move_on_after(SETTLE_S), suppress(PipelineError):
             await self.producer.flush()
+        self.producer.close()
         with suppress(UndeliveredError):
             self.require_delivery()
+
+    def describe_outcome(self) -> str:
+        """Return what was published, once all lines have outcomes."""
+        return describe_published(self.published, self.unpublished, self.unsure)
 
     async def tell_silence(self) -> None:
         """Tell the user, once, that nothing is acknowledged."""
@@ -156,33 +177,37 @@ class Publisher:
             await trio.sleep(1)
             with suppress(UndeliveredError):
                 self.require_delivery()
-            if self.published != before or self.sent == self.published + self.failed:
+            if self.published != before or not self._pending():
                 before, since = self.published, trio.current_time()
             elif trio.current_time() - since >= SILENCE_S:
                 output.note(
                     f"pipeline: no record has been acknowledged for {SILENCE_S:g} s; "
-                    f"{output.counted(self.sent - self.published - self.failed, 'record')} wait for the brokers"
+                    f"{output.counted(self._pending(), 'record')} wait for the brokers"
                 )
                 return
 
-    def _settle_table(self, number: int, delivery: TableDelivery) -> None:
-        failures = delivery.failures
-        lost = sum(len(rows) for rows, _ in failures)
-        self.published += delivery.row_count - lost
-        self.failed += lost
-        for rows, error in failures:
-            self._note_failure(number + int(rows[0]), error)
+    def _pending(self) -> int:
+        return self.sent - self.published - len(self.unpublished)
+
+    def _settle_many(self, numbers: range, delivery: ManyDelivery) -> None:
+        self.published += len(numbers)
+        for indices, error in delivery.failures:
+            failed = [numbers[index] for index in indices]
+            self.published -= len(failed)
+            self._note_failure(failed, error)
 
     def _settle(self, number: int, _: RecordMetadata | None, error: Exception | None) -> None:
         if error is None:
             self.published += 1
-            return
-        self.failed += 1
-        self._note_failure(number, error)
+        else:
+            self._note_failure((number,), error)
 
-    def _note_failure(self, number: int, error: Exception) -> None:
-        if self.undelivered is None or number < self.undelivered.number:
-            self.undelivered = UndeliveredError(number, error)
+    def _note_failure(self, numbers: Sequence[int], error: Exception) -> None:
+        self.unpublished += numbers
+        if isinstance(error, DeliveryError) and error.outcome_unknown:
+            self.unsure += numbers
+        if self.undelivered is None or numbers[0] < self.undelivered.number:
+            self.undelivered = UndeliveredError(numbers[0], error)
 
 
 def _too_large(row: Row) -> str:

@@ -83,17 +83,19 @@ class Reading:
             if sound:
                 await self._send_plain(sound)
             raise
-        if self._takes_tables() and await self.publisher.send_table(self._number + 1, keys, values):
+        if self.options.rate is None and await self._send_together(keys, values):
             self._number += len(lines)
             return
         for index, value in enumerate(values):
             key = keys[index] if isinstance(keys, list) else keys
             await self._send(Row(key, value, ()))
 
-    def _takes_tables(self) -> bool:
-        """True if there are many lines: then it pays to load the libraries for columns."""
-        many = self._number >= MANY_LINES or self.input_bytes >= MANY_BYTES
-        return many and self.options.rate is None
+    async def _send_together(self, keys: list[bytes | None] | bytes | None, values: list[bytes | None]) -> bool:
+        """Send lines at once, if that is possible. Columns, which load slowly, only where there are many lines."""
+        if not isinstance(keys, list):
+            return await self.publisher.send_list(self._number + 1, keys, values)
+        are_many = self._number >= MANY_LINES or self.input_bytes >= MANY_BYTES
+        return are_many and await self.publisher.send_table(self._number + 1, keys, values)
 
     async def _send_rows(self, lines: list[bytes]) -> None:
         for line in lines:

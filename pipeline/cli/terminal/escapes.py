@@ -6,6 +6,7 @@ import re
 from pipeline.errors import ConfigurationError
 
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{1,2}|.|$)", re.DOTALL)
+_ESCAPE_OF_DELIMITER = re.compile(rb"\\(x[0-9a-fA-F]{1,2}|[nrt0])")
 _NAMED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\"}
 
 
@@ -16,20 +17,25 @@ def unescape(option: str, text: str) -> bytes:
     """
 
     def replacement(match: re.Match[bytes]) -> bytes:
-        escape = match[1]
-        if escape[:1] == b"x" and len(escape) > 1:
-            return bytes([int(escape[1:], 16)])
-        if escape not in _NAMED:
+        if match[1] not in _NAMED and not _ESCAPE_OF_DELIMITER.fullmatch(match[0]):
             raise ConfigurationError(option, f"{text!r}: escapes are \\n, \\r, \\t, \\0, \\\\ and \\xNN")
-        return _NAMED[escape]
+        return _byte(match)
 
     return _ESCAPE.sub(replacement, os.fsencode(text))
 
 
 def unescape_delimiter(option: str, text: str | None) -> bytes | None:
-    """Return the bytes of a text that must not be empty, by `unescape`; None if there is no text."""
+    r"""Return the bytes of a text that must not be empty, with the escapes \n, \r, \t, \0 and \xNN; None for none.
+
+    Any other backslash stands for itself: `-K '\'` and `-K '\\'` were delimiters before there were escapes.
+    """
     if text is None:
         return None
     if not text:
         raise ConfigurationError(option, "must not be empty")
-    return unescape(option, text)
+    return _ESCAPE_OF_DELIMITER.sub(_byte, os.fsencode(text))
+
+
+def _byte(match: re.Match[bytes]) -> bytes:
+    escape = match[1]
+    return bytes([int(escape[1:], 16)]) if escape[:1] == b"x" else _NAMED[escape]

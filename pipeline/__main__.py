@@ -1,5 +1,5 @@
 """`python -m pipeline` is the command `pipeline`."""
 
-from pipeline.cli.entry import main
+from pipeline.cli.console import main
 
 main()

@@ -26,7 +26,7 @@ def uncollected() -> Iterator[None]:
 
 def main() -> None:
     """Load the command line and run it. Interruptions before and after a command's own work end the process at once."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise the shell has it ignored
+    if callable(signal.getsignal(signal.SIGINT)):  # otherwise the shell has it ignored
         signal.signal(signal.SIGINT, _end_at_once)
     try:
         with uncollected():

@@ -87,3 +87,12 @@ def test_the_completion_script_of_a_shell_is_sound(shell: str, tmp_path: Path) -
         path = tmp_path / "script"
         path.write_text(script)
         subprocess.run([program, "-n", path], check=True)
+
+
+def test_an_interruption_is_quiet_as_soon_as_the_console_script_imports_anything() -> None:
+    begun = "import os, signal; import pipeline.cli.console; os.kill(os.getpid(), signal.SIGINT); print(1)"
+    done = subprocess.run([sys.executable, "-c", begun], capture_output=True, timeout=400, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    ignored = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {begun}"
+    done = subprocess.run([sys.executable, "-c", ignored], capture_output=True, timeout=400, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")

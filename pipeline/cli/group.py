@@ -12,7 +12,7 @@ import typer
 from pipeline.cli.group_transfer import export_offsets, import_offsets
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
-from pipeline.cli.terminal.settings import parse_datetime
+from pipeline.cli.terminal.times import TIME_HELP, read_time_ms
 from pipeline.client.admin import groups
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
 from pipeline.client.cluster.cluster import Cluster
@@ -152,7 +152,7 @@ def reset_offsets(
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, max=MAX_INT64, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="To the first record since this time (ISO)."),
+        typer.Option("--to-datetime", metavar="TIME", help=f"To the first record since this time: {TIME_HELP}."),
     ] = None,
     shift_by: Annotated[int | None, typer.Option("--shift-by", help="By this many records, back if negative.")] = None,
     execute: Annotated[
@@ -237,7 +237,7 @@ def _read_target(
     if to_offset is not None:
         targets.append(_Target(offset=to_offset))
     if to_datetime is not None:
-        targets.append(_Target(position=parse_datetime("--to-datetime", to_datetime)))
+        targets.append(_Target(position=read_time_ms("--to-datetime", to_datetime)))
     if shift_by is not None:
         targets.append(_Target(distance=shift_by))
     if len(targets) != 1:

@@ -11,7 +11,8 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
-from pipeline.cli.terminal.settings import parse_assignments, parse_datetime
+from pipeline.cli.terminal.settings import parse_assignments
+from pipeline.cli.terminal.times import TIME_HELP, read_time_ms
 from pipeline.client.admin import offsets
 from pipeline.client.admin.offsets import ALL_RECORDS
 from pipeline.client.admin.resource_configs import ConfigEntry, ConfigResource, alter_configs, describe_configs
@@ -114,7 +115,7 @@ def show_offsets(
         typer.Option(
             "--time",
             metavar="TIME",
-            help="earliest, latest, max-timestamp, or a time (ISO): the first record since then.",
+            help=f"earliest, latest, max-timestamp, or a time, for the first record since then: {TIME_HELP}.",
         ),
     ] = "latest",
     bootstrap: Bootstrap = None,
@@ -122,7 +123,7 @@ def show_offsets(
     json: Json = False,
 ) -> None:
     """Show the offset of each partition at a time, and the timestamp of the record there."""
-    position = POSITIONS[time] if time in POSITIONS else parse_datetime("--time", time)
+    position = POSITIONS[time] if time in POSITIONS else read_time_ms("--time", time)
 
     async def run() -> dict[TopicPartition, offsets.ListedOffset]:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cli.terminal.times import TIME_HELP
+
 TopicsOption = Annotated[
     list[str],
     typer.Argument(metavar="TOPIC...", help="Topics; with --group also a regular expression that begins with ^."),
@@ -20,7 +22,7 @@ OffsetOption = Annotated[
 ]
 FromTimeOption = Annotated[
     str | None,
-    typer.Option("--from", metavar="TIME", help="Start at a time: 2026-11-01T00:00 (UTC), or ms since 1970."),
+    typer.Option("--from", metavar="TIME", help=f"Start at a time: {TIME_HELP}."),
 ]
 LastOption = Annotated[
     int | None,

@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +71,6 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
             raise ConfigurationError(assignment, "is not of the form key=value")
         parsed[key.strip()] = value.strip()
     return parsed
-
-
-def parse_datetime(option: str, text: str) -> int:
-    """Return an ISO time as ms since 1970. Raises ConfigurationError with the option's name."""
-    try:
-        moment = datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError) as error:
-        raise ConfigurationError(option, f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from error
-    milliseconds = int(moment.timestamp() * 1000)
-    if milliseconds < 0:
-        raise ConfigurationError(option, f"{text} is before 1970")
-    return milliseconds
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ NOUNS = {
     "log": ("log", "app"),
     "produce": ("produce.produce", "produce"),
     "consume": ("consume.consume", "consume"),
+    "perf": ("perf.perf", "app"),
     "mirror": ("mirror.mirror", "app"),
     "registry": ("registry", "app"),
     "schema": ("schema.schema", "app"),
@@ -41,6 +42,8 @@ NOUNS = {
     "completion": ("completion", "completion"),
 }
 """Module of this package and name in it: a Typer with verbs, or the function of a noun that is a command itself."""
+TELL_FAILURES = frozenset({"produce", "perf"})
+"""Nouns whose commands tell the failures of the client themselves."""
 
 
 class _Nouns(Mapping[str, Any]):
@@ -138,7 +141,7 @@ def main() -> None:
     """Run the command line and exit with its code. Commands log warnings; services log more."""
     try:
         output.prepare_streams()
-        output.configure_logging("critical" if sys.argv[1:2] == ["produce"] else "warning")  # it tells failures itself
+        output.configure_logging("critical" if {*sys.argv[1:2]} & TELL_FAILURES else "warning")
         if "_PIPELINE_COMPLETE" in os.environ:  # a shell asks; see completion
             from typer.completion import completion_init  # type: ignore[attr-defined]
 

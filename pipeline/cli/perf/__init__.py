@@ -1,0 +1,1 @@
+"""`pipeline perf`: performance tests."""

@@ -1,7 +1,8 @@
 """The cluster and the registry that a command means when no option names them: environment variables, then a profile.
 
-The sources, in this order: options, environment variables, the profile. The first source that names a cluster counts
-alone, so that `--zookeeper` on the command line overrides PIPELINE_BOOTSTRAP.
+The sources, in this order: options with addresses, the profile of `--profile`, environment variables with addresses,
+the profile of PIPELINE_PROFILE. The first source that names a cluster counts alone, so that `--zookeeper` on the
+command line overrides PIPELINE_BOOTSTRAP.
 """
 
 import difflib
@@ -31,9 +32,14 @@ class Profile:
 
 
 def choose_profile(name: str | None) -> None:
-    """Have this process, and processes that it starts, use a profile; None leaves the choice to PIPELINE_PROFILE."""
+    """Have this process, and processes that it starts, use a profile; None leaves the choice to PIPELINE_PROFILE.
+
+    Addresses of the environment do not count then: a command must not go to another cluster than the one it names.
+    """
     if name is not None:
         os.environ[PROFILE_VARIABLE] = name
+        for variable in (BOOTSTRAP_VARIABLE, ZOOKEEPER_VARIABLE, REGISTRY_VARIABLE):
+            os.environ.pop(variable, None)
 
 
 def current_profile() -> Profile | None:
@@ -84,16 +90,24 @@ def resolve_registry() -> str | None:
 
 
 def profiles_path() -> Path:
-    """Return the path of the file of profiles, which need not exist."""
+    """Return the path of the file of profiles, which need not exist. Raises ConfigurationError without a home."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "pipeline" / "profiles.toml"
+    try:
+        return Path(base).expanduser() / "pipeline" / "profiles.toml"
+    except RuntimeError as error:
+        raise ConfigurationError(
+            "HOME", "is not set, nor is XDG_CONFIG_HOME: profiles are below one of them"
+        ) from error
 
 
 def read_profiles() -> Mapping[str, Profile]:
     """Return the profiles of the user, by name; none without file. Raises ConfigurationError if the file is wrong."""
     path = profiles_path()
-    if not path.exists():
-        return {}
+    try:
+        if not path.exists():
+            return {}
+    except OSError as error:
+        raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
     return {name: _read_profile(path, name, table) for name, table in read_document(path).items()}
 
 

@@ -78,6 +78,15 @@ def test_faults_of_the_file_are_named_with_its_path(profiles: Path, text: str, f
         read_profiles()
 
 
+def test_a_home_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/tmp/" + "x" * 300)
+    with pytest.raises(ConfigurationError, match=r"profiles\.toml: cannot be read"):
+        read_profiles()
+    monkeypatch.setenv("XDG_CONFIG_HOME", "~nobody-of-this-name/x")
+    with pytest.raises(ConfigurationError, match="HOME: is not set"):
+        read_profiles()
+
+
 def test_profiles_are_listed_and_shown(pipeline_command: Callable[..., Any], profiles: Path) -> None:
     code, told, _ = pipeline_command("--profile", "west", "profile", "list", "--json")
     assert code == 0
@@ -94,13 +103,20 @@ def test_profiles_are_listed_and_shown(pipeline_command: Callable[..., Any], pro
     assert pipeline_command("profile", "show", "east")[0] == 2
 
 
+@pytest.mark.parametrize("variable", ["PIPELINE_BOOTSTRAP", "PIPELINE_ZOOKEEPER", "PIPELINE_UNUSED"])
 @pytest.mark.parametrize(
     "arguments",
     [("--profile", "west", "topic", "list"), ("topic", "list", "--profile", "west")],
 )
 def test_a_profile_is_chosen_before_or_after_the_verb(
-    pipeline_command: Callable[..., Any], profiles: Path, arguments: tuple[str, ...]
+    pipeline_command: Callable[..., Any],
+    profiles: Path,
+    arguments: tuple[str, ...],
+    variable: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A command with --profile never goes to the cluster of the environment."""
+    monkeypatch.setenv(variable, "another")
     profiles.write_text('[west]\nbootstrap = "nonsense"\n')
     code, _, said = pipeline_command(*arguments)
     assert (code, said) == (2, "pipeline: --bootstrap: 'nonsense' is not host:port\n")

@@ -1,7 +1,7 @@
 """`pipeline group`: list, describe and delete consumer groups, and reset their offsets."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -9,6 +9,7 @@ from typing import Annotated
 import trio
 import typer
 
+from pipeline.cli.group_progress import PartitionProgress, lags_of, leaders_of, progress_of, read_assignments
 from pipeline.cli.group_transfer import export_offsets, import_offsets
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
@@ -16,9 +17,8 @@ from pipeline.cli.terminal.times import TIME_HELP, read_time_ms
 from pipeline.client.admin import groups
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.consumer.consumer_protocol import CONSUMER, decode_assignment
-from pipeline.errors import ConfigurationError, DeadlineExceededError, NetworkError, ProtocolError
-from pipeline.model import MAX_INT64, BrokerId, TopicPartition
+from pipeline.errors import ConfigurationError
+from pipeline.model import MAX_INT64, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
@@ -31,41 +31,9 @@ MAX_NAMED = 10
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionProgress:
-    """Progress of a group in a partition. `end` (the high watermark) is None if the partition is gone or has no leader
-    that answers.
-    """
-
-    topic_partition: TopicPartition
-    committed: int | None
-    end: int | None
-    member: GroupMember | None
-    is_silent: bool = False
-    """True if the partition exists, and no broker reports its end."""
-
-    @property
-    def lag(self) -> int | None:
-        """Number of records that the group has not read yet; None if unknown."""
-        return None if self.committed is None or self.end is None else max(0, self.end - self.committed)
-
-    def to_json(self) -> dict[str, object]:
-        """The progress as `--json` prints it."""
-        return {
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
-            "committed": self.committed,
-            "end": self.end,
-            "lag": self.lag,
-            "member": None if self.member is None else self.member.id,
-            "client_id": None if self.member is None else self.member.client_id,
-            "host": None if self.member is None else self.member.host,
-        }
-
-
 @app.command("list")
 def list_(
-    lag: Annotated[bool, typer.Option("--lag", help="The lag of each group too; - if an end is unknown.")] = False,
+    lag: Annotated[bool, typer.Option("--lag", help="The lag of each group too; - if it is unknown.")] = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json: Json = False,
@@ -75,7 +43,8 @@ def list_(
     async def run() -> list[tuple[groups.GroupListing, int | None]]:
         async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
             found = await groups.list_groups(cluster, timeout_s=TIMEOUT_S)
-            return [(group, await _lag_of(cluster, group.id) if lag else None) for group in found]
+            lags = await lags_of(cluster, found) if lag else {}
+            return [(group, lags.get(group.id)) for group in found]
 
     rows = [
         {
@@ -258,77 +227,6 @@ async def _describe(
         return group, await progress_of(cluster, name, owners), unreadable
 
 
-async def _lag_of(cluster: Cluster, group: str) -> int | None:
-    """Return the lag of a group over all partitions that it has committed; None if an end is unknown."""
-    progress = await progress_of(cluster, group, {})
-    return None if any(each.is_silent for each in progress) else sum(each.lag or 0 for each in progress)
-
-
-async def progress_of(
-    cluster: Cluster, group: str, owners: Mapping[TopicPartition, GroupMember]
-) -> list[PartitionProgress]:
-    """Return the progress of a group in each partition that it has committed or that a member owns.
-
-    Ends that leaders do not report are None. Raises KafkaError, NetworkError or DeadlineExceededError if the
-    coordinator does not answer.
-    """
-    committed = await groups.fetch_offsets(cluster, group, timeout_s=TIMEOUT_S)
-    partitions = sorted(committed.keys() | owners.keys())
-    leaders = await _leaders(cluster, partitions)
-    ends = await _reported_ends(cluster, leaders)
-    return [
-        PartitionProgress(
-            topic_partition=topic_partition,
-            committed=committed[topic_partition].offset if topic_partition in committed else None,
-            end=ends.get(topic_partition),
-            member=owners.get(topic_partition),
-            is_silent=topic_partition in leaders and topic_partition not in ends,
-        )
-        for topic_partition in partitions
-    ]
-
-
-async def _leaders(
-    cluster: Cluster, topic_partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, BrokerId | None]:
-    """Return the leaders of those partitions that exist."""
-    view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
-    found = {topic_partition: view.partition_of(topic_partition) for topic_partition in topic_partitions}
-    return {each: partition.leader for each, partition in found.items() if partition is not None}
-
-
-def read_assignments(group: GroupDescription) -> tuple[dict[TopicPartition, GroupMember], list[GroupMember]]:
-    """Return the owner of each partition of a consumer group, and the members whose assignment is unreadable. Pure."""
-    owners: dict[TopicPartition, GroupMember] = {}
-    unreadable = []
-    for member in group.members if group.protocol_type == CONSUMER else ():
-        try:
-            owners.update(dict.fromkeys(decode_assignment(member.assignment), member))
-        except ProtocolError:
-            unreadable.append(member)
-    return owners, unreadable
-
-
-async def _reported_ends(
-    cluster: Cluster, leaders: Mapping[TopicPartition, BrokerId | None]
-) -> dict[TopicPartition, int]:
-    """Return the ends of those partitions whose leaders answer."""
-    ends: dict[TopicPartition, int] = {}
-    shares: dict[BrokerId, list[TopicPartition]] = {}
-    for topic_partition, leader in leaders.items():
-        if leader is not None:
-            shares.setdefault(leader, []).append(topic_partition)
-
-    async def ask(share: Sequence[TopicPartition]) -> None:
-        with suppress(KafkaError, NetworkError, DeadlineExceededError):
-            ends.update(await find_offsets_at(cluster, share, LATEST))
-
-    async with trio.open_nursery() as nursery:
-        for share in shares.values():
-            nursery.start_soon(ask, share)
-    return ends
-
-
 async def _reset(
     name: str, topics: Sequence[str], target: _Target, execute: bool, bootstrap: str | None, zookeeper: str | None
 ) -> dict[TopicPartition, tuple[int | None, int]]:
@@ -356,7 +254,7 @@ async def _new_offsets(
     partitions: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, int]:
-    existing = list(await _leaders(cluster, partitions))
+    existing = list(await leaders_of(cluster, partitions))
     ends, starts = await find_offsets_at(cluster, existing, LATEST), await find_offsets_at(cluster, existing, EARLIEST)
     if target.position is not None:
         found = await find_offsets_at(cluster, existing, target.position)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.group import progress_of, read_assignments
+from pipeline.cli.group_progress import progress_of, read_assignments
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember, commit_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.consumer.consumer_protocol import CONSUMER

@@ -93,6 +93,9 @@ def configure_broker(
 
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-broker") as cluster:
+            if broker_id is not None and broker_id not in cluster.view.brokers:
+                alive = ", ".join(map(str, sorted(cluster.view.brokers)))
+                output.exit_with(f"broker {broker_id} is not alive: brokers {alive} are")
             await alter_configs(cluster, {resource: settings}, timeout_s=TIMEOUT_S)
 
     trio.run(run)

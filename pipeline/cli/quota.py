@@ -22,7 +22,7 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
         async with connected(bootstrap, zookeeper, "pipeline-quota") as cluster:
             found = await describe_client_quotas(cluster, timeout_s=TIMEOUT_S)
             return [
-                {"user": entity.user, "client_id": entity.client_id, "quota": name, "value": value}
+                {"user": entity.user, "client_id": entity.client_id, "ip": entity.ip, "quota": name, "value": value}
                 for entity, quotas in found.items()
                 for name, value in quotas.items()
             ]
@@ -31,7 +31,7 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
     if json:
         output.print_json({"quotas": rows})
     else:
-        output.say(output.table(["USER", "CLIENT-ID", "QUOTA", "VALUE"], [list(row.values()) for row in rows]))
+        output.say(output.table(["USER", "CLIENT-ID", "IP", "QUOTA", "VALUE"], [list(row.values()) for row in rows]))
 
 
 @app.command()

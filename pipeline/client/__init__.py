@@ -13,10 +13,17 @@ if TYPE_CHECKING:
     from pipeline.client.admin.elections import Reassignment, alter_reassignments, elect_leaders, list_reassignments
     from pipeline.client.admin.groups import CommittedOffset
     from pipeline.client.admin.leader_epochs import EpochEnd, ends_of_epochs
-    from pipeline.client.admin.offsets import ALL_RECORDS, ListedOffset, delete_records, list_offsets
+    from pipeline.client.admin.offsets import (
+        ALL_RECORDS,
+        ListedOffset,
+        PartlyDeletedError,
+        delete_records,
+        list_offsets,
+    )
     from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_configs
     from pipeline.client.admin.topics import (
         NewTopic,
+        TopicsRefusedError,
         create_partitions,
         create_topics,
         delete_topics,
@@ -165,6 +172,7 @@ __all__ = [
     "PartitionTruncatedError",
     "Partitioner",
     "PartlyAcceptedError",
+    "PartlyDeletedError",
     "PipelineError",
     "Producer",
     "ProducerConfig",
@@ -193,6 +201,7 @@ __all__ = [
     "SyncProducer",
     "TopicFilter",
     "TopicPartition",
+    "TopicsRefusedError",
     "UndeliveredRecord",
     "VersionReference",
     "WhiteList",

@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import trio
 
+from pipeline.cli.group_progress import GROUPS_PER_REQUEST, lags_of
 from pipeline.client import (
     Admin,
     ClientConfig,
@@ -20,10 +23,15 @@ from pipeline.client import (
     ErrorCode,
     KafkaError,
     NewTopic,
+    PartlyDeletedError,
+    ProducerConfig,
     TopicPartition,
+    TopicsRefusedError,
     open_cluster,
+    open_producer,
     parse_addresses,
 )
+from pipeline.model import BrokerId
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import wait_for
 
@@ -128,7 +136,7 @@ def test_settings_of_brokers_and_quotas(local: LocalCluster) -> None:
         local, "quota", "alter", "--user", "<default>", "--client-id", "night", "--set", "producer_byte_rate=7"
     )
     assert altered.strip() == "Changed quotas of user <default> client-id night."
-    wanted = {"user": "<default>", "client_id": "night", "quota": "producer_byte_rate", "value": 7.0}
+    wanted = {"user": "<default>", "client_id": "night", "ip": None, "quota": "producer_byte_rate", "value": 7.0}
     wait_for("the quota", lambda: wanted in json.loads(run(local, "quota", "list", "--json"))["quotas"])
     assert "is no number" in run(local, "quota", "alter", "--user", "u", "--set", "producer_byte_rate=x", code=2)
     assert "give --user" in run(local, "quota", "alter", "--set", "producer_byte_rate=1", code=2)
@@ -146,3 +154,65 @@ def test_offsets_are_exported_and_imported(local: LocalCluster, tmp_path: Path) 
     for text in ("nonsense", "[]", '{"offsets": [{"topic": "moved", "partition": 0, "offset": -1}]}'):
         file.write_text(text)
         assert "is not a document of export-offsets" in run(local, "group", "import-offsets", "to", str(file), code=2)
+
+
+def test_offsets_that_do_not_fit_the_logs_are_not_imported(local: LocalCluster, tmp_path: Path) -> None:
+    """A consumer would be reset, as its own policy says, and skip or repeat records without a word."""
+    run(local, "topic", "create", "fits")
+    file = tmp_path / "offsets.json"
+    good = {"topic": "fits", "partition": 0, "offset": 0}
+    for other, reason in (
+        ({**good, "partition": 7}, "the cluster has no partition fits-7"),
+        ({**good, "topic": "gone"}, "the cluster has no partition gone-0"),
+        ({**good, "topic": "\ud800"}, "the cluster has no partition"),
+    ):
+        file.write_text(json.dumps({"offsets": [good, other]}))
+        assert f"no offset was set: {reason}" in run(local, "group", "import-offsets", "stale", str(file), code=1)
+    file.write_text(json.dumps({"offsets": [{**good, "offset": 1}]}))
+    said = run(local, "group", "import-offsets", "stale", str(file), code=1)
+    assert "no offset was set: fits-0 at 1 (log: 0 to 0)" in said
+    file.write_text(json.dumps({"offsets": [good, {**good, "offset": 1}]}))
+    assert "names a partition twice" in run(local, "group", "import-offsets", "stale", str(file), code=2)
+    assert "has not committed any offsets" in run(local, "group", "export-offsets", "stale", code=1)
+
+
+async def test_what_was_done_by_half_is_told(local: LocalCluster) -> None:
+    async with open_cluster(ClientConfig(bootstrap=parse_addresses(local.bootstrap))) as cluster:
+        admin = Admin(cluster)
+        await admin.create_topics([NewTopic(name=name, partitions=2) for name in ("half.a", "half.b")])
+        with pytest.raises(TopicsRefusedError, match=r"topic none: .*; done: half\.b") as refused:
+            await admin.delete_topics(["none", "half.b"])
+        assert (list(refused.value.refused), refused.value.done) == (["none"], ["half.b"])
+        first, second = TopicPartition("half.a", 0), TopicPartition("half.a", 1)
+        async with open_producer(cluster, ProducerConfig(), clock=lambda: 1, rng=Random(1)) as producer:
+            await producer.send_and_wait("half.a", b"value", partition=0)
+        with pytest.raises(PartlyDeletedError, match=r"half\.a-1; records of half\.a-0 were deleted") as partly:
+            await admin.delete_records({first: 1, second: 1})
+        assert (partly.value.code, partly.value.deleted) == (ErrorCode.OFFSET_OUT_OF_RANGE, {first: 1})
+        beyond = {first: CommittedOffset(offset=1), TopicPartition("half.a", 9): CommittedOffset(offset=1)}
+        with pytest.raises(KafkaError, match=r"partition 9 of half\.a: .*; 1 of 2 were done"):
+            await admin.alter_consumer_group_offsets("half", beyond)
+        quotas: dict[ClientQuotaEntity, dict[str, float | None]] = {
+            ClientQuotaEntity(user="a"): {"nonsense": 1.0}, ClientQuotaEntity(user="b"): {"producer_byte_rate": 9.0},
+        }  # fmt: skip
+        with pytest.raises(KafkaError, match=r"user a: .*; quotas of 1 of 2 entities were changed"):
+            await admin.alter_client_quotas(quotas)
+
+
+async def test_the_lags_of_many_groups_take_few_requests(local: LocalCluster) -> None:
+    lagging = TopicPartition("lagging", 0)
+    async with open_cluster(ClientConfig(bootstrap=parse_addresses(local.bootstrap))) as cluster:
+        admin = Admin(cluster)
+        await admin.create_topics([NewTopic(name=name, partitions=1) for name in ("lagging", "deleted")])
+        async with open_producer(cluster, ProducerConfig(), clock=lambda: 1, rng=Random(1)) as producer:
+            await producer.send_many("lagging", [b"value"] * 10)
+        offsets = {lagging: CommittedOffset(offset=7), TopicPartition("deleted", 0): CommittedOffset(offset=0)}
+        async with trio.open_nursery() as nursery:
+            for number in range(GROUPS_PER_REQUEST + 5):
+                nursery.start_soon(admin.alter_consumer_group_offsets, f"many-{number}", offsets)
+        await admin.delete_topics(["deleted"])
+        listed = await admin.list_consumer_groups()
+        many = [replace(group, coordinator=BrokerId(77)) if group.id == "many-3" else group for group in listed]
+        lags = await lags_of(cluster, many)
+    assert {lag for group, lag in lags.items() if group.startswith("many-")} == {3}
+    assert lags.keys() == {group.id for group in listed}

@@ -1,4 +1,4 @@
-"""Quotas of users and client ids, read and changed: DescribeClientQuotas and AlterClientQuotas (KIP-546)."""
+"""Quotas of users, client ids and addresses: DescribeClientQuotas and AlterClientQuotas (KIP-546)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,23 +19,32 @@ from pipeline.protocol.messages.describe_client_quotas import (
 
 USER = "user"
 CLIENT_ID = "client-id"
+IP = "ip"
 DEFAULT_NAME = "<default>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotaEntity:
-    """A user, a client id, or a client id of a user. None: not named; DEFAULT_NAME: all without own quotas."""
+    """A user, a client id, a client id of a user, or an IP address. None: not named; DEFAULT_NAME: all without own
+    quotas. Only Apache Kafka has quotas of addresses (KIP-612).
+    """
 
     user: str | None = None
     client_id: str | None = None
+    ip: str | None = None
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """The types and names of the entity."""
+        parts = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
+        return [(kind, name) for kind, name in parts if name is not None]
 
     def __str__(self) -> str:
-        named = ((USER, self.user), (CLIENT_ID, self.client_id))
-        return " ".join(f"{kind} {name}" for kind, name in named if name is not None)
+        return " ".join(f"{kind} {name}" for kind, name in self.named)
 
 
 async def describe_client_quotas(cluster: Cluster, *, timeout_s: float) -> dict[ClientQuotaEntity, Mapping[str, float]]:
-    """Return the quotas of all users and client ids, by their names (`producer_byte_rate`). Raises KafkaError."""
+    """Return all quotas of entities, by their names (`producer_byte_rate`). Raises KafkaError."""
     response: DescribeClientQuotasResponse = await cluster.request_any(
         DescribeClientQuotasRequest(), timeout_s=timeout_s
     )
@@ -44,7 +53,7 @@ async def describe_client_quotas(cluster: Cluster, *, timeout_s: float) -> dict[
     found: dict[ClientQuotaEntity, Mapping[str, float]] = {}
     for entry in response.entries or ():
         names = {part.entity_type: part.entity_name or DEFAULT_NAME for part in entry.entity}
-        entity = ClientQuotaEntity(user=names.get(USER), client_id=names.get(CLIENT_ID))
+        entity = ClientQuotaEntity(user=names.get(USER), client_id=names.get(CLIENT_ID), ip=names.get(IP))
         found[entity] = {value.key: value.value for value in entry.values}
     return found
 
@@ -66,15 +75,15 @@ async def alter_client_quotas(
     response: AlterClientQuotasResponse = await cluster.request_any(
         AlterClientQuotasRequest(entries=entries), timeout_s=timeout_s
     )
-    for entry in response.entries:
-        if entry.error_code != ErrorCode.NONE:
-            named = " ".join(f"{part.entity_type} {part.entity_name or DEFAULT_NAME}" for part in entry.entity)
-            raise KafkaError(entry.error_code, f"quotas of {named}: {entry.error_message or 'refused'}")
+    refused = [entry for entry in response.entries if entry.error_code != ErrorCode.NONE]
+    if refused:
+        entry, count = refused[0], len(response.entries)
+        named = " ".join(f"{part.entity_type} {part.entity_name or DEFAULT_NAME}" for part in entry.entity)
+        parts = f"; quotas of {count - len(refused)} of {count} entities were changed" if count > 1 else ""
+        raise KafkaError(entry.error_code, f"quotas of {named}: {entry.error_message or 'refused'}{parts}")
 
 
 def _parts(entity: ClientQuotaEntity) -> list[EntityData]:
     return [
-        EntityData(entity_type=kind, entity_name=None if name == DEFAULT_NAME else name)
-        for kind, name in ((USER, entity.user), (CLIENT_ID, entity.client_id))
-        if name is not None
+        EntityData(entity_type=kind, entity_name=None if name == DEFAULT_NAME else name) for kind, name in entity.named
     ]

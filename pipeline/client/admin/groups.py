@@ -96,9 +96,23 @@ class CommittedOffset:
 
 
 async def list_groups(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[GroupListing]:
-    """Return all groups of all brokers, by id. Raises as `Cluster.request` if a broker does not answer."""
+    """Return all groups of all brokers, by id. Raises as `Cluster.request` if a broker stays without answer."""
     deadline = trio.current_time() + timeout_s
-    view = await cluster.refresh(timeout_s=timeout_s)
+    failures = 0
+    while True:
+        try:
+            return await _list_all(cluster, deadline)
+        except (*UNREACHABLE, KafkaError) as error:
+            if isinstance(error, KafkaError) and error.code not in _MOVING:
+                raise
+            last_error: PipelineError = error
+        failures += 1
+        if not await cluster.back_off(failures, deadline):
+            raise last_error
+
+
+async def _list_all(cluster: Cluster, deadline: float) -> list[GroupListing]:
+    view = await cluster.refresh(timeout_s=max(0.001, deadline - trio.current_time()))
     found: dict[str, GroupListing] = {}
     for broker in view.brokers:
         response: ListGroupsResponse = await _ask(cluster, broker, ListGroupsRequest(), _top_level, deadline)
@@ -166,9 +180,16 @@ async def commit_offsets(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Set offsets of a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID if it has members)."""
+    """Set offsets of a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID if it has members).
+
+    If a topic does not exist no offset is set (UNKNOWN_TOPIC_OR_PARTITION). A coordinator may refuse some partitions
+    and set the others: the error says how many.
+    """
     view = await cluster.fetch_all_topics(timeout_s=timeout_s)
-    ids = view.topic_ids({topic_partition.topic for topic_partition in offsets})
+    named = {topic_partition.topic for topic_partition in offsets}
+    if missing := sorted(named - view.topics.keys()):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {missing[0]} does not exist; no offset was set")
+    ids = view.topic_ids(named)
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
     for topic_partition, committed in sorted(offsets.items()):
         partition = OffsetCommitRequestPartition(
@@ -183,7 +204,16 @@ async def commit_offsets(
         for name, partitions in by_topic.items()
     ]
     request = OffsetCommitRequest(group_id=group, topics=topics)
-    await _ask_coordinator(cluster, group, request, _errors_of_commits, timeout_s)
+    names = {topic_id: name for name, topic_id in ids.items()}
+
+    def errors_of(response: OffsetCommitResponse) -> Iterable[tuple[int, str]]:
+        return [
+            (part.error_code, f"partition {part.partition_index} of {topic.name or names.get(topic.topic_id)}")
+            for topic in response.topics
+            for part in topic.partitions
+        ]
+
+    await _ask_coordinator(cluster, group, request, errors_of, timeout_s)
 
 
 async def delete_group(cluster: Cluster, group: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -249,9 +279,12 @@ async def _ask_coordinator(
 async def _ask(cluster: Cluster, broker: BrokerId, message: Message, errors_of: _ErrorsOf, deadline: float) -> Any:
     timeout_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
     response = await cluster.request(broker, message, timeout_s=timeout_s)
-    for code, about in errors_of(response):
-        if code != ErrorCode.NONE:
-            raise KafkaError(code, f"{about}: {ErrorCode.of(code).message}")
+    outcomes = list(errors_of(response))
+    refused = [(code, about) for code, about in outcomes if code != ErrorCode.NONE]
+    if refused:
+        code, about = refused[0]
+        parts = f"; {len(outcomes) - len(refused)} of {len(outcomes)} were done" if len(outcomes) > 1 else ""
+        raise KafkaError(code, f"{about}: {ErrorCode.of(code).message}{parts}")
     return response
 
 
@@ -267,14 +300,6 @@ def _errors_of_offsets(response: OffsetFetchResponse) -> Iterable[tuple[int, str
     return [(group.error_code, f"group {group.group_id}") for group in response.groups]
 
 
-def _errors_of_commits(response: OffsetCommitResponse) -> Iterable[tuple[int, str]]:
-    return [
-        (partition.error_code, f"partition {partition.partition_index} of {topic.name or topic.topic_id}")
-        for topic in response.topics
-        for partition in topic.partitions
-    ]
-
-
 def _errors_of_deletions(response: DeleteGroupsResponse) -> Iterable[tuple[int, str]]:
     return [(result.error_code, f"group {result.group_id}") for result in response.results]
 
@@ -285,4 +310,4 @@ def _errors_of_deleted_offsets(response: OffsetDeleteResponse) -> Iterable[tuple
         for topic in response.topics
         for partition in topic.partitions
     ]
-    return [(response.error_code, "group"), *of_partitions]
+    return of_partitions if response.error_code == ErrorCode.NONE else [(response.error_code, "group")]

@@ -13,7 +13,7 @@ from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -32,6 +32,23 @@ from pipeline.protocol.messages.list_offsets import (
 
 ALL_RECORDS = -1
 """Delete all records before the high watermark."""
+MAX_NAMED = 5
+"""Partitions named in one message."""
+
+
+class PartlyDeletedError(KafkaError):
+    """Records of some partitions were deleted, `deleted` (with their new log start offsets), before one failed.
+
+    REQUEST_TIMED_OUT: a leader stayed without answer, and may have deleted records.
+    """
+
+    def __init__(self, reason: PipelineError, deleted: Mapping[TopicPartition, int]) -> None:
+        self.deleted = dict(deleted)
+        code, detail = ErrorCode.REQUEST_TIMED_OUT, str(reason)
+        if isinstance(reason, KafkaError):
+            code, detail = reason.code, reason.detail or reason.code.message
+        named = ", ".join(map(str, sorted(deleted)[:MAX_NAMED])) + (" and more" if len(deleted) > MAX_NAMED else "")
+        super().__init__(code, f"{detail}; records of {named} were deleted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +188,22 @@ async def delete_records(
     """Delete the records before each partition's offset (or ALL_RECORDS), and return the new log start offsets.
 
     Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError if a partition stays without
-    answer.
+    answer, and PartlyDeletedError if records of others were deleted.
     """
-    return await ask_leaders(cluster, before, _ask_deletion, _read_deletion, timeout_s=timeout_s)
+    deleted: dict[TopicPartition, int] = {}
+
+    def read(response: DeleteRecordsResponse) -> Iterator[tuple[TopicPartition, int, int]]:
+        for topic_partition, code, start in _read_deletion(response):
+            if code == ErrorCode.NONE:
+                deleted[topic_partition] = start
+            yield topic_partition, code, start
+
+    try:
+        return await ask_leaders(cluster, before, _ask_deletion, read, timeout_s=timeout_s)
+    except PipelineError as error:
+        if not deleted:
+            raise
+        raise PartlyDeletedError(error, deleted) from error
 
 
 def _ask_deletion(

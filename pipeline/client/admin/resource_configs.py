@@ -1,5 +1,6 @@
 """Settings of topics and brokers, read and changed: DescribeConfigs (KIP-226), IncrementalAlterConfigs (KIP-339)."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from pipeline.protocol.messages.incremental_alter_configs import (
     OperationType,
 )
 from pipeline.protocol.schema import Message
+from pipeline.settings import MAX_INT32
 
 _TOPICS_PER_REQUEST = 500
 
@@ -38,8 +40,14 @@ class ConfigResource:
 
     @property
     def broker(self) -> BrokerId | None:
-        """The only broker that can answer; None if any can."""
-        return BrokerId(int(self.name)) if self.kind is ResourceType.BROKER and self.name else None
+        """The only broker that can answer; None if any can. Raises KafkaError (INVALID_REQUEST) for a name that is no
+        broker id.
+        """
+        if self.kind is not ResourceType.BROKER or not self.name:
+            return None
+        if not re.fullmatch("[0-9]{1,10}", self.name) or int(self.name) > MAX_INT32:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{self}: a broker is named by its id")
+        return BrokerId(int(self.name))
 
     def __str__(self) -> str:
         return f"{self.kind.name.lower()} {self.name or '(all)'}"

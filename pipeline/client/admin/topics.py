@@ -30,6 +30,8 @@ DEFAULT_TIMEOUT_S = 30.0
 BROKER_DEFAULT = -1
 USUAL_REPLICAS = 3
 """Replication factor of the topics of services."""
+MAX_NAMED = 5
+"""Topics named in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,27 @@ class NewTopic:
     partitions: int = BROKER_DEFAULT
     replication_factor: int = BROKER_DEFAULT
     configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class TopicsRefusedError(KafkaError):
+    """Some of several topics were refused: `refused` has the reasons. `done`: topics that were changed.
+
+    `left`: refused ones, and those without an answer, which may or may not be changed.
+    """
+
+    def __init__(self, refused: Mapping[str, KafkaError], done: Sequence[str], left: Sequence[str]) -> None:
+        self.refused = dict(refused)
+        self.done = list(done)
+        self.left = list(left)
+        first = next(iter(refused.values()))
+        others = [name for name in left if name not in refused]
+        told = [
+            ("refused too", list(refused)[1:]),
+            ("without answer", others),
+            ("done", self.done),
+        ]
+        lists = "".join(f"; {label}: {_enumeration(named)}" for label, named in told if named)
+        super().__init__(first.code, f"{first.detail}{lists if self.done else lists + '; none is done'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +77,9 @@ class _TopicResult:
 async def create_topics(
     cluster: Cluster, topics: Sequence[NewTopic], *, exist_ok: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Create topics and wait until each has leaders. Raises KafkaError for the first that is refused.
-
-    With `exist_ok` a topic that exists is left unchanged.
+    """Create topics and wait until each has leaders. Raises KafkaError for the first that is refused, and
+    TopicsRefusedError, which says what was done, if there are several. With `exist_ok` a topic that exists is left
+    unchanged.
     """
 
     def request(names: Sequence[str], timeout_ms: int) -> Message:
@@ -86,7 +109,7 @@ async def replicas_for(cluster: Cluster, wanted: int = USUAL_REPLICAS, *, timeou
 async def delete_topics(
     cluster: Cluster, names: Sequence[str], *, missing_ok: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Delete topics. Raises KafkaError for the first that is refused; with `missing_ok` missing topics are ignored.
+    """Delete topics. Raises as `create_topics`; with `missing_ok` missing topics are ignored.
 
     Raises TypeError for a single text: its letters could be names of topics.
     """
@@ -111,7 +134,7 @@ async def delete_topics(
 async def create_partitions(
     cluster: Cluster, counts: Mapping[str, int], *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Raise the numbers of partitions. Raises KafkaError for the first topic that is refused."""
+    """Raise the numbers of partitions. Raises as `create_topics`."""
 
     def request(names: Sequence[str], timeout_ms: int) -> Message:
         return CreatePartitionsRequest(
@@ -173,29 +196,46 @@ async def _ask_controller(
     fine: set[ErrorCode],
     deadline: float,
 ) -> None:
-    """Retry until each topic's answer is a `fine` code. Raises KafkaError for the first other code that stays."""
-    left = list(names)
+    """Retry until each topic's answer is a `fine` code. Raises KafkaError for the first other code that stays,
+    TopicsRefusedError if several topics were named.
+    """
+    left = list(dict.fromkeys(names))
+    count = len(left)
+    done: list[str] = []
     failures = 0
     last_error: Exception | None = None
+    is_sent = is_answer_lost = False
     while left:
         timeout_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
         try:
             if failures or not cluster.view.brokers:
                 await cluster.refresh(timeout_s=timeout_s)
+            is_sent = True
             response = await cluster.request_controller(request(left, int(timeout_s * 1000)), timeout_s=timeout_s)
         except UNREACHABLE as error:
             last_error = error
+            is_answer_lost = is_sent
         else:
+            refused: dict[str, KafkaError] = {}
             for answer in answers(response):
+                if answer.topic not in left:
+                    continue
                 if answer.code in fine:
                     left.remove(answer.topic)
+                    done.append(answer.topic)
                     continue
-                last_error = KafkaError(answer.code, f"topic {answer.topic}: {answer.detail or 'refused'}")
+                doubt = "; an attempt whose answer was lost may have done it" if is_answer_lost else ""
+                last_error = KafkaError(answer.code, f"topic {answer.topic}: {answer.detail or 'refused'}{doubt}")
                 if not _passes(last_error):
-                    raise last_error
+                    refused[answer.topic] = last_error
+            if refused:
+                raise next(iter(refused.values())) if count == 1 else TopicsRefusedError(refused, done, left)
         failures += 1
         if left and not await cluster.back_off(failures, deadline):
-            raise last_error or KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the response leaves topics out")
+            failure = last_error or KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the response leaves topics out")
+            if done and isinstance(failure, KafkaError):
+                raise TopicsRefusedError(dict.fromkeys(left, failure), done, left)
+            raise failure
 
 
 def _passes(error: KafkaError) -> bool:
@@ -210,3 +250,8 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
         replication_factor=topic.replication_factor,
         configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()),
     )
+
+
+def _enumeration(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

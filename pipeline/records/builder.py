@@ -195,7 +195,7 @@ class BatchBuilder:
             while start < len(values):
                 run = values[start : start + min(_RUN_RECORDS, self._records_of_one_width())]
                 add = self._add_bytes if set(map(type, run)) == {bytes} else self._add_each
-                added = add(key_part, run, max_bytes)
+                added = add(key_part, run, max_bytes)  # type: ignore[arg-type]  # the first takes bytes only
                 start += added
                 if added < len(run):
                     break

@@ -1,6 +1,7 @@
 """Random walks: tasks send while brokers go wrong in every way, and each record has the one outcome that is true."""
 
 from collections import Counter, defaultdict
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -66,7 +67,8 @@ class Walk:
             if rng.random() < 0.2:
                 await trio.sleep(rng.uniform(0, 0.1))
             if rng.random() < 0.1:
-                self.report(await producer.flush(rng.choice((0, 0.01, 1))))
+                with trio.move_on_after(rng.choice((0, 0.01, 1000))):
+                    self.report(await producer.flush(rng.choice((0, 0.01, 1))))
 
     def report(self, records: list[UndeliveredRecord]) -> None:
         self.reported.update(record.value for record in records if record.error is not None and record.value)
@@ -120,7 +122,11 @@ async def walk(seed: int) -> tuple[int, int]:
                 async with trio.open_nursery() as senders:
                     for sender in range(SENDERS):
                         senders.start_soon(told.send, producer, sender)
-                told.report(await producer.aclose(rng.choice((None, 0, 0.05, 1))))
+                with trio.move_on_after(rng.choice((0, 0.05, 1000))):
+                    told.report(await producer.aclose(rng.choice((None, 0, 0.05, 1))))
+                told.report(producer.close())
+                with suppress(DeliveryError):  # of a close that was cancelled
+                    await producer.flush()
                 assert producer._accumulator.used_bytes == 0
                 nursery.cancel_scope.cancel()
             await trio.sleep(2 * MAX_DELAY_S)

@@ -152,7 +152,10 @@ class BatchBuilder:
             buffer += value
             buffer += encoded_headers
             if len(buffer) != end:
-                raise TypeError("a value must be bytes")
+                raise TypeError("its items are not bytes")
+        except TypeError as error:
+            del buffer[start:]
+            raise TypeError(f"a value must be bytes, and is {type(value).__name__}: {error}") from error
         except BaseException:
             del buffer[start:]
             raise

@@ -98,7 +98,7 @@ class Walk:
                 assert own == sorted(own)
 
 
-async def walk(seed: int) -> tuple[int, int]:
+async def walk(seed: int, clock: trio.testing.MockClock) -> tuple[int, int]:
     """Return how many records were accepted, and how many of them failed."""
     rng = Random(seed)
     told = Walk(rng)
@@ -106,10 +106,13 @@ async def walk(seed: int) -> tuple[int, int]:
         brokers = WaywardCluster(rng, rng.choice((0.1, 0.4, 1.0)), late)
         brokers.add_topic("t", [1] * PARTITIONS)
 
-        async def move_leaders() -> None:
+        async def disturb() -> None:
+            """Move leaders; and let time pass as for a process that is stopped for a while."""
             while True:
                 await trio.sleep(rng.uniform(0, 1))
                 brokers.move_leader("t")
+                if rng.random() < 0.2:
+                    clock.jump(rng.choice((0.1, 1, 30)))
 
         async with brokers.broker(1), brokers.broker(2):
             settings = ClientConfig(bootstrap=brokers.bootstrap, retry_backoff_ms=5, retry_backoff_max_ms=50)
@@ -118,7 +121,7 @@ async def walk(seed: int) -> tuple[int, int]:
                 trio.open_nursery() as nursery,
                 open_producer(cluster, told.config(), clock=lambda: 0, rng=Random(seed)) as producer,
             ):
-                nursery.start_soon(move_leaders)
+                nursery.start_soon(disturb)
                 async with trio.open_nursery() as senders:
                     for sender in range(SENDERS):
                         senders.start_soon(told.send, producer, sender)
@@ -140,7 +143,7 @@ def test_each_record_has_the_one_outcome_that_is_true(seeds: range) -> None:
     accepted = failed = 0
     for seed in seeds:
         clock = trio.testing.MockClock(autojump_threshold=0.005)
-        counts = trio.run(walk, seed, clock=clock)
+        counts = trio.run(walk, seed, clock, clock=clock)
         accepted, failed = accepted + counts[0], failed + counts[1]
     assert accepted > 20 * len(seeds)
     assert failed > len(seeds)

@@ -151,7 +151,7 @@ class ProducerConfig:
     buffer_memory: Annotated[int, Between(1, MAX_BUFFER_BYTES)] = 32 * 1024 * 1024
     """Memory in bytes for undelivered records, at least `batch_size`."""
     max_request_size: Annotated[int, Between(1024, MAX_FIELD_BYTES)] = 1024 * 1024
-    """Maximum size in bytes of a request, and of a record."""
+    """Maximum size in bytes of a request, and of a batch or a record before compression."""
     max_block_ms: Annotated[int, Between(0, MAX_TIMEOUT_MS)] = 60_000
     """Time in ms that `send` waits for metadata and for memory, together."""
     max_in_flight: Annotated[int, Between(1, 100)] = 5

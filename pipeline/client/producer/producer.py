@@ -473,8 +473,9 @@ async def open_producer(
     Raises ConfigurationError for objects that are no encoders, partitioner or interceptors.
     """
     require_partitioner(partitioner)
+    batch_bytes = min(config.batch_size, config.max_request_size)
     accumulator = Accumulator(
-        new_builder=lambda: BatchBuilder(config.compression, config.batch_size, config.compression_level),
+        new_builder=lambda: BatchBuilder(config.compression, batch_bytes, config.compression_level),
         memory_bytes=config.buffer_memory,
         max_request_bytes=config.max_request_size,
         linger_ms=config.linger_ms,

@@ -383,6 +383,21 @@ async def test_many_partitions_share_a_request_and_old_brokers_are_spoken_to(
     assert sum(len(part.records()) for part in scripted.topics["wide"].values()) == 21
 
 
+async def test_no_batch_of_several_records_is_larger_than_a_request_may_be(
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
+) -> None:
+    """As in Kafka, where max.request.size also bounds batches: else brokers refuse a large batch.size as a whole."""
+    settings = {"batch_size": 300_000, "max_request_size": 2000, "linger_ms": 600_000, "delivery_timeout_ms": 600_000}
+    async with scripted.broker(1), connect() as cluster, produce(cluster, **settings) as producer:
+        for number in range(50):
+            await producer.send("t", b"%d" % number + b" " * 100)
+        await producer.send_many("t", [b"%d" % number + b" " * 100 for number in range(50)])
+        await producer.flush()
+    assert len(values(scripted)) == 100
+    sizes = [header.size_bytes for header, _ in scripted.partition(T0).batches]
+    assert 1500 < max(sizes) <= 2000
+
+
 async def test_sequences_are_gapless(scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200, linger_ms=0) as producer:
         scripted.produce_script.extend(["close after", ErrorCode.NONE, "close", ErrorCode.NONE] * 3)

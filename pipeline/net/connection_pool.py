@@ -11,7 +11,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -63,6 +63,7 @@ class _Connection:
         self._sending = trio.StrictFIFOLock()
         self._failure: PipelineError | None = None
         self._is_abandoned = False
+        self._retirement: NetworkError | None = None
         self._versions: Mapping[int, VersionRange] = {}
         self.features: Mapping[str, VersionRange] = {}
 
@@ -145,6 +146,8 @@ class _Connection:
                 self._machine.bytes_received(received)
                 while (answer := self._machine.next_response()) is not None:
                     self._waiting.popleft().answer(answer[1])  # no variable keeps the answer, which may be large
+                if self._retirement is not None and not self.is_waited_for:
+                    raise self._retirement
         except (NetworkError, ProtocolError) as error:
             was_idle = self.is_open and not self.is_waited_for
             self.fail(error)
@@ -158,6 +161,12 @@ class _Connection:
         """Close the connection of a lane whose client is done. That is no loss, and not reported as one."""
         self._is_abandoned = True
         self.fail(NetworkError(f"the client of the lane {lane!r} to {self._address} is closed"))
+
+    def retire(self, reason: NetworkError) -> None:
+        """Close the connection once all requests under way are answered. Further requests go elsewhere."""
+        self._retirement = reason
+        if not self.is_waited_for:
+            self.fail(reason)
 
     def fail(self, error: PipelineError) -> None:
         """Close the connection, and fail all requests under way."""
@@ -240,11 +249,27 @@ class ConnectionPool:
             del self._opening[key]
 
     def drop(self, address: HostPort, reason: str, *, is_idle_only: bool) -> None:
-        """Close the connections to a server, whose requests under way fail; with `is_idle_only` those without any."""
+        """Close the connections to a server, whose requests under way fail; with `is_idle_only` they are answered
+        first.
+        """
         for key, known in list(self._connections.items()):
-            if key[0] == address and not (is_idle_only and known.is_waited_for):
+            if key[0] == address:
                 del self._connections[key]
-                known.fail(NetworkError(reason))
+                if is_idle_only:
+                    known.retire(NetworkError(reason))
+                else:
+                    known.fail(NetworkError(reason))
+
+    def keep_only(self, addresses: Collection[HostPort]) -> None:
+        """Close the idle connections to all other servers, and forget what is known of these. That is no loss."""
+        for key, known in list(self._connections.items()):
+            if key[0] not in addresses and not known.is_waited_for:
+                self._connections.pop(key).abandon(key[1])
+        for key, opening in list(self._opening.items()):
+            if key[0] not in addresses and key not in self._connections and not opening.locked():
+                del self._opening[key]
+        for address in self._round_trips_s.keys() - addresses:
+            del self._round_trips_s[address]
 
     def close(self) -> None:
         """Open no more connections. The open ones end with the pool's block."""

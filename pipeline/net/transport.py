@@ -216,6 +216,8 @@ async def connect(address: HostPort) -> SocketTransport:
         raise NetworkError(f"cannot connect to {address}: {_reason(error)}") from error
     except ValueError as error:  # an address from a peer, with an impossible name
         raise NetworkError(f"cannot connect to {address}: no host has such a name") from error
+    except OverflowError as error:
+        raise NetworkError(f"cannot connect to {address}: no server has such a port") from error
     return SocketTransport(socket.socket(fileno=stream.socket.detach()))
 
 

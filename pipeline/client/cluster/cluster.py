@@ -5,7 +5,7 @@ Each wait is bounded by the deadline it was given or by a setting.
 """
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     ConfigurationError,
     CoordinationError,
+    CoordinationUnavailableError,
     DeadlineExceededError,
     NetworkError,
     PipelineError,
@@ -45,6 +46,8 @@ LEAST_ATTEMPT_S = 1.0
 """Shortest attempt, enough for a healthy broker, if many are asked one after the other."""
 ASKED_AGAIN_AFTER_S = 30.0
 """Time after which a known broker that failed is asked again, for `LEAST_ATTEMPT_S`."""
+DISCOVERY_S = 5.0
+"""Time for ZooKeeper to name the brokers, if some are known that may answer again meanwhile."""
 _NAME_SHOWN = 40
 
 
@@ -63,6 +66,8 @@ class Cluster:
         self._refresh_wanted = Wakeup()
         self._view_replaced = Signal()
         self._failed_at: dict[HostPort, float] = {}
+        self._not_discovered: CoordinationError | None = None
+        """Why the last discovery found no broker."""
         self._last_source: BrokerId | None = None
         self._fallen_epochs = FallenEpochs()
         self._loss_watchers: list[Callable[[LostConnection], None]] = []
@@ -92,14 +97,16 @@ class Cluster:
         """Ask a broker again that has just registered, though requests to it failed a moment ago."""
         self._failed_at.pop(address, None)
 
-    def drop_broker(self, broker: BrokerId) -> None:
-        """Close the connections to a broker that is no longer registered. Requests under way to it fail, and are
-        tried again at other brokers.
+    def drop_broker(self, broker: BrokerId, address: HostPort | None = None) -> None:
+        """Close the connections to a broker that is no longer registered, or not at this address. Requests under way
+        to it fail, and are tried again at other brokers.
         """
         endpoint = self.view.brokers.get(broker)
-        if endpoint is not None:
-            self._failed_at[endpoint.address] = trio.current_time()
-            self._pool.drop(endpoint.address, f"broker {broker} is no longer registered", is_idle_only=False)
+        if address is None and endpoint is not None:
+            address = endpoint.address
+        if address is not None:
+            self._failed_at[address] = trio.current_time()
+            self._pool.drop(address, f"broker {broker} is no longer registered", is_idle_only=False)
 
     async def watch_losses(self, watcher: Callable[[LostConnection], None]) -> None:
         """Call `watcher` with each connection that is lost, until cancelled.
@@ -138,7 +145,8 @@ class Cluster:
         with trio.move_on_at(deadline) as waiting:  # a refresh of another task may have a later deadline
             await self._refreshing.acquire()
         if waiting.cancelled_caught:
-            raise DeadlineExceededError(f"no broker of the cluster reported its metadata within {wait_s:g} s")
+            reason = "" if self._not_discovered is None else f": {self._not_discovered}"
+            raise DeadlineExceededError(f"no broker of the cluster reported its metadata within {wait_s:g} s{reason}")
         try:
             if self._last_refreshed <= asked_at:
                 self._refreshes_begun += 1
@@ -149,8 +157,7 @@ class Cluster:
                     self.view, response, source, [*self._sound(), source], trio.current_time()
                 )
                 before, self.view = self.view, merge(self.view, response, fallen)
-                for address in addresses_left(before, self.view):
-                    self._pool.drop(address, f"no broker is at {address} any more", is_idle_only=True)
+                self._forget_addresses(before)
                 self._last_source = next((broker for broker, address in self._known() if address == source), None)
                 self._last_refreshed = self._refreshes_begun
                 self._view_replaced.notify()
@@ -235,11 +242,12 @@ class Cluster:
         while True:
             tried: set[HostPort] = set()
             for others in (1, 0):  # 1: the known brokers, which leave a share of the time to the others
-                found = self._in_turn(retrying=is_answered_at_once) if others else await self._others()
+                found = self._in_turn(retrying=is_answered_at_once) if others else await self._others(deadline)
                 addresses = [address for address in found if address not in tried]
                 for asked, address in enumerate(addresses):
                     left_s = deadline - trio.current_time()
-                    parts = len(addresses) - asked + others if is_answered_at_once else 1
+                    # A part is left for the others, or for another connection: a balancer may lead it elsewhere.
+                    parts = len(addresses) - asked + 1 if is_answered_at_once else 1
                     attempt_s = min(self.config.request_timeout_ms / 1000, left_s, max(LEAST_ATTEMPT_S, left_s / parts))
                     if others and address in self._failed_at:
                         attempt_s = min(attempt_s, LEAST_ATTEMPT_S)
@@ -251,12 +259,18 @@ class Cluster:
                     except UNREACHABLE as error:
                         self._failed_at[address] = trio.current_time()
                         last_error = error
+                    except KafkaError as error:
+                        if error.code is ErrorCode.INVALID_REQUEST:  # no broker could take it
+                            raise
+                        last_error = error
                     else:
                         self._failed_at.pop(address, None)
                         return address, response
+            if isinstance(last_error, KafkaError):
+                raise last_error
             failures += 1
             if not await self.back_off(failures, deadline):
-                reason = last_error or "no time was left to ask a broker"
+                reason = last_error or self._not_discovered or "no time was left to ask a broker"
                 raise NetworkError(f"no broker of the cluster answers: {reason}") from last_error
 
     async def request_controller(self, message: Message, *, timeout_s: float) -> Any:
@@ -293,6 +307,20 @@ class Cluster:
                 logger.warning("metadata_refresh_failed", error=str(error))
             await self.back_off(max(failures, 1), math.inf)
 
+    def _forget_addresses(self, before: ClusterMetadata) -> None:
+        """Close the connections to addresses at which no broker is any more, and to those that only discovery names: a
+        connection through a balancer ends at a broker that may die unnoticed.
+        """
+        for address in addresses_left(before, self.view):
+            self._pool.drop(address, f"no broker is at {address} any more", is_idle_only=True)
+        known = {address for _, address in self._known()}
+        if known:
+            self._pool.keep_only(known)
+            forgotten = trio.current_time() - ASKED_AGAIN_AFTER_S
+            self._failed_at = {
+                address: at for address, at in self._failed_at.items() if address in known or at > forgotten
+            }
+
     def _address_of(self, broker: BrokerId) -> HostPort:
         endpoint = self.view.brokers.get(broker)
         if endpoint is None:
@@ -314,16 +342,22 @@ class Cluster:
             known.sort(key=lambda broker: broker[0] <= last_source)
         return [address for _, address in known if self._failed_at.get(address, -math.inf) <= retried_s]
 
-    async def _others(self) -> list[HostPort]:
+    async def _others(self, deadline: float) -> list[HostPort]:
         """Return brokers that failed, and brokers that only discovery knows: for the start, and if all others are
         gone (KIP-899). The last to fail comes last, since a broker that hangs may use up the time of a call.
         """
         known = [address for _, address in self._known()]
-        try:
-            found = await self._discover()
-        except CoordinationError as error:
-            logger.warning("discovery_failed", error=str(error))
-            found = ()
+        found: Sequence[HostPort] = ()
+        self._not_discovered = CoordinationUnavailableError("", "ZooKeeper does not answer")
+        # A ZooKeeper that hangs leaves time for the known brokers.
+        with trio.move_on_at(min(deadline, trio.current_time() + DISCOVERY_S) if known else deadline):
+            try:
+                found = await self._discover()
+                self._not_discovered = None
+            except CoordinationError as error:
+                self._not_discovered = error
+        if self._not_discovered is not None:
+            logger.warning("discovery_failed", error=str(self._not_discovered))
         others = dict.fromkeys((*(address for address in known if address in self._failed_at), *found))
         return sorted(others, key=lambda address: self._failed_at.get(address, -math.inf))
 

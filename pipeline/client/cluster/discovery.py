@@ -1,11 +1,19 @@
 """Discovery of a first broker: from a list of addresses, or from the registrations in ZooKeeper."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
-from pipeline.errors import CoordinationError
-from pipeline.model import BROKER_IDS, HostPort
+import structlog
+
+from pipeline.errors import CoordinationError, NoNodeError
+from pipeline.model import BROKER_IDS, BrokerId, HostPort
+
+logger = structlog.get_logger()
+
+_BROKER_NAME = re.compile(r"[0-9]{1,10}")
+_NOT_READABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 Discovery = Callable[[], Awaitable[Sequence[HostPort]]]
 """Returns addresses of brokers in the order to try. Called at the start, and whenever no known broker answers."""
@@ -43,14 +51,34 @@ class ZooKeeperDiscovery:
         self.zookeeper = zookeeper
 
     async def __call__(self) -> Sequence[HostPort]:
-        """Return the addresses of the registered brokers. Raises CoordinationError."""
-        return [await self.address_of(name) for name in sorted(await self.zookeeper.children(BROKER_IDS))]
+        """Return the addresses of the registered brokers. Raises CoordinationError, also if there is none."""
+        names = await self.zookeeper.children(BROKER_IDS)
+        found = (await self.addresses(names)).values()
+        addresses = [address for address in found if address is not None]
+        if not addresses:
+            reason = "has no broker that a client can reach: do brokers run, and is the chroot theirs?"
+            raise CoordinationError(BROKER_IDS, reason)
+        return addresses
 
-    async def address_of(self, name: str) -> HostPort:
-        """Return the address of a broker by its id. Raises CoordinationError."""
-        path = f"{BROKER_IDS}/{name}"
-        data, _version = await self.zookeeper.get(path)
-        return _address(path, data)
+    async def addresses(self, names: Iterable[str]) -> dict[BrokerId, HostPort | None]:
+        """Return the registered brokers of these names by id, with their addresses.
+
+        The address is None if it cannot be read. What is no broker is left out, and so is a broker that has gone.
+        Raises CoordinationError if ZooKeeper does not answer.
+        """
+        found: dict[BrokerId, HostPort | None] = {}
+        for broker in sorted(int(name) for name in names if _BROKER_NAME.fullmatch(name)):
+            path = f"{BROKER_IDS}/{broker}"
+            try:
+                data, _version = await self.zookeeper.get(path)
+            except NoNodeError:
+                continue
+            try:
+                found[BrokerId(broker)] = _address(data)
+            except _NOT_READABLE as error:
+                found[BrokerId(broker)] = None
+                logger.warning("broker_registration_not_readable", path=path, error=repr(error))
+        return found
 
 
 def from_zookeeper(zookeeper: ZnodeReader) -> ZooKeeperDiscovery:
@@ -58,15 +86,14 @@ def from_zookeeper(zookeeper: ZnodeReader) -> ZooKeeperDiscovery:
     return ZooKeeperDiscovery(zookeeper)
 
 
-def _address(path: str, registration: bytes) -> HostPort:
-    """Return the plaintext listener of a broker's registration (JSON, versions 1 to 5)."""
-    try:
-        fields = json.loads(registration)
-        for endpoint in fields.get("endpoints") or ():
-            _name, _, authority = endpoint.partition("://")
-            host, _, port = authority.rpartition(":")
-            if fields.get("listener_security_protocol_map", {}).get(_name, _name) == "PLAINTEXT":
-                return HostPort(host.strip("[]"), int(port))
-        return HostPort(str(fields["host"]), int(fields["port"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CoordinationError(path, f"not the registration of a broker: {error!r}") from error
+def _address(registration: bytes) -> HostPort:
+    """Return the plaintext listener of a broker's registration (JSON, versions 1 to 5). Raises `_NOT_READABLE`."""
+    fields = json.loads(registration)
+    for endpoint in fields.get("endpoints") or ():
+        _name, _, authority = endpoint.partition("://")
+        host, _, port = authority.rpartition(":")
+        if fields.get("listener_security_protocol_map", {}).get(_name, _name) == "PLAINTEXT":
+            return HostPort(host.strip("[]"), int(port))
+    if not isinstance(fields["host"], str):
+        raise KeyError("PLAINTEXT")
+    return HostPort(fields["host"], int(fields["port"]))

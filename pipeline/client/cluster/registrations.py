@@ -6,11 +6,12 @@ has other partitions or replicas than before.
 Invariants:
 - ZooKeeper says that something changed, and brokers say what: a view is always the answer of one broker. Brokers hear
   of a change a moment later, so they are asked until they report it, at most for `CATCH_UP_S` after the last change.
+- What changed between the newest view and the first look at ZooKeeper is noticed too.
 - Without ZooKeeper the cluster works as with a bootstrap list: errors and the age of the metadata cause refreshes.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
@@ -20,7 +21,7 @@ import trio
 from pipeline.client.cluster.discovery import ZooKeeperDiscovery
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.diagnostics import get_logger
-from pipeline.errors import CoordinationError, PipelineError
+from pipeline.errors import CoordinationError, CoordinationUnavailableError, PipelineError
 from pipeline.model import BROKER_IDS, BrokerId, HostPort
 
 logger = get_logger(__name__)
@@ -44,8 +45,8 @@ class WatchedCluster(Protocol):
     def take_up(self, address: HostPort) -> None:
         """Take note that a broker has registered."""
 
-    def drop_broker(self, broker: BrokerId) -> None:
-        """Take note that a broker is no longer registered."""
+    def drop_broker(self, broker: BrokerId, address: HostPort | None = None) -> None:
+        """Take note that a broker is no longer registered, or not at this address."""
 
     async def refresh(self) -> ClusterMetadata:
         """Fetch the metadata now. Raises PipelineError."""
@@ -76,18 +77,34 @@ async def _logged(watch: Callable[..., Awaitable[None]], *arguments: object) -> 
 
 
 async def _watch_brokers(cluster: WatchedCluster, discovery: ZooKeeperDiscovery) -> None:
-    known: frozenset[str] | None = None
+    known: dict[BrokerId, HostPort | None] | None = None
     async with _catching_up(cluster) as catch_up:
         async for names in discovery.zookeeper.watch_children(BROKER_IDS):
-            before, known = known, frozenset(names)
-            if before is None or before == known:
+            before, known = known, await _addresses(discovery, names)
+            if before is None:
+                is_reported = partial(_has_brokers, known, {})
+                if cluster.view.brokers and not is_reported(cluster.view):
+                    catch_up(is_reported)
                 continue
-            for name in before - known:
-                cluster.drop_broker(BrokerId(int(name)))
-            for name in known - before:
-                with suppress(CoordinationError):  # gone again
-                    cluster.take_up(await discovery.address_of(name))
-            catch_up(partial(_has_brokers, {int(name) for name in known}))
+            left = {broker: address for broker, address in before.items() if known.get(broker) != address}
+            for broker, address in left.items():
+                if broker not in known:
+                    cluster.drop_broker(broker)
+                elif address is not None and address not in known.values():
+                    cluster.drop_broker(broker, address)
+            for broker, address in known.items():
+                if address is not None and before.get(broker) != address:
+                    cluster.take_up(address)
+            if known != before:
+                catch_up(partial(_has_brokers, known, left))
+
+
+async def _addresses(discovery: ZooKeeperDiscovery, names: Collection[str]) -> dict[BrokerId, HostPort | None]:
+    """Return the registered brokers, once ZooKeeper answers."""
+    while True:
+        with suppress(CoordinationUnavailableError):
+            return await discovery.addresses(names)
+        await trio.sleep(_ASK_AGAIN_S)
 
 
 async def _watch_topics(cluster: WatchedCluster, discovery: ZooKeeperDiscovery) -> None:
@@ -104,12 +121,23 @@ async def _watch_partitions(cluster: WatchedCluster, discovery: ZooKeeperDiscove
     async with _catching_up(cluster) as catch_up:
         async for value in discovery.zookeeper.watch_data(f"{BROKER_TOPICS}/{topic}"):
             before, assigned = assigned, None if value is None else _partitions(value[0])
-            if before is not None and isinstance(assigned, dict) and assigned != before:
-                catch_up(partial(_has_partitions, topic, len(assigned)))
+            if isinstance(assigned, dict) and assigned != before:
+                is_reported = partial(_has_partitions, topic, len(assigned))
+                if before is not None or not is_reported(cluster.view):
+                    catch_up(is_reported)
 
 
-def _has_brokers(expected: Collection[int], view: ClusterMetadata) -> bool:
-    return set(view.brokers) == set(expected)
+def _has_brokers(
+    known: Mapping[BrokerId, HostPort | None], left: Mapping[BrokerId, HostPort | None], view: ClusterMetadata
+) -> bool:
+    """True if a view has the registered brokers, and none where it no longer is. Brokers leave out those of other
+    listeners, whose addresses are None.
+    """
+    is_there = all(broker in view.brokers for broker, address in known.items() if address is not None)
+    return is_there and not any(
+        broker in view.brokers and (broker not in known or view.brokers[broker].address == address)
+        for broker, address in left.items()
+    )
 
 
 def _has_topics(added: Collection[str], removed: Collection[str], view: ClusterMetadata) -> bool:

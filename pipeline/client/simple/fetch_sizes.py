@@ -4,11 +4,13 @@ Brokers since Kafka 0.10.1 send the first batch of a response whole (KIP-74). A 
 response that is too large comes cut, or not at all.
 """
 
+from pipeline.protocol.connection import MAX_RESPONSE_BYTES
 from pipeline.protocol.messages.fetch import READ_COMMITTED, PartitionData
-from pipeline.records.memory import MAX_OPENED_BYTES
 
-MAX_FETCH_BYTES = MAX_OPENED_BYTES
-"""Bound of the growth: no reader opens a larger batch."""
+MAX_FETCH_BYTES = MAX_RESPONSE_BYTES - (1 << 20)
+"""Bound of the size of a fetch and of its growth: a client takes no larger answer."""
+MAX_ANSWER_BYTES = 64 << 20
+"""Bytes of all partitions of a leader that are asked for at once, unless one alone is larger."""
 
 _LENGTH_START = 8
 _LENGTH_END = 12

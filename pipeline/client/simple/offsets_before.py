@@ -7,6 +7,6 @@ def divided_offsets(start: int, newest: int, at_most: int) -> list[int]:
     Alone it is `newest`, and two are `newest` and `start`.
     """
     newest = max(start, newest)  # the log start offset may have moved since it was asked for
-    parts = at_most - 1
+    parts = min(at_most - 1, newest - start)
     offsets = [newest, *(start + (newest - start) * part // parts for part in range(parts - 1, -1, -1))]
     return list(dict.fromkeys(offsets))

@@ -9,6 +9,7 @@ Owns nothing but connections for its long polls. Invariants:
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from operator import index
 
 import trio
 
@@ -31,7 +32,7 @@ from pipeline.client.consumer.fetch_plan import (
     judge_answer,
 )
 from pipeline.client.consumer.opening import each_record
-from pipeline.client.simple.fetch_sizes import grown_bytes
+from pipeline.client.simple.fetch_sizes import MAX_ANSWER_BYTES, MAX_FETCH_BYTES, grown_bytes
 from pipeline.client.simple.offsets_before import divided_offsets
 from pipeline.errors import ConfigurationError, CorruptBatchError, DeadlineExceededError, NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
@@ -64,7 +65,8 @@ class _Call:
     errors: dict[TopicPartition, PipelineError] = field(default_factory=dict)
     obstacles: dict[TopicPartition, PipelineError] = field(default_factory=dict)
     """Why the partition has no answer yet."""
-    has_grown: bool = False
+    is_asked_again: bool = False
+    """True if a partition is asked again at once: for a larger size, or for what others left no room for."""
 
     def obstruct(self, topic_partition: TopicPartition, error: PipelineError) -> None:
         """Note why a partition has no answer yet, which is its answer if a retry would not help."""
@@ -88,6 +90,7 @@ class SimpleConsumer:
         self._cluster = cluster
         self._config = config
         self._idle_lanes: list[str] = []
+        self._is_closed = False
 
     async def fetch(
         self,
@@ -120,18 +123,20 @@ class SimpleConsumer:
         size = self._config.max_partition_bytes if max_bytes is None else max_bytes
         if size < 1:
             raise ValueError(f"max_bytes is {size}, must be at least 1")
+        if self._is_closed:
+            raise PipelineError("the consumer is closed: its block has ended")
         if timeout_s is None:
             timeout_s = self._cluster.config.default_api_timeout_ms / 1000
         pending = {topic_partition: begin_at(topic_partition, offset) for topic_partition, offset in offsets.items()}
         for state in pending.values():
-            state.max_bytes = size
+            state.max_bytes = min(size, MAX_FETCH_BYTES)
         call = _Call(pending, trio.current_time() + timeout_s)
         self._cluster.track(topic_partition.topic for topic_partition in pending)
         failures = 0
         while call.pending:
-            call.has_grown = False
+            call.is_asked_again = False
             await self._fetch_pending(call)
-            if not call.pending or call.has_grown:
+            if not call.pending or call.is_asked_again:
                 continue
             failures += 1
             self._cluster.refresh_soon()
@@ -147,10 +152,13 @@ class SimpleConsumer:
 
         All records before the first of them are older than `timestamp_ms`. It is followed by offsets that divide the
         records before it into parts of about the same number, down to the log start offset. LATEST begins with the
-        offset after the last record; EARLIEST returns the log start offset alone. Raises as `list_offsets`.
+        offset after the last record; EARLIEST returns the log start offset alone. Raises as `list_offsets`, and
+        ValueError or TypeError for what is no time.
         """
         if max_offsets < 1:
             raise ValueError(f"max_offsets is {max_offsets}, must be at least 1")
+        if index(timestamp_ms) < 0 and timestamp_ms not in (EARLIEST, LATEST):
+            raise ValueError(f"{timestamp_ms} is neither a time in ms since 1970, nor EARLIEST or LATEST")
         if timeout_s is None:
             timeout_s = self._cluster.config.default_api_timeout_ms / 1000
         deadline = trio.current_time() + timeout_s
@@ -190,7 +198,8 @@ class SimpleConsumer:
         return found
 
     def close(self) -> None:
-        """Close the connections. Closing twice does nothing."""
+        """Close the connections; a fetch under way closes its own. Closing twice does nothing."""
+        self._is_closed = True
         while self._idle_lanes:
             self._cluster.close_lane(self._idle_lanes.pop())
 
@@ -221,13 +230,14 @@ class SimpleConsumer:
             for state in states:
                 call.obstruct(state.topic_partition, error)
             return
+        is_crowded = any(data.records for data in answers.values())
         for state in states:
             data = answers.get(state.topic_partition)
             if data is None:
                 reason = f"{state.topic_partition}: broker {leader} left the partition out"
                 call.obstruct(state.topic_partition, NetworkError(reason))
             else:
-                await self._take(state, data, call)
+                await self._take(state, data, call, is_crowded=is_crowded)
 
     async def _request(
         self, leader: BrokerId, view: ClusterMetadata, states: list[FetchState], deadline: float
@@ -237,7 +247,7 @@ class SimpleConsumer:
         left_ms = max(1, round((deadline - trio.current_time()) * 1000))
         largest = max(state.max_bytes for state in states)
         bounds = FetchBounds(
-            max_bytes=min(sum(state.max_bytes for state in states), 2**31 - 1),
+            max_bytes=min(sum(state.max_bytes for state in states), max(largest, MAX_ANSWER_BYTES)),
             max_partition_bytes=largest,
             max_wait_ms=min(self._config.max_wait_ms, left_ms // 2),
         )
@@ -251,19 +261,23 @@ class SimpleConsumer:
         except BaseException:
             self._cluster.close_lane(lane)  # the next request would wait behind this one
             raise
-        self._idle_lanes.append(lane)
+        if self._is_closed:
+            self._cluster.close_lane(lane)
+        else:
+            self._idle_lanes.append(lane)
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(response.error_code, f"fetch from broker {leader}")
         topic_ids = view.topic_ids({state.topic_partition.topic for state in states})
         return dict(fetch_answers(response, topic_ids))
 
-    async def _take(self, state: FetchState, data: PartitionData, call: _Call) -> None:
+    async def _take(self, state: FetchState, data: PartitionData, call: _Call, *, is_crowded: bool) -> None:
         topic_partition = state.topic_partition
         if data.error_code == ErrorCode.NONE:
             grown = grown_bytes(state.offset, state.max_bytes, data, self._config.isolation_level)
             if grown is not None:
-                state.max_bytes = grown
-                call.has_grown = True
+                if data.records or not is_crowded:  # otherwise the records of others have filled the answer
+                    state.max_bytes = grown
+                call.is_asked_again = True
                 return
         outcome = judge_answer(topic_partition, state.offset, data)
         match outcome.verdict:

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from pipeline.client.streams.stream import MessageStream
     from pipeline.client.streams.topic_filter import BlackList, TopicFilter, WhiteList
     from pipeline.client.sync.core_thread import ProducerThreadError
-    from pipeline.client.sync.deliveries import ResultTimeoutError, SentRecord, SentRecords
+    from pipeline.client.sync.deliveries import ResultTimeoutError, SentColumns, SentRecord, SentRecords
     from pipeline.client.sync.sync_producer import SyncProducer
     from pipeline.coordination.zookeeper import open_zookeeper
     from pipeline.errors import (
@@ -190,6 +190,7 @@ __all__ = [
     "SchemaRegistryClient",
     "SchemaRegistryError",
     "SchemaText",
+    "SentColumns",
     "SentRecord",
     "SentRecords",
     "SerializationError",

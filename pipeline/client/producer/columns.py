@@ -119,6 +119,10 @@ class ColumnsDelivery:
         """
         for _, batch in self._parts:
             await batch.outcome.wait_over()
+        return self.result()
+
+    def result(self) -> pa.RecordBatch:
+        """Return what `wait` returns, if `is_done`. Raises the first DeliveryError."""
         for _, error in self.failures:
             raise error
         return self.places()

@@ -3,12 +3,13 @@
 Owns the thread, its cluster and its producer. Invariants:
 - Each call of another thread ends: with its result, at its deadline, or with the reason why the core has ended.
 - What was handed over has an outcome once the thread has ended: accepted records by the producer, others refused here.
+- A record that was given up or refused stays in the report until a call has returned it: a call that is interrupted, or
+  whose time is over, loses none.
 """
 
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TypeVar
@@ -16,21 +17,21 @@ from typing import TypeVar
 import trio
 
 from pipeline.client.producer.batches import DeliveryError
-from pipeline.client.producer.delivery import PartlyAcceptedError
 from pipeline.client.producer.producer import Producer
 from pipeline.client.producer.record import UndeliveredRecord
-from pipeline.client.sync.deliveries import ResultTimeoutError, Sent, SentRecord
+from pipeline.client.sync.acceptance import RecordAcceptance, SyncCore
+from pipeline.client.sync.deliveries import ResultTimeoutError, Sent
 from pipeline.client.sync.handover import Handover
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.net.nurseries import essential_error
-from pipeline.net.signals import Signal, Wakeup
+from pipeline.net.signals import Wakeup
 
 logger = get_logger(__name__)
 
 Result = TypeVar("Result")
 
-OpenCore = Callable[[], AbstractAsyncContextManager[Producer]]
+OpenCore = Callable[[], AbstractAsyncContextManager[SyncCore]]
 
 _LOOK_S = 0.5
 """How often a waiting thread asks whether the core still runs."""
@@ -46,26 +47,29 @@ class ProducerThreadError(PipelineError):
 class CoreThread:
     """Runs until `stop`. Made and used by other threads, unless a method says otherwise."""
 
-    def __init__(self, open_core: OpenCore, max_bytes: int) -> None:
+    def __init__(self, open_core: OpenCore, max_bytes: int, max_block_s: float) -> None:
         """Raises what opening raises, as ConfigurationError."""
         self._open_core = open_core
         self.handover: Handover[Sent] = Handover(max_bytes, self._wake)
+        self.acceptance = RecordAcceptance(self.handover, max_block_s, 2 * max_bytes)
         self._arrived = Wakeup()
-        self._progress = Signal()
-        self._refused: deque[Sent] = deque()
-        self._refused_bytes = 0
-        self._max_refused_bytes = max_bytes
-        self.given_up: list[UndeliveredRecord] = []
-        """Records that the end of the core gave up, and that no call reported."""
+        self._report: list[UndeliveredRecord] = []
+        self._reporting = threading.Lock()
         self._is_ready = threading.Event()
+        self._is_stopping = False
         self._end: BaseException | None = None
         """Why the core has ended, once it has."""
         self._producer: Producer
-        self._token: trio.lowlevel.TrioToken
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
         self._nursery: trio.Nursery
         self._thread = threading.Thread(target=self._run, name="pipeline producer", daemon=True)
         self._thread.start()
-        self._is_ready.wait()
+        try:
+            self._is_ready.wait()
+        except BaseException:  # Ctrl-C while it connects to ZooKeeper
+            self.stop(0)
+            raise
         self._raise_end()
 
     def require_other_thread(self) -> None:
@@ -112,7 +116,7 @@ class CoreThread:
 
         async def wait(_producer: Producer, deadline: float) -> None:
             with trio.move_on_at(deadline):
-                await self._outcome(sent)
+                await self.acceptance.outcome(sent)
 
         try:
             self.call(wait, timeout_s)
@@ -132,7 +136,7 @@ class CoreThread:
                 logger.exception("delivery_callback_failed")
 
         async def wait() -> None:
-            await self._outcome(sent)
+            await self.acceptance.outcome(sent)
             report()
 
         self.handover.require_same_process()
@@ -141,30 +145,25 @@ class CoreThread:
         else:
             self._start(wait, report)
 
-    async def accepted(self, count: int, deadline: float) -> None:
-        """Wait until the producer has accepted or refused the first `count` items. On the core thread."""
-        with trio.move_on_at(deadline):
-            while self.handover.done_count < count:
-                await self._progress.wait()
+    def keep_report(self, records: list[UndeliveredRecord]) -> None:
+        """Keep records that are given up, and all refused ones, for the report. Not while the core runs elsewhere."""
+        with self._reporting:
+            self._report += records
+            self._report += self.acceptance.take_refused()
 
-    def take_refused(self) -> list[UndeliveredRecord]:
-        """Return the records that the producer did not accept and that were not reported. On the core thread, or after
-        its end. At most twice `max_bytes` of them are kept, the newest.
-        """
-        refused, self._refused, self._refused_bytes = self._refused, deque(), 0
-        return [record for sent in refused for record in sent.undelivered()]
-
-    def take_first_refusal(self) -> Exception | None:
-        """Return why the first record was not accepted that was not reported, and forget all. On the core thread."""
-        first = self._refused[0].error if self._refused else None
-        self.take_refused()
-        return first
+    def take_report(self) -> list[UndeliveredRecord]:
+        """Return the records that were kept, each once."""
+        with self._reporting:
+            report, self._report = self._report, []
+            return report
 
     def stop(self, timeout_s: float | None = None) -> None:
         """End the core, at once; refuse what was not accepted. Undelivered records are given up."""
         self.handover.refuse(PipelineError("the producer is closed"))
+        self._is_stopping = True
         with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
+            if self._token is not None:  # otherwise the core sees the flag
+                self._token.run_sync_soon(self._scope.cancel)
         self._thread.join(timeout_s)
 
     def _raise_end(self) -> None:
@@ -181,6 +180,7 @@ class CoreThread:
                 or_else()
 
         try:
+            assert self._token is not None
             self._token.run_sync_soon(start)
         except trio.RunFinishedError:
             or_else()
@@ -201,63 +201,29 @@ class CoreThread:
                 self._end = error
         finally:
             self.handover.refuse(self._ended_error())
-            self._refuse_waiting()
+            self.acceptance.refuse_all(self._ended_error())
+            self.keep_report([])
             self._is_ready.set()
 
     async def _main(self) -> None:
-        with suppress(DeliveryError):  # raised by the end of the block; each record has its own
-            async with self._open_core() as self._producer:
-                self._token = trio.lowlevel.current_trio_token()
+        self._token = trio.lowlevel.current_trio_token()
+        if self._is_stopping:
+            return
+        with self._scope, suppress(DeliveryError):  # raised by the end of the block; each record has its own
+            async with self._open_core() as core:
+                self._producer = core.producer
                 try:
                     async with trio.open_nursery() as self._nursery:
-                        self._nursery.start_soon(self._take_on)
                         self._is_ready.set()
+                        while True:
+                            await self._arrived.wait_and_clear()
+                            await self.acceptance.take_on(core, self._nursery)
                 finally:
-                    self.given_up = self._producer.close()
-
-    async def _take_on(self) -> None:
-        """Have the producer accept what the threads hand over, for ever."""
-        while True:
-            await self._arrived.wait_and_clear()
-            while items := self.handover.take():
-                for sent in items:
-                    try:
-                        sent.accepted = await sent.begin(self._producer)
-                        sent.asked = None
-                    except Exception as error:
-                        self._refuse(sent, error)
-                self.handover.done()
-                self._progress.notify()
-
-    def _refuse(self, sent: Sent, error: Exception) -> None:
-        if isinstance(error, PartlyAcceptedError) and not isinstance(sent, SentRecord):
-            sent.accepted = error.accepted
-        sent.error = error
-        self._refused.append(sent)
-        self._refused_bytes += sent.size_bytes
-        while self._refused_bytes > 2 * self._max_refused_bytes and len(self._refused) > 1:
-            self._refused_bytes -= self._refused.popleft().size_bytes
-        callback = sent.asked[-1] if isinstance(sent, SentRecord) and sent.asked else None
-        if callback is not None:
-            try:
-                callback(None, error)
-            except Exception:
-                logger.exception("delivery_callback_failed")
-
-    def _refuse_waiting(self) -> None:
-        for sent in self.handover.waiting():
-            if not sent.is_answered:
-                self._refuse(sent, self._ended_error())
-
-    async def _outcome(self, sent: Sent) -> None:
-        while not sent.is_answered:
-            await self._progress.wait()
-        if sent.error is None and sent.accepted is not None:
-            with suppress(PipelineError):
-                await sent.accepted.wait()
+                    self.keep_report(core.producer.close())
 
     def _wake(self) -> None:
         with suppress(trio.RunFinishedError):
+            assert self._token is not None
             self._token.run_sync_soon(self._arrived.set)
 
     def _ended_error(self) -> PipelineError:

@@ -1,7 +1,8 @@
 """Outcomes of records for threads: like `concurrent.futures.Future`, without a lock for each record."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from pipeline.client.producer.batches import RecordMetadata
 from pipeline.client.producer.delivery import Deliveries, Delivery, PartlyAcceptedError
@@ -10,6 +11,11 @@ from pipeline.client.producer.record import UndeliveredRecord
 from pipeline.errors import DeadlineExceededError
 from pipeline.model import TopicPartition
 from pipeline.records.builder import Header
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.client.producer.columns import ColumnsDelivery
 
 _Place = TypeVar("_Place")
 _Found_co = TypeVar("_Found_co", covariant=True)
@@ -57,6 +63,13 @@ class _Sent(Generic[_Place]):
         self.accepted: Accepted[_Place] | None = None
         self.error: Exception | None = None
         """Why the producer refused."""
+
+    @property
+    def topic(self) -> str:
+        """Topic of records that the producer has not accepted yet."""
+        assert self.asked is not None
+        name: str = self.asked[0]
+        return name
 
     @property
     def is_answered(self) -> bool:
@@ -141,7 +154,54 @@ class SentRecords(_Sent[list[RecordMetadata]]):
         ]
 
 
-Sent = SentRecord | SentRecords
+class SentColumns(_Sent["pa.RecordBatch"]):
+    """The outcome of the rows of one `SyncProducer.send_columns`. `result` is a record batch of their places."""
+
+    __slots__ = ()
+
+    def begin(self, producer: Producer) -> Coroutine[Any, Any, "ColumnsDelivery"]:
+        """Return what has the producer accept the rows."""
+        assert self.asked is not None
+        return producer.send_columns(*self.asked)
+
+    def undelivered(self) -> list[UndeliveredRecord]:
+        """Return the rows that the producer has not accepted."""
+        if self.asked is None:
+            return []
+        topic, table = self.asked
+        first = getattr(self.error, "accepted_rows", 0)  # of ColumnsNotAcceptedError, whose module takes long to load
+        if not hasattr(table, "to_pylist"):
+            return [_undelivered(topic, table, None, None, None, (), self.error)]
+        return [
+            _undelivered(
+                topic, row.get("value"), row.get("key"), row.get("partition"), _milliseconds(row.get("timestamp")),
+                _headers(row.get("headers")), self.error,
+            )
+            for row in _in_milliseconds(table.slice(first)).to_pylist()
+        ]  # fmt: skip
+
+
+Sent = SentRecord | SentRecords | SentColumns
+
+
+def _in_milliseconds(table: "pa.Table | pa.RecordBatch") -> "pa.Table | pa.RecordBatch":
+    """Return the table with times that `to_pylist` can return: it refuses nanoseconds."""
+    import pyarrow as pa
+
+    index = table.schema.get_field_index("timestamp")
+    if index < 0 or not pa.types.is_timestamp(table.schema.field(index).type):
+        return table
+    whole = table.column(index).cast(pa.timestamp("ms", "UTC"), safe=False)
+    return table.set_column(index, "timestamp", whole)
+
+
+def _headers(found: Any) -> list[Header]:
+    each = found if isinstance(found, list) else []
+    return [(header["key"], header["value"]) for header in each if isinstance(header, dict) and len(header) == 2]
+
+
+def _milliseconds(timestamp: Any) -> Any:
+    return round(timestamp.astimezone(UTC).timestamp() * 1000) if isinstance(timestamp, datetime) else timestamp
 
 
 def _undelivered(
@@ -158,6 +218,6 @@ def _undelivered(
         timestamp_ms=UNKNOWN_PARTITION if timestamp_ms is None else timestamp_ms,
         key=key,
         value=value,
-        headers=tuple(headers),
+        headers=tuple(headers) if isinstance(headers, Sequence) else (),  # what is refused may be anything
         error=error,
     )

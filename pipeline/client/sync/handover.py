@@ -2,8 +2,9 @@
 
 Invariants:
 A. Records are taken in the order in which they were put, so those of one thread keep their order.
-B. After a `put` the core is awake: its flag is cleared before the records are taken (`take`), and a wake-up comes after
-   the record and before the flag is set (`put`). An interrupt in between costs a wake-up too many, never a record.
+B. After a `put` the core is awake: its flag is cleared before the records are taken (`take`), and the wake-up comes
+   first, then the flag, then the record (`put`; the core takes once the lock is free). An interrupt in between costs a
+   wake-up too many, never a record.
 C. The bytes of records that the core has not accepted stay below `max_bytes`, unless one `put` alone is larger.
 """
 
@@ -28,16 +29,10 @@ class Handover(Generic[Item]):
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._items: list[Item] = []
-        self._taken: list[Item] = []
-        self._queued_bytes = 0
-        self._taken_bytes = 0
+        self._unaccepted_bytes = 0
         self._is_awake = False
         self._refusal: PipelineError | None = None
         self._process = os.getpid()
-        self.put_count = 0
-        """Number of items that were ever put."""
-        self.done_count = 0
-        """Number of items that the core has done with, of those in order."""
 
     def put(self, item: Item, size_bytes: int, timeout_s: float) -> None:
         """Hand an item over. Waits for room for at most `timeout_s`.
@@ -50,36 +45,32 @@ class Handover(Generic[Item]):
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal_again()
-            if self._queued_bytes and self._queued_bytes + size_bytes > self._max_bytes:
+            if self._unaccepted_bytes and self._unaccepted_bytes + size_bytes > self._max_bytes:
                 self._wait_for_room(size_bytes, timeout_s)
-            self._items.append(item)
-            self._queued_bytes += size_bytes
-            self.put_count += 1
-            if not self._is_awake:
+            if not self._is_awake:  # invariant B
                 self._wake()
-                self._is_awake = True  # invariant B: after the wake-up
+                self._is_awake = True
+            self._items.append(item)
+            self._unaccepted_bytes += size_bytes
 
     def take(self) -> list[Item]:
         """Return what was put since, for the core thread; nothing if the next `put` wakes it."""
         with self._lock:
             self._taker = threading.get_ident()
             self._is_awake = bool(self._items)
-            self._taken, self._items = self._items, []
-            self._taken_bytes = self._queued_bytes
-            return self._taken
+            taken, self._items = self._items, []
+            return taken
 
-    def done(self) -> None:
-        """Give the room of the taken items back."""
+    def done(self, size_bytes: int) -> None:
+        """Give the room of taken items back."""
         with self._lock:
-            self.done_count += len(self._taken)
-            self._queued_bytes -= self._taken_bytes
-            self._taken, self._taken_bytes = [], 0
+            self._unaccepted_bytes -= size_bytes
             self._room.notify_all()
 
     def waiting(self) -> list[Item]:
-        """Return the items that the core has not done with: those taken, then those put since."""
+        """Return the items that were put and not taken."""
         with self._lock:
-            return [*self._taken, *self._items]
+            return list(self._items)
 
     def refuse(self, reason: PipelineError) -> None:
         """Raise this error in each further `put`, and in those that wait. The first reason stays."""
@@ -99,7 +90,7 @@ class Handover(Generic[Item]):
         if threading.get_ident() == self._taker:  # a callback, for which no room can be made meanwhile
             timeout_s = 0.0
         deadline = time.monotonic() + timeout_s
-        while self._queued_bytes and self._queued_bytes + size_bytes > self._max_bytes:
+        while self._unaccepted_bytes and self._unaccepted_bytes + size_bytes > self._max_bytes:
             if not self._room.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
                 raise DeadlineExceededError(
                     f"no room for a record within {timeout_s:g} s: buffer.memory is full of undelivered records"

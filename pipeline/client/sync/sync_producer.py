@@ -10,28 +10,34 @@ accepted records, and by `HANDOVER_BYTES` for those on their way to the core thr
 import atexit
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random, SystemRandom
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.cluster.discovery import Discovery, from_zookeeper
 from pipeline.client.encoding.encoders import EncoderLike
 from pipeline.client.producer.batches import DeliveryCallback, RecordMetadata
 from pipeline.client.producer.interceptors import ProducerInterceptor
 from pipeline.client.producer.partitioner import Partitioner
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.client.producer.record import UndeliveredRecord
-from pipeline.client.sync.core_thread import CoreThread
-from pipeline.client.sync.deliveries import SentRecord, SentRecords
+from pipeline.client.sync.acceptance import SyncCore
+from pipeline.client.sync.core_thread import CoreThread, ProducerThreadError
+from pipeline.client.sync.deliveries import ResultTimeoutError, SentColumns, SentRecord, SentRecords
+from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import Clock, HostPort
 from pipeline.records.builder import Header
 from pipeline.settings import parse_addresses
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = get_logger(__name__)
 
@@ -58,6 +64,7 @@ class SyncProducer:
         config: ProducerConfig | None = None,
         *,
         client: ClientConfig | None = None,
+        zookeeper: str = "",
         key_encoder: EncoderLike | None = None,
         value_encoder: EncoderLike | None = None,
         partitioner: Partitioner | None = None,
@@ -65,25 +72,30 @@ class SyncProducer:
         clock: Clock = system_clock,
         rng: Random | None = None,
     ) -> None:
-        """Open a producer for the brokers at `bootstrap` (`host:port,...`), or those of `client`.
+        """Open a producer for the brokers at `bootstrap` (`host:port,...`), or those of `client`; with `zookeeper`
+        (`host:port,.../chroot`) for those that are registered there, and watch for changes (see `from_zookeeper`).
 
-        Connects when first used. Everything else is as in `open_producer`: encoders, partitioner, interceptors and
+        Connects to brokers when first used, to ZooKeeper at once: raises CoordinationUnavailableError if no server
+        answers within 30 s. Everything else is as in `open_producer`: encoders, partitioner, interceptors and
         callbacks run on the producer's thread. Raises ConfigurationError.
         """
         addresses = parse_addresses(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
-        if bool(addresses) == (client is not None):
-            raise ConfigurationError("bootstrap.servers", "give either `bootstrap` or `client`")
         settings = client or ClientConfig(bootstrap=addresses)
+        if (addresses and client is not None) or bool(settings.bootstrap) == bool(zookeeper):
+            raise ConfigurationError("bootstrap.servers", "give either `bootstrap`, or it in `client`, or `zookeeper`")
         config = config or ProducerConfig()
         self._max_block_s = config.max_block_ms / 1000
         self._clock = clock
         self._is_closed = False
 
         @asynccontextmanager
-        async def open_core() -> AsyncIterator[Producer]:
-            async with (
-                open_cluster(settings) as cluster,
-                open_producer(
+        async def open_core() -> AsyncIterator[SyncCore]:
+            async with AsyncExitStack() as stack:
+                discover: Discovery | None = None
+                if zookeeper:
+                    discover = from_zookeeper(await stack.enter_async_context(open_zookeeper(zookeeper)))
+                cluster = await stack.enter_async_context(open_cluster(settings, discover=discover))
+                async with open_producer(
                     cluster,
                     config,
                     clock=clock,
@@ -92,11 +104,10 @@ class SyncProducer:
                     value_encoder=value_encoder,
                     partitioner=partitioner,
                     interceptors=interceptors,
-                ) as producer,
-            ):
-                yield producer
+                ) as producer:
+                    yield SyncCore(cluster, producer)
 
-        self._core = CoreThread(open_core, min(config.buffer_memory, HANDOVER_BYTES))
+        self._core = CoreThread(open_core, min(config.buffer_memory, HANDOVER_BYTES), self._max_block_s)
         atexit.register(self._close_at_exit)
 
     def send(
@@ -143,11 +154,22 @@ class SyncProducer:
         `result` raises PartlyAcceptedError or the reason, and the records from there on are not sent.
         """
         values = list(values)
+        keys = None if keys is None else list(keys)
         if keys is not None and len(keys) != len(values):
             raise ValueError(f"{len(keys)} keys for {len(values)} values")
         size = RECORD_OVERHEAD_BYTES + sum(map(_length, values)) + _length(key) + sum(map(_length, keys or ()))
         sent = SentRecords(self._core, (topic, values, key, keys, partition, timestamp_ms, headers), size)
         self._core.handover.put(sent, size, self._max_block_s)
+        return sent
+
+    def send_columns(self, topic: str, table: "pa.Table | pa.RecordBatch") -> SentColumns:
+        """Hand the rows of an Arrow table over (see `Producer.send_columns`). Everything else is as with `send`.
+
+        `result()` is a record batch: partition and offset of each row. It raises why the table was not accepted
+        (TypeError, ValueError, KafkaError; no row is sent), ColumnsNotAcceptedError, or the first DeliveryError.
+        """
+        sent = SentColumns(self._core, (topic, table), RECORD_OVERHEAD_BYTES + _table_bytes(table))
+        self._core.handover.put(sent, sent.size_bytes, self._max_block_s)
         return sent
 
     def send_and_wait(
@@ -159,14 +181,13 @@ class SyncProducer:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] = (),
     ) -> RecordMetadata:
-        """Send a record without lingering, after all that were sent before, wait until it is acknowledged, and return
-        where it is. Raises as `send` and `SentRecord.result`. An interrupted call may have sent the record.
+        """Send a record without lingering, after all of its topic that were sent before, wait until it is acknowledged,
+        and return where it is. Raises as `send` and `SentRecord.result`. An interrupted call may have sent the record.
         """
         self._require_open()
-        count = self._core.handover.put_count
 
         async def send(producer: Producer, deadline: float) -> RecordMetadata:
-            await self._core.accepted(count, deadline)
+            await self._core.acceptance.answered(deadline, topic)
             return await producer.send_and_wait(topic, value, key, partition, timestamp_ms, headers)
 
         return self._core.call(send, None)
@@ -175,54 +196,59 @@ class SyncProducer:
         """Send all that was sent before, and wait for the outcomes, at most for the delivery timeout, or `timeout` s.
 
         With `timeout`, returns the records that are not delivered: those that were given up or refused since the last
-        report, each once, and those that are still being sent (without `error`). Without, raises the first error
-        since the last flush.
+        report, each once, and those that are still being sent (without `error`). Raises ResultTimeoutError if a
+        callback or an encoder keeps the producer's thread busy beyond that. Without, raises the first error since the
+        last flush; the records stay in the report of the next call with `timeout`.
         """
         self._require_open()
-        count = self._core.handover.put_count
 
         async def flush(producer: Producer, deadline: float) -> list[UndeliveredRecord]:
-            await self._core.accepted(count, deadline)
+            acceptance = self._core.acceptance
+            await acceptance.answered(deadline)
             if timeout is None:
                 await producer.flush()
-                refusal = self._core.take_first_refusal()
+                refusal = acceptance.take_first_refusal()
                 if refusal is not None:
                     raise refusal
                 return []
-            handover = self._core.handover
-            late = handover.waiting() if handover.done_count < count else []
-            waiting = [record for sent in late if not sent.is_answered for record in sent.undelivered()]
+            late = [(sent, sent.undelivered()) for sent in acceptance.unanswered()]
             undelivered = await producer.flush(_left_s(deadline))
-            return [*self._core.take_refused(), *undelivered, *waiting]
+            acceptance.take_first_refusal()
+            waiting = [record for sent, records in late if sent.error is None for record in records]
+            self._core.keep_report([record for record in undelivered if record.error is not None])
+            return [*(record for record in undelivered if record.error is None), *waiting]
 
-        return self._core.call(flush, timeout, _GRACE_S)
+        pending = self._core.call(flush, timeout, _GRACE_S)
+        return [] if timeout is None else [*self._core.take_report(), *pending]
 
     def close(self, timeout: float | None = None) -> list[UndeliveredRecord]:
         """Refuse further records, and wait for those sent before, at most for the delivery timeout, or `timeout` s.
 
-        Returns the records that were not delivered and that no flush reported, each once: those that were given up or
-        refused, and those that this call gives up. Closing twice does nothing. A call that is interrupted may be
+        Returns the records that were not delivered and that no call reported, each once: those that were given up or
+        refused, and those that this call gives up. Closing twice does nothing. Raises ResultTimeoutError if a callback
+        or an encoder keeps the producer's thread busy beyond that. A call that is interrupted or raises may be
         repeated.
         """
         self._core.require_other_thread()
-        if self._is_closed:
-            return []
-        self._core.handover.refuse(PipelineError("the producer is closed"))
-        count = self._core.handover.put_count
+        if not self._is_closed:
+            self._core.handover.refuse(PipelineError("the producer is closed"))
 
-        async def close(producer: Producer, deadline: float) -> list[UndeliveredRecord]:
-            await self._core.accepted(count, deadline)
-            return await producer.aclose(None if timeout is None else _left_s(deadline))
+            async def close(producer: Producer, deadline: float) -> None:
+                await self._core.acceptance.answered(deadline)
+                self._core.keep_report(await producer.aclose(None if timeout is None else _left_s(deadline)))
 
-        undelivered: list[UndeliveredRecord] = []
-        try:
-            undelivered = self._core.call(close, timeout, _GRACE_S)
-        except PipelineError as error:  # the core has failed: what it has not accepted is reported still
-            logger.warning("producer_closed_after_failure", error=str(error))
-        self._core.stop()
-        self._is_closed = True
-        atexit.unregister(self._close_at_exit)
-        return [*undelivered, *self._core.given_up, *self._core.take_refused()]
+            try:
+                self._core.call(close, timeout, _GRACE_S)
+            except ResultTimeoutError:
+                raise
+            except ProducerThreadError as error:  # what the core has not accepted is reported still
+                logger.warning("producer_closed_after_failure", error=str(error))
+            except PipelineError as error:  # another thread closes it, too
+                logger.debug("producer_closed_already", error=str(error))
+            self._core.stop()
+            self._is_closed = True
+            atexit.unregister(self._close_at_exit)
+        return self._core.take_report()
 
     def __enter__(self) -> Self:
         return self
@@ -247,8 +273,13 @@ class SyncProducer:
     def _close_at_exit(self) -> None:
         """Deliver the last records of a program that ends without `close`."""
         try:
+            self._core.handover.require_same_process()
+        except PipelineError:  # a forked process: the records are its parent's
+            return
+        try:
             undelivered = self.close(EXIT_TIMEOUT_S)
-        except PipelineError:  # a forked process
+        except PipelineError as error:
+            logger.exception("producer_not_closed_at_exit", error=str(error))
             return
         if undelivered:
             logger.error("records_not_delivered_at_exit", records=len(undelivered))
@@ -256,6 +287,11 @@ class SyncProducer:
 
 def _length(data: Any) -> int:
     return len(data) if isinstance(data, (bytes, bytearray, str, memoryview)) else 0
+
+
+def _table_bytes(table: Any) -> int:
+    size = getattr(table, "nbytes", 0)
+    return size if isinstance(size, int) else 0
 
 
 def _left_s(deadline: float) -> float:

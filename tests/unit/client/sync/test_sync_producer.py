@@ -120,9 +120,13 @@ def test_what_is_not_accepted_is_an_error_of_that_record_alone(bootstrap: str) -
     with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
         producer.flush()
     producer.send("t", bytes(4000), partition=1)
-    (undelivered,) = producer.close(DEADLINE_S)
-    assert (undelivered.topic_partition, undelivered.value) == (T1, bytes(4000))
-    assert isinstance(undelivered.error, KafkaError)
+    undelivered = producer.close(DEADLINE_S)
+    assert [(record.topic_partition, record.value) for record in undelivered] == [
+        (T0, bytes(3000)),
+        (T0, bytes(3000)),
+        (T1, bytes(4000)),
+    ]
+    assert [type(record.error) for record in undelivered] == [KafkaError, PartlyAcceptedError, KafkaError]
     assert values_of(bootstrap) == [b"small", b"a", b"b"]
 
 

@@ -8,7 +8,9 @@ B. An owner stores an offset only over the version that its claim or its last co
    znode has the version OWNER_VERSION. So a former owner that was paused or cut off overwrites nothing: the version has
    risen since. An owner znode of Kafka's consumers has version 0.
 C. One transaction releases a partition: it stores the offset, if that is wanted, and removes the owner znode. It is
-   repeated until its outcome is known, or the session has ended.
+   repeated until its outcome is known, or the session has ended. An owner znode is removed only if the offset znode
+   has the version that its owner has left there, or that was read before its owner: a request that is performed after
+   the end of the session removes no heir.
 D. An owner znode of this session that is no claim is removed by `clean_up`: one that a cancelled or unanswered request
    left, or that was dropped.
 """
@@ -127,13 +129,15 @@ class Ownership:
         """Remove the owner znodes of this session that are no claims (invariant D). Raises CoordinationError."""
         for topic_partition in sorted(self._uncertain - self.claims.keys()):
             path = self._paths.owner(topic_partition)
+            stored = await self._client.get_or_none(self._paths.offset(topic_partition))  # first: invariant C
             found, value = await self._client.exists(path), await self._client.get_or_none(path)
             is_own = value is not None and value.data.rpartition(b"-")[0] == self._consumer
             if is_own and found is not None and found.ephemeral_owner == self._client.session_id:
+                fence = self._unchanged(topic_partition, None if stored is None else stored.version)
                 try:
-                    await self._client.delete(path, found.version)
-                except (NoNodeError, BadVersionError):
-                    continue  # the session has ended meanwhile
+                    await self._client.transaction([DeleteNode(path=path, version=found.version), *fence])
+                except (NoNodeError, BadVersionError, NodeExistsError):
+                    continue  # the session has ended meanwhile, or the offset was changed: the next call looks again
             self._uncertain.discard(topic_partition)
 
     async def claim(self, wanted: Mapping[TopicPartition, Claimant], find_starts: FindStarts) -> Claimed:
@@ -215,6 +219,8 @@ class Ownership:
                 operations.append(DeleteNode(path=self._paths.offset(claim.topic_partition), version=claim.version))
             elif offset is not None and not removes_offsets:
                 operations.append(self._storing(claim, offset))
+            else:
+                operations += self._unchanged(claim.topic_partition, claim.version)
             return operations
 
         pending = list(offsets)
@@ -245,6 +251,13 @@ class Ownership:
         if claim.version is None:
             return CreateNode(path=path, data=data)
         return SetNode(path=path, data=data, version=claim.version)
+
+    def _unchanged(self, topic_partition: TopicPartition, version: int | None) -> Sequence[Operation]:
+        """Return conditions: the offset znode has this version still (None: it does not exist)."""
+        path = self._paths.offset(topic_partition)
+        if version is None:
+            return [CreateNode(path=path), DeleteNode(path=path)]
+        return [CheckNode(path=path, version=version)]
 
     @staticmethod
     def _stored(claim: OwnedPartition, offset: int) -> None:

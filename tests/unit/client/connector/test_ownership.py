@@ -141,6 +141,44 @@ async def test_lost_answers_are_looked_up(zookeeper: MemoryZooKeeper) -> None:
         assert (stored(zookeeper, T0), a.claims.keys()) == (b"8", {T1})
 
 
+@pytest.mark.parametrize("action", ["release", "clean up"])
+@pytest.mark.parametrize("offset_is_removed", [False, True])
+async def test_a_request_that_is_performed_after_the_session_removes_no_heir(
+    zookeeper: MemoryZooKeeper, action: str, offset_is_removed: bool
+) -> None:
+    async with owning(zookeeper, "a") as (a, paused), owning(zookeeper, "b") as (b, heir):
+        await claim(a, "a", T0)
+        if offset_is_removed:
+            await heir.delete(PATHS.offset(T0))
+            a.claims[T0].version = None
+
+        def take_over(client: MemoryClient, path: str) -> None:
+            last = {"release": PATHS.owner(T0), "clean up": PATHS.owner(T0)}[action]
+            requests.append(path)
+            if client is not paused or path != last or requests.count(path) < {"release": 1, "clean up": 3}[action]:
+                return
+            zookeeper.before_request = None
+            zookeeper.expire(paused)  # the request of the former session is sent once the next one has begun
+            znodes = zookeeper.znodes
+            znodes.create(PATHS.owner(T0), b"b-0", heir.session, sequential=False, make_parents=False)
+            znodes.set(PATHS.owner(T0), b"b-0", 0)
+            if offset_is_removed:
+                znodes.create(PATHS.offset(T0), b"5", None, sequential=False, make_parents=False)
+            else:
+                znodes.set(PATHS.offset(T0), b"5", 0)
+
+        requests: list[str] = []
+        zookeeper.before_request = take_over
+        if action == "release":
+            await a.release({a.claims[T0]: None})
+        else:
+            a.drop(list(a.claims.values()))
+            await a.clean_up()
+        assert zookeeper.before_request is None
+        assert zookeeper.znodes.find(PATHS.owner(T0)).owner == heir.session_id
+        assert a.claims == b.claims == {}
+
+
 async def test_nothing_is_claimed_without_registration(zookeeper: MemoryZooKeeper) -> None:
     async with owning(zookeeper, "a") as (a, client):
         await client.delete(PATHS.id("a"))

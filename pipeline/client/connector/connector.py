@@ -6,10 +6,11 @@ does the work.
 
 import re
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from random import Random
 
+import structlog
 import trio
 
 from pipeline.client.cluster.background import background_tasks
@@ -24,7 +25,7 @@ from pipeline.client.streams.stream import MessageStream
 from pipeline.client.streams.topic_filter import TopicFilter
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.zookeeper import open_zookeeper
-from pipeline.errors import ConfigurationError, NodeOwnedError, PipelineError
+from pipeline.errors import ConfigurationError, CoordinationError, NodeOwnedError, PipelineError
 from pipeline.model import Clock, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 
@@ -32,6 +33,7 @@ LEAVE_TIMEOUT_S = 5.0
 """Time to store offsets and give up partitions after an error or a cancellation."""
 RETRY_S = 0.5
 
+logger = structlog.get_logger()
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -118,7 +120,8 @@ class ConsumerConnector:
         """Store the next offsets to consume. None: after all that was handed out, also if it is being processed.
 
         Raises OwnershipLostError for partitions that this member does not own any more, after the others were stored;
-        CoordinationError if it is not known whether the offsets are stored.
+        CoordinationError if it is not known whether the offsets are stored; ValueError or TypeError for an impossible
+        offset, and stores none then.
         """
         if self._membership is None:
             lost = frozenset(offsets or ())
@@ -129,7 +132,10 @@ class ConsumerConnector:
             raise OwnershipLostError(lost)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Continue a partition at another offset. Raises OwnershipLostError if this member does not own it."""
+        """Continue a partition at another offset. Raises OwnershipLostError if this member does not own it.
+
+        Raises ValueError or TypeError for an impossible offset.
+        """
         if self._membership is None or not self._membership.seek(topic_partition, offset):
             raise OwnershipLostError([topic_partition])
 
@@ -137,17 +143,15 @@ class ConsumerConnector:
         """Give up all partitions, after storing the offsets (with automatic commit), and end all streams.
 
         Readers have `timeout_s` (None: `max_poll_interval_ms`) to finish the items that they have in hand. What the
-        caller or a task that has ended has in hand counts as consumed. Called at the end of the block.
+        caller, or a task that has ended, has in hand is not finished: it is handed out again, unless `commit_offsets`
+        was called. Called at the end of the block.
         """
         if timeout_s is None:
             timeout_s = self._config.max_poll_interval_ms / 1000
-        await self._leave(counts_items_in_hand=True, timeout_s=timeout_s)
-
-    async def _leave(self, *, counts_items_in_hand: bool, timeout_s: float) -> None:
         self._is_shut_down = True
         try:
             if self._membership is not None:
-                await self._membership.leave(counts_items_in_hand=counts_items_in_hand, timeout_s=timeout_s)
+                await self._membership.leave(timeout_s)
         finally:
             self._end_streams()
 
@@ -158,7 +162,7 @@ class ConsumerConnector:
         counts = {key: len(streams) for key, streams in self._streams.items()}
         registration = ConsumerRegistration(streams=counts, topic_filter=topic_filter, timestamp_ms=self._clock())
         if self._membership is not None:
-            await self._membership.subscribe(registration)
+            self._membership.subscribe(registration)
             return
         try:
             self._membership = await self._join(registration)
@@ -185,6 +189,10 @@ class ConsumerConnector:
                 if trio.current_time() > deadline:
                     raise
                 await trio.sleep(RETRY_S)
+            except BaseException:  # perhaps it is registered already
+                with _leaving():
+                    await membership.leave(0)
+                raise
             else:
                 return membership
 
@@ -204,6 +212,9 @@ class ConsumerConnector:
             if not is_started:
                 raise
             self._end_streams(error)
+        except Exception:
+            self._end_streams()  # readers need not know; the block raises the error
+            raise
 
     async def _new_stream(self) -> MessageStream:
         stream: MessageStream = await self._nursery.start(self._serve_stream)
@@ -217,6 +228,8 @@ class ConsumerConnector:
     def _check_open(self) -> None:
         if self._is_shut_down:
             raise MessageStreamsExistError(f"{self.consumer_id} is shut down: open another connector")
+        if self._membership is not None and self._membership.has_ended:
+            raise MessageStreamsExistError(f"{self.consumer_id} is no member any more: open another connector")
 
     def _holds(self) -> bool:
         return self._membership is not None and self._membership.lease.holds()
@@ -236,6 +249,16 @@ def _check_count(streams: int) -> None:
         raise ConfigurationError("streams", f"is {streams!r}, must be from 1 to {MAX_STREAMS}")
 
 
+@contextmanager
+def _leaving() -> Iterator[None]:
+    """Leave within LEAVE_TIMEOUT_S, also when cancelled. A failure of ZooKeeper hides no other error."""
+    with trio.CancelScope(shield=True), trio.move_on_after(LEAVE_TIMEOUT_S):
+        try:
+            yield
+        except CoordinationError as error:
+            logger.warning("connector_not_left", error=str(error))
+
+
 @asynccontextmanager
 async def open_consumer_connector(
     cluster: Cluster,
@@ -252,8 +275,8 @@ async def open_consumer_connector(
     or an open client, whose session the member shares. `listener` is notified of partitions that come and go; for
     example it seeks the offsets that a program has stored with its results.
 
-    A block that ends normally shuts down (`ConsumerConnector.shutdown`). After an exception, what is in hand does not
-    count as consumed, and the partitions are given up within 5 s, or by the end of the session.
+    A block that ends normally shuts down (`ConsumerConnector.shutdown`). After an exception readers have no time to
+    finish, and the partitions are given up within 5 s, or by the end of the session.
     """
     async with AsyncExitStack() as stack:
         client = zookeeper
@@ -271,8 +294,8 @@ async def open_consumer_connector(
             )
             try:
                 yield connector
+                await connector.shutdown()
             except BaseException:
-                with trio.CancelScope(shield=True), trio.move_on_after(LEAVE_TIMEOUT_S):
-                    await connector._leave(counts_items_in_hand=False, timeout_s=0)
+                with _leaving():
+                    await connector.shutdown(timeout_s=0)
                 raise
-            await connector.shutdown()

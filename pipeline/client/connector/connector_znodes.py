@@ -126,7 +126,7 @@ class ConsumerRegistration:
 
 def encode_offset(offset: int) -> bytes:
     """Encode the next offset to consume."""
-    return str(offset).encode()
+    return b"%d" % offset
 
 
 def decode_offset(path: str, data: bytes) -> int:

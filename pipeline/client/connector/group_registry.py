@@ -27,6 +27,8 @@ class Registries:
 
     view: GroupView
     topic_ids: Mapping[str, UUID]
+    unreadable: frozenset[str]
+    """Topics whose znodes cannot be read: nobody shares them, but they are not deleted."""
 
 
 class GroupRegistry:
@@ -60,11 +62,13 @@ class GroupRegistry:
         topics = registration.streams if registration.topic_filter is None else await self._children(TOPICS)
         read = [topic for topic in topics if registration.streams_of(topic)]
         found: dict[str, TopicAssignment] = {}
+        unreadable: set[str] = set()
         for topic, value in await self._values({topic: topic_path(topic) for topic in read}):
             try:
                 assignment = TopicAssignment.decode(topic, value.data)
             except CoordinationError as error:
                 logger.error("connector_topic_unreadable", error=str(error))
+                unreadable.add(topic)
                 continue
             if not assignment.is_deleted:
                 found[topic] = assignment
@@ -75,6 +79,7 @@ class GroupRegistry:
         return Registries(
             view=GroupView(consumers=consumers, topics=brokers),
             topic_ids={topic: assignment.id for topic, assignment in found.items()},
+            unreadable=frozenset(unreadable),
         )
 
     def watch(self, nursery: trio.Nursery, registration: ConsumerRegistration) -> None:

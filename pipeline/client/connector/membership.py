@@ -10,12 +10,15 @@ B. At the end of the session, or of the registration, the streams lose all parti
 C. One rebalance runs at a time. What changes during it starts another. A partition that stays with its stream is read
    on meanwhile.
 D. Offsets are stored with the release, in one transaction (`ownership.py`).
+E. A member that leaves removes its registration first, so that others claim what it has given up while its readers
+   finish their items.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
+from operator import index
 from random import Random
+from uuid import UUID
 
 import trio
 
@@ -26,15 +29,18 @@ from pipeline.client.connector.config import ConnectorConfig
 from pipeline.client.connector.connector_znodes import ConsumerGroupPaths, ConsumerRegistration, GroupStream
 from pipeline.client.connector.group_registry import GroupRegistry, Registries
 from pipeline.client.connector.lease import SessionLease
+from pipeline.client.connector.member_registration import MemberRegistration
+from pipeline.client.connector.notices import Notices
 from pipeline.client.connector.ownership import Claimant, Claimed, OwnedPartition, Ownership
-from pipeline.client.connector.shares import share_of
+from pipeline.client.connector.shares import GroupView, share_of
 from pipeline.client.group.listener import RebalanceListener
 from pipeline.client.streams.stream import MessageStream
-from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode
-from pipeline.coordination.registration import Hooks, keep_registered
+from pipeline.coordination.interface import CoordinationClient
+from pipeline.coordination.registration import Hooks
 from pipeline.diagnostics import get_logger
-from pipeline.errors import CoordinationError, NoNodeError, PipelineError
-from pipeline.model import TopicPartition
+from pipeline.errors import CoordinationError, PipelineError
+from pipeline.model import MAX_INT64, TopicPartition
+from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.signals import Wakeup
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
@@ -63,78 +69,69 @@ class ConsumerMembership:
         rng: Random,
     ) -> None:
         self.consumer = consumer
-        self.registration = registration
-        self.lease = SessionLease(client, ConsumerGroupPaths(config.group_id).id(consumer))
+        self._paths = ConsumerGroupPaths(config.group_id)
+        self._registered = MemberRegistration(client, self._paths.id(consumer), registration)
+        self.lease = SessionLease(client, self._registered.path)
         self._cluster = cluster
         self._client = client
         self._config = config
-        self._paths = ConsumerGroupPaths(config.group_id)
         self._stream_of = stream_of
-        self._listener = listener
+        self._notices = Notices(listener)
         self._rng = rng
         self._changed = Wakeup()
         self._registry = GroupRegistry(client, self._paths, self._changed, cluster.refresh_soon)
         self._ownership = Ownership(client, self._paths, consumer)
-        self._writing = trio.Lock()
         self._rebalance = trio.CancelScope()
         self._working = trio.CancelScope()
         self._work_ended = trio.Event()
         self._ended = trio.Event()
+        self._has_left = False
         self._nursery: trio.Nursery | None = None
+        self._registries = Registries(view=GroupView(consumers={}, topics={}), topic_ids={}, unreadable=frozenset())
+        """The newest that was read."""
         self._releasing: set[OwnedPartition] = set()
         self._sought: dict[TopicPartition, int] = {}
         """Offsets that the listener sought for partitions that no stream has yet."""
-        self._known: set[TopicPartition] | None = None
-        """Partitions that existed when this consumer looked first; None before that."""
+        self._known: set[tuple[UUID, int]] = set()
+        """Partitions, with topic ids, that existed when this consumer looked first for what it subscribed to."""
+        self._looked_for: set[str] = set()
+        """Topics, or the filter, that this consumer has looked for."""
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Take part in the group until cancelled; report started once registered. Raises NodeOwnedError."""
-        hooks = Hooks(after=self._registered, lost=self._lost)
-        register = partial(
-            keep_registered,
-            self._client,
-            self._paths.id(self.consumer),
-            self._registration_data,
-            hooks=hooks,
-            writing=self._writing,
-        )
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self.lease.run)
-                await nursery.start(register)
+                await nursery.start(self._registered.keep, Hooks(after=self._begin_session, lost=self._lost))
                 task_status.started()
                 await self._work()
                 await trio.sleep_forever()
         finally:
             self.lease.end()
+            self._work_ended.set()
             self._ended.set()
 
     async def _work(self) -> None:
         """Rebalance and commit until `leave` is called."""
         with self._working:
             async with trio.open_nursery() as nursery:
-                self._registry.watch(nursery, self.registration)
+                self._registry.watch(nursery, self._registered.current)
                 nursery.start_soon(self._rebalance_when_changed, nursery)
                 if self._config.auto_commit_enable:
                     nursery.start_soon(self._commit_regularly)
         self._work_ended.set()
 
-    def _registration_data(self) -> bytes:
-        return self.registration.encode()
+    @property
+    def has_ended(self) -> bool:
+        """True if this consumer has left the group, or another process has taken its name."""
+        return self._ended.is_set()
 
-    async def subscribe(self, registration: ConsumerRegistration) -> None:
-        """Replace the registration, which all members notice. Raises CoordinationError."""
-        async with self._writing:
-            self.registration, self._known = registration, None
-            path = self._paths.id(self.consumer)
-            try:
-                await self._client.transaction(
-                    [DeleteNode(path=path), CreateNode(path=path, data=registration.encode(), ephemeral=True)]
-                )
-            except NoNodeError:
-                return  # the session has ended: the next registration is this one
-        self._changed.set()
+    def subscribe(self, registration: ConsumerRegistration) -> None:
+        """Replace the registration soon, which all members notice. Call it before the end."""
+        assert self._nursery is not None
+        self._registered.wanted = registration
+        self._nursery.start_soon(self._registered.replace)
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -142,7 +139,11 @@ class ConsumerMembership:
         return frozenset(self._ownership.claims)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Continue a partition elsewhere; return False if this consumer does not own it, or is giving it up."""
+        """Continue a partition elsewhere; return False if this consumer does not own it, or is giving it up.
+
+        Raises ValueError or TypeError for an impossible offset.
+        """
+        _check_offset(topic_partition, offset)
         claim = self._ownership.claims.get(topic_partition)
         if claim is None or claim in self._releasing:
             return False
@@ -154,8 +155,21 @@ class ConsumerMembership:
         return True
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """Store offsets; return the partitions that this consumer does not own. Raises CoordinationError."""
+        """Store offsets; return the partitions that this consumer does not own.
+
+        Raises CoordinationError; ValueError or TypeError for an impossible offset, and stores none then.
+        """
+        for topic_partition, offset in offsets.items():
+            _check_offset(topic_partition, offset)
+        in_hand = [
+            (stream, stream.item_in_hand(), stream.consumed(with_item_in_hand=True))
+            for stream in self._by_stream(self._ownership.claims.values())
+        ]
         lost = await self._ownership.commit(offsets)
+        for stream, item, finished in in_hand:  # later commits and the release must not fall behind this one
+            found = getattr(item, "topic_partition", None)
+            if found in finished and offsets.get(found, -1) >= finished[found]:
+                stream.count_as_consumed(item)
         if lost:
             logger.warning("connector_partitions_lost", partitions=[str(claim.topic_partition) for claim in lost])
             await self._lose(lost)
@@ -169,24 +183,24 @@ class ConsumerMembership:
             offsets |= stream.consumed(with_item_in_hand=with_item_in_hand)
         return {found: offset for found, offset in offsets.items() if found in self._ownership.claims}
 
-    async def leave(self, *, counts_items_in_hand: bool, timeout_s: float) -> None:
-        """Give up all partitions and the registration; `run` ends. Raises CoordinationError.
+    async def leave(self, timeout_s: float) -> None:
+        """Give up the registration and all partitions; `run` ends. Raises CoordinationError.
 
-        An item in hand counts as consumed if `counts_items_in_hand`, and its reader is the caller or has ended.
-        Other readers have `timeout_s` to finish their items.
+        Other tasks that read have `timeout_s` to finish their items. A call that failed or was cancelled may be
+        repeated.
         """
-        if self._nursery is None or self._ended.is_set():
+        if self._nursery is None or self._has_left:
             return
         self._working.cancel()
         await self._work_ended.wait()
+        self.lease.end()
         claims = [claim for claim in self._ownership.claims.values() if claim not in self._releasing]
-        async with trio.open_nursery() as nursery:
-            for stream, own in self._by_stream(claims).items():
-                if stream.has_busy_reader:  # asked here, since the caller may be the reader
-                    nursery.start_soon(self._leave_stream, stream, own, {}, timeout_s)
-                else:
-                    in_hand = stream.consumed(with_item_in_hand=True) if counts_items_in_hand else {}
-                    nursery.start_soon(self._leave_stream, stream, own, in_hand, 0)
+        with unwrapped_errors():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._unregister)
+                for stream, own in self._by_stream(claims).items():
+                    # Asked here, since the caller may be the reader.
+                    nursery.start_soon(self._leave_stream, stream, own, timeout_s if stream.has_busy_reader else 0)
         with trio.move_on_after(timeout_s):
             while any(self._stream_of_claim(claim).has_busy_reader for claim in self._releasing):
                 await self._changed.wait_and_clear()
@@ -195,19 +209,21 @@ class ConsumerMembership:
         with self._while_session_lasts():
             await self._ownership.release(dict.fromkeys(self._ownership.claims.values()))
             await self._ownership.clean_up()
-            with suppress(NoNodeError):
-                await self._client.delete(self._paths.id(self.consumer))
+        self._has_left = True
 
-    async def _leave_stream(
-        self,
-        stream: MessageStream,
-        claims: Collection[OwnedPartition],
-        in_hand: Mapping[TopicPartition, int],
-        timeout_s: float,
-    ) -> None:
-        taken = await stream.take_back([claim.topic_partition for claim in claims], timeout_s)
+    async def _unregister(self) -> None:  # invariant E
         with self._while_session_lasts():
-            await self._release(claims, {**taken.offsets, **in_hand})
+            await self._registered.remove()
+
+    async def _leave_stream(self, stream: MessageStream, claims: Collection[OwnedPartition], timeout_s: float) -> None:
+        """Release claims of a stream, first those of which nothing is in hand."""
+        in_hand = stream.partitions_in_hand()
+        waiting = [claim for claim in claims if claim.topic_partition in in_hand]
+        ready = [claim for claim in claims if claim not in waiting]
+        for part, wait_s in ((ready, 0.0), (waiting, timeout_s)):
+            taken = await stream.take_back([claim.topic_partition for claim in part], wait_s)
+            with self._while_session_lasts():
+                await self._release(part, taken.offsets)
 
     @contextmanager
     def _while_session_lasts(self) -> Iterator[None]:
@@ -219,7 +235,7 @@ class ConsumerMembership:
 
     # Registration
 
-    async def _registered(self) -> None:
+    async def _begin_session(self) -> None:
         await trio.lowlevel.checkpoint()
         self._ownership.session = self._client.session_id
         self.lease.start(self._client.session_id)
@@ -237,8 +253,7 @@ class ConsumerMembership:
         self._ownership.drop(claims)
         for stream, own in self._by_stream(claims).items():
             await stream.take_back([claim.topic_partition for claim in own], 0)
-        if claims:
-            await self._listener.partitions_lost(_named(claims))
+        await self._notices.lost(claims)
 
     # Rebalances
 
@@ -252,6 +267,8 @@ class ConsumerMembership:
                     claimed = await self._rebalance_once(nursery)
                     reason = _reason_of(claimed)
                 except PipelineError as error:
+                    if error is self._notices.error:
+                        raise
                     reason = str(error)
             if self._rebalance.cancelled_caught or not reason:
                 tries = 0
@@ -283,15 +300,16 @@ class ConsumerMembership:
         if self._ownership.session is None:
             return Claimed()  # the next registration starts another
         await self._ownership.clean_up()
-        registries = await self._registry.read(self.registration)
-        topics = registries.view.topics if self.registration.topic_filter else self.registration.streams
+        registration = self._registered.current
+        registries = self._registries = await self._registry.read(registration)
+        topics = registries.view.topics if registration.topic_filter else registration.streams
         self._registry.watch_topics(nursery, topics)
-        if registries.view.consumers.get(self.consumer) != self.registration:
+        if registries.view.consumers.get(self.consumer) != registration:
             raise CoordinationError(self._paths.id(self.consumer), "is not seen yet by the server that was asked")
         share = self._share(registries)
         claims = self._ownership.claims
         leaving = [claim for claim in claims.values() if share.get(claim.topic_partition) != claim.claimant]
-        await self._release_soon(set(leaving) - self._releasing, registries)
+        await self._release_soon(set(leaving) - self._releasing)
         missing = {found: claimant for found, claimant in share.items() if found not in claims}
         claimed = await self._ownership.claim(missing, self._find_starts)
         await self._give(claimed.made)
@@ -303,8 +321,13 @@ class ConsumerMembership:
     def _share(self, registries: Registries) -> dict[TopicPartition, Claimant]:
         held = {found: claim.claimant.stream.number for found, claim in self._ownership.claims.items()}
         share = share_of(registries.view, self.consumer, held)
-        if self._known is None:
-            self._known = _partitions_of(registries)
+        registration = registries.view.consumers[self.consumer]
+        if new := registration.streams.keys() - self._looked_for:
+            self._looked_for |= new
+            topics = registries.view.topics if registration.topic_filter else registries.view.topics.keys() & new
+            self._known |= {
+                (registries.topic_ids[topic], number) for topic in topics for number in registries.view.topics[topic]
+            }
         return {
             found: Claimant(GroupStream(self.consumer, number), registries.topic_ids[found.topic])
             for found, number in share.items()
@@ -313,8 +336,7 @@ class ConsumerMembership:
     async def _give(self, claims: Collection[OwnedPartition]) -> None:
         """Give claimed partitions to their streams, once the listener has seen them."""
         self._sought.clear()
-        if claims:
-            await self._listener.partitions_assigned(_named(claims))
+        await self._notices.assigned(claims)
         for claim in claims:
             if self._ownership.claims.get(claim.topic_partition) is claim:
                 offset = self._sought.pop(claim.topic_partition, claim.offset)
@@ -322,8 +344,9 @@ class ConsumerMembership:
 
     async def _find_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offsets of `auto.offset.reset`. A partition that appeared since begins at its start."""
-        known = self._known or set()
         is_latest = self._config.auto_offset_reset is OffsetReset.LATEST
+        ids = self._registries.topic_ids
+        known = {found for found in partitions if (ids[found.topic], found.partition) in self._known}
         positions = {found: LATEST if is_latest and found in known else EARLIEST for found in partitions}
         lane = self._cluster.new_lane("start offsets")
         try:
@@ -336,7 +359,7 @@ class ConsumerMembership:
 
     # Release
 
-    async def _release_soon(self, leaving: Collection[OwnedPartition], registries: Registries) -> None:
+    async def _release_soon(self, leaving: Collection[OwnedPartition]) -> None:
         """Release claims, those of which a reader has an item in hand in the background once it has finished."""
         assert self._nursery is not None
         finished: list[OwnedPartition] = []
@@ -350,15 +373,7 @@ class ConsumerMembership:
                     self._nursery.start_soon(self._release_when_finished, stream, claim)
             offsets |= (await stream.take_back([claim.topic_partition for claim in ready], 0)).offsets
             finished += ready
-        gone = [
-            claim
-            for claim in finished
-            if registries.topic_ids.get(claim.topic_partition.topic) != claim.claimant.topic_id
-        ]
-        if gone:
-            await self._listener.partitions_lost(_named(gone))
-            await self._ownership.release(dict.fromkeys(gone), removes_offsets=True)
-        await self._release([claim for claim in finished if claim not in gone], offsets)
+        await self._release(finished, offsets)
 
     async def _release_when_finished(self, stream: MessageStream, claim: OwnedPartition) -> None:
         try:
@@ -372,11 +387,20 @@ class ConsumerMembership:
         self._changed.set()
 
     async def _release(self, claims: Collection[OwnedPartition], offsets: Mapping[TopicPartition, int]) -> None:
-        if claims:
-            await self._listener.partitions_revoked(_named(claims))
+        """Release claims that are not lost meanwhile. The stored offsets of a topic that was deleted are removed."""
+        held = [claim for claim in claims if self._ownership.claims.get(claim.topic_partition) is claim]
+        gone = [claim for claim in held if self._is_of_deleted_topic(claim)]
+        await self._notices.lost(gone)
+        await self._ownership.release(dict.fromkeys(gone), removes_offsets=True)
+        kept = [claim for claim in held if claim not in gone]
+        await self._notices.revoked(kept)
         stores = self._config.auto_commit_enable
-        await self._ownership.release(
-            {claim: offsets.get(claim.topic_partition) if stores else None for claim in claims}
+        await self._ownership.release({claim: offsets.get(claim.topic_partition) if stores else None for claim in kept})
+
+    def _is_of_deleted_topic(self, claim: OwnedPartition) -> bool:
+        topic = claim.topic_partition.topic
+        return topic not in self._registries.unreadable and self._registries.topic_ids.get(topic) != (
+            claim.claimant.topic_id
         )
 
     # Commits
@@ -387,6 +411,8 @@ class ConsumerMembership:
             try:
                 await self.commit(self.consumed(with_item_in_hand=False))
             except CoordinationError as error:
+                if error is self._notices.error:
+                    raise
                 logger.warning("connector_commit_failed", group=self._config.group_id, error=str(error))
 
     def _stream_of_claim(self, claim: OwnedPartition) -> MessageStream:
@@ -399,8 +425,10 @@ class ConsumerMembership:
         return found
 
 
-def _named(claims: Iterable[OwnedPartition]) -> frozenset[TopicPartition]:
-    return frozenset(claim.topic_partition for claim in claims)
+def _check_offset(topic_partition: TopicPartition, offset: int) -> None:
+    """Raises ValueError or TypeError: others could not read what was stored."""
+    if not 0 <= index(offset) <= MAX_INT64:
+        raise ValueError(f"{topic_partition}: {offset} is not an offset")
 
 
 def _reason_of(claimed: Claimed) -> str:
@@ -411,9 +439,3 @@ def _reason_of(claimed: Claimed) -> str:
         for reason, partitions in reasons.items()
         if partitions
     )
-
-
-def _partitions_of(registries: Registries) -> set[TopicPartition]:
-    return {
-        TopicPartition(topic, partition) for topic, brokers in registries.view.topics.items() for partition in brokers
-    }

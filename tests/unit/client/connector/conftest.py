@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -81,12 +81,12 @@ class Site:
 
     @asynccontextmanager
     async def member(self, session_timeout_ms: int = 60_000, **settings: Any) -> AsyncIterator[Member]:
-        """A member until the block ends, with a session of its own."""
-        listener = settings.pop("listener", None)
+        """A member until the block ends, with a session of its own, or that of `client`."""
+        listener, shared = settings.pop("listener", None), settings.pop("client", None)
         given = {"group_id": GROUP, "auto_offset_reset": "smallest", "rebalance_backoff_ms": 20, "max_wait_ms": 20}
         config = ConnectorConfig(**{**given, **settings})
         async with (
-            self.zookeeper.open(session_timeout_ms=session_timeout_ms) as client,
+            nullcontext(shared) if shared else self.zookeeper.open(session_timeout_ms=session_timeout_ms) as client,
             trio.open_nursery() as nursery,
             open_consumer_connector(
                 self.cluster, client, config, clock=clock, rng=Random(len(self.members)), listener=listener

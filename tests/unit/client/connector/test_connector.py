@@ -186,7 +186,10 @@ async def test_commits_by_the_program_and_rewinding(site: Site) -> None:
     assert site.stored("t") == 2  # without automatic commit none is made at the end
 
 
-async def test_a_reader_that_leaves_its_loop_has_consumed_its_last_record(site: Site) -> None:
+@pytest.mark.parametrize("commits", [False, True])
+async def test_the_last_record_of_a_reader_that_leaves_its_loop_counts_if_it_is_committed(
+    site: Site, commits: bool
+) -> None:
     await site.create("t", 1)
     await site.produce("t", 5)
     async with site.member() as member:
@@ -194,7 +197,9 @@ async def test_a_reader_that_leaves_its_loop_has_consumed_its_last_record(site: 
         async for record in stream:
             if record.offset == 2:
                 break
-    assert site.stored("t") == 3
+        if commits:
+            await member.connector.commit_offsets()
+    assert site.stored("t") == 2 + commits
 
 
 async def test_a_record_whose_processing_failed_is_handed_out_again(site: Site) -> None:

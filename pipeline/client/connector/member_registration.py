@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from pipeline.client.connector.connector_znodes import ConsumerRegistration
-from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode
+from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode, Operation
 from pipeline.coordination.registration import Hooks, keep_registered
 from pipeline.errors import BadVersionError, CoordinationLostError, CoordinationUnavailableError, NoNodeError
 
@@ -50,7 +50,10 @@ class MemberRegistration:
                 return
             self.current = self.wanted
             data = self.current.encode()
-            operations = [DeleteNode(path=self.path), CreateNode(path=self.path, data=data, ephemeral=True)]
+            operations: list[Operation] = [
+                DeleteNode(path=self.path),
+                CreateNode(path=self.path, data=data, ephemeral=True),
+            ]
             await self._change(lambda: self._client.transaction(operations))
 
     async def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""`ConsumerConnector` at odd moments: cancelled readers and calls, failing listeners, topics that vanish, late leaves."""
+"""`ConsumerConnector` at odd moments: cancelled tasks, failing listeners, topics that vanish, late leaves."""
 
 import pytest
 import trio
@@ -224,7 +224,7 @@ async def test_a_shutdown_that_is_cancelled_leaves_no_member_behind(site: Site) 
                     block.deadline = trio.current_time() + 0.1
             assert block.cancelled_caught
             assert (ids(site), site.owners("t"), site.stored("t")) == ([], {}, 0)
-        member.gate.set()
+        readers.cancel_scope.cancel()
 
 
 async def test_a_shutdown_that_was_cancelled_may_be_repeated(site: Site) -> None:

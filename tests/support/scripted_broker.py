@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import trio
 
+from pipeline.client.cluster.config import IsolationLevel
 from pipeline.errors import ProtocolError
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.net.answers import Peer
@@ -27,6 +28,7 @@ from pipeline.protocol.messages.api_versions import (
 from pipeline.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from pipeline.protocol.messages.fetch import (
     FINAL_EPOCH,
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
@@ -88,6 +90,8 @@ class Partition:
     log_start_offset: int = 0
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     last_of_producer: dict[tuple[int, int], BatchHeader] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """Producer id, first offset and offset of the marker of each aborted transaction."""
 
     @property
     def log_end_offset(self) -> int:
@@ -97,9 +101,14 @@ class Partition:
         builder = BatchBuilder(Codec.NONE, 1 << 20)
         for value in values:
             assert builder.append(None, value, (), 0)
-        batch = builder.build()
-        place_batch(batch, 0, self.log_end_offset, self.epoch)
+        self.append_batch(builder.build())
+
+    def append_batch(self, batch: bytearray) -> int:
+        """Append a batch as it was built, and return its offset."""
+        base_offset = self.log_end_offset
+        place_batch(batch, 0, base_offset, self.epoch)
         self.batches.append((read_header(batch), bytes(batch)))
+        return base_offset
 
     def truncate(self, end_offset: int) -> None:
         """Drop the batches from this offset on, as a new leader that lacks them does: in the next epoch."""
@@ -352,30 +361,44 @@ class ScriptedCluster:
 
     def _read(self, broker: BrokerId, request: FetchRequest, code: ErrorCode) -> FetchResponse:
         responses = []
+        is_committed = request.isolation_level == IsolationLevel.READ_COMMITTED
         for topic in request.topics:
             name = self._name(topic.topic, topic.topic_id)
             parts = []
             for asked in topic.partitions:
                 partition = self._topics_of(broker).get(name, {}).get(asked.partition)
                 refusal = _refusal(broker, partition, asked.current_leader_epoch) or code
-                parts.append(self._read_partition(partition, asked.partition, asked.fetch_offset, refusal))
+                parts.append(
+                    self._read_partition(
+                        partition, asked.partition, asked.fetch_offset, refusal, is_committed=is_committed
+                    )
+                )
             responses.append(FetchableTopicResponse(topic=name, topic_id=topic.topic_id, partitions=parts))
         return FetchResponse(responses=responses)
 
-    def _read_partition(self, partition: Partition | None, number: int, offset: int, code: ErrorCode) -> PartitionData:
+    def _read_partition(
+        self, partition: Partition | None, number: int, offset: int, code: ErrorCode, *, is_committed: bool
+    ) -> PartitionData:
         if partition is not None and not partition.log_start_offset <= offset <= partition.log_end_offset:
             code = code or ErrorCode.OFFSET_OUT_OF_RANGE
         if partition is None or code is not ErrorCode.NONE:
             return PartitionData(partition_index=number, error_code=code, high_watermark=-1)
         first = sum(header.next_offset <= offset for header, _ in partition.batches)
         first = max(0, first - self.leading_batches)
-        found = [data for _, data in partition.batches[first : first + self.fetch_limit_batches]]
+        answered = partition.batches[first : first + self.fetch_limit_batches]
+        found = [data for _, data in answered]
         if first == len(partition.batches) - self.leading_batches:
             found = []
+        aborted = [
+            AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset, last_offset in partition.aborted
+            if found and last_offset >= offset and first_offset < answered[-1][0].next_offset
+        ]
         return PartitionData(
             partition_index=number,
             high_watermark=partition.log_end_offset,
             log_start_offset=partition.log_start_offset,
+            aborted_transactions=aborted if is_committed else None,
             records=b"".join(found) + (found[-1][: self.trailing_bytes] if found else b""),
         )
 

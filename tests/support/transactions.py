@@ -24,3 +24,10 @@ def marker(offset: int, *, commits: bool) -> bytearray:
     made = with_attributes(builder.build(**PRODUCER), TRANSACTIONAL | CONTROL)
     struct.pack_into(">q", made, 0, offset)
     return made
+
+
+def transactional(*values: bytes, producer_id: int) -> bytearray:
+    builder = BatchBuilder(Codec.NONE, 1 << 20)
+    for value in values:
+        assert builder.append(None, value, (), 1)
+    return with_attributes(builder.build(producer_id=producer_id, producer_epoch=0), TRANSACTIONAL)

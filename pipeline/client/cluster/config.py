@@ -63,7 +63,7 @@ class IsolationLevel(IntEnum):
     READ_UNCOMMITTED = 0
     """All records up to the high watermark."""
     READ_COMMITTED = 1
-    """Records before the first transaction that is still open. Those of aborted transactions are among them."""
+    """Records before the first transaction that is still open, without those of aborted transactions."""
 
 
 def bounds(kind: type) -> dict[str, Between]:
@@ -225,8 +225,8 @@ class ConsumerConfig:
     PartitionOffsetOutOfRangeError instead. If the log was truncated below the offset, both others continue at the end
     of the truncated log, and `OffsetReset.NONE` raises PartitionTruncatedError."""
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    """Records to fetch. `IsolationLevel.READ_COMMITTED` stops before the first open transaction, and has `poll_batches`
-    name the aborted transactions, whose batches the caller leaves out. Not for `records()`, which returns them all."""
+    """Records to read. `IsolationLevel.READ_COMMITTED` stops before the first open transaction, and leaves out records
+    of aborted ones. Only whole batches (`poll_batches`, `batches()`) have them; `aborted` names the transactions."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""

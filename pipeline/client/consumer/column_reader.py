@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from pipeline.client.consumer.committed_batches import committed_data
 from pipeline.client.consumer.fetcher import Fetcher, Taken
 from pipeline.model import TopicPartition
 
@@ -95,7 +96,7 @@ class ColumnReader:
 
         if self._portions is None:
             pieces = [
-                ClosedPiece(state.topic_partition, batches.data, max(state.position, batches.position))
+                ClosedPiece(state.topic_partition, committed_data(batches), max(state.position, batches.position))
                 for state, batches in self._taken
             ]
             self._portions = opened_portions(pieces, max_opened_bytes, names)

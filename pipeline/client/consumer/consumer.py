@@ -17,6 +17,7 @@ from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.column_reader import COLUMN_NAMES, ColumnReader, OpenedColumns
+from pipeline.client.consumer.committed_batches import committed_batches
 from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, OnAnswer, begin_at, epoch_before
 from pipeline.client.consumer.fetch_queue import LimitOf, unlimited
 from pipeline.client.consumer.fetcher import Fetcher, Taken
@@ -25,7 +26,7 @@ from pipeline.client.encoding.decoders import DecoderLike
 from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
 from pipeline.errors import CorruptBatchError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
-from pipeline.records.batch import BatchHeader, iterate_headers
+from pipeline.records.batch import BatchHeader
 from pipeline.records.builder import Header
 from pipeline.records.memory import Charge
 from pipeline.records.opening import open_uncharged
@@ -299,7 +300,7 @@ class _Tables:
 def _closed_batches(taken: Taken) -> Iterator[_ClosedBatch]:
     for state, batches in taken:
         # The fetcher verified the checksums, so a header's size can be trusted.
-        for start, header in iterate_headers(batches.data):
+        for start, header in committed_batches(batches):
             yield state, batches, start, header
 
 

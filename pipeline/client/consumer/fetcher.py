@@ -14,7 +14,7 @@ import trio
 from pipeline.client.admin.leader_epochs import EpochEnd
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
+from pipeline.client.cluster.config import ConsumerConfig, IsolationLevel, OffsetReset
 from pipeline.client.consumer.errors import (
     PartitionBatchError,
     PartitionFetchError,
@@ -52,7 +52,7 @@ from pipeline.client.consumer.fetch_queue import (
     unlimited,
 )
 from pipeline.client.consumer.fetch_session import SESSION_ERRORS, IdleFetchSession
-from pipeline.client.consumer.positions import ends_of_positions, follow_truncation, log_bounds
+from pipeline.client.consumer.positions import ends_of_positions, follow_truncation, latest_offset, log_bounds
 from pipeline.diagnostics import get_logger
 from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
@@ -414,6 +414,9 @@ class Fetcher:
         """Reset the position by the policy, or park the partition with an error that names the log's bounds."""
         topic_partition = state.topic_partition
         start, end = await log_bounds(self._cluster, topic_partition)
+        latest = end
+        if self._config.isolation_level is IsolationLevel.READ_COMMITTED:
+            latest = await latest_offset(self._cluster, topic_partition, self._config.isolation_level)
         if not self.is_current(state):
             return
         if start <= state.offset <= end:
@@ -422,7 +425,7 @@ class Fetcher:
         elif self._config.auto_offset_reset is OffsetReset.NONE:
             self._park(state, PartitionOffsetOutOfRangeError(topic_partition, state.offset, start, end))
         else:
-            target = start if self._config.auto_offset_reset is OffsetReset.EARLIEST else end
+            target = start if self._config.auto_offset_reset is OffsetReset.EARLIEST else latest
             logger.warning("offset_reset", partition=str(topic_partition), position=state.offset, offset=target)
             move(state, target, NO_LEADER_EPOCH)
 

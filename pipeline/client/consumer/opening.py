@@ -6,8 +6,9 @@ from typing import Generic, Self, TypeVar
 
 import trio
 
+from pipeline.client.consumer.committed_batches import committed_batches
 from pipeline.client.consumer.fetch_plan import FetchedBatches
-from pipeline.records.batch import BatchHeader, iterate_headers
+from pipeline.records.batch import BatchHeader
 from pipeline.records.memory import MIN_OPENED_BYTES, WAIT_S, Charge
 from pipeline.records.opening import attempts, open_uncharged
 from pipeline.records.record import Record, records_of_payload
@@ -91,9 +92,10 @@ async def _wait(charge: Charge) -> None:
 async def each_record(batches: FetchedBatches, take: Callable[[Record], None]) -> None:
     """Call `take` with each record from the position that was asked for. One batch is open at a time.
 
-    Raises CorruptBatchError, MemoryExhaustedError, and what `take` raises.
+    Control records and those of the aborted transactions that `batches` names are left out. Raises CorruptBatchError,
+    MemoryExhaustedError, and what `take` raises.
     """
-    for position, header in iterate_headers(batches.data):
+    for position, header in committed_batches(batches):
         if header.is_control:
             continue
         small = open_uncharged(batches.data, position, header, MIN_OPENED_BYTES)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pipeline.client.admin.leader_epochs import EpochEnd, ask_ends_once
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.config import OffsetReset
+from pipeline.client.cluster.config import IsolationLevel, OffsetReset
 from pipeline.client.consumer.errors import PartitionTruncatedError
 from pipeline.client.consumer.fetch_plan import FetchState, move
 from pipeline.diagnostics import get_logger
@@ -23,6 +23,14 @@ async def log_bounds(cluster: Cluster, topic_partition: TopicPartition) -> tuple
     earliest = await list_offsets(cluster, {topic_partition: EARLIEST}, timeout_s=timeout_s)
     latest = await list_offsets(cluster, {topic_partition: LATEST}, timeout_s=timeout_s)
     return earliest[topic_partition].offset, latest[topic_partition].offset
+
+
+async def latest_offset(cluster: Cluster, topic_partition: TopicPartition, isolation_level: IsolationLevel) -> int:
+    """Return the offset after the last record that a consumer may read by now. Raises as `list_offsets`."""
+    timeout_s = cluster.config.request_timeout_ms / 1000
+    asked = {topic_partition: LATEST}
+    latest = await list_offsets(cluster, asked, timeout_s=timeout_s, isolation_level=isolation_level)
+    return latest[topic_partition].offset
 
 
 async def ends_of_positions(

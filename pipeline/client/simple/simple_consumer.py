@@ -182,7 +182,7 @@ class SimpleConsumer:
     async def records(self, batches: FetchedBatches) -> list[ConsumerRecord]:
         """Return the records of fetched batches from the position on. Raises CorruptBatchError, MemoryExhaustedError.
 
-        Records of aborted transactions are among them, control records are not.
+        Control records are left out, and with READ_COMMITTED records of aborted transactions.
         """
         found: list[ConsumerRecord] = []
 

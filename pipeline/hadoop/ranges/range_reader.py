@@ -18,13 +18,13 @@ import trio
 
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, IsolationLevel
+from pipeline.client.consumer.committed_batches import committed_data
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import PartitionBatchError, PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.diagnostics import get_logger
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError
 from pipeline.hadoop.commit.manifest import OffsetRange
-from pipeline.hadoop.ranges.committed_batches import committed_data
 from pipeline.hadoop.ranges.plan import BadBatch, DataLossError
 from pipeline.hadoop.ranges.rows import end_of_range, fault_rows, to_rows
 from pipeline.hadoop.ranges.source_ends import last_header_before
@@ -174,7 +174,7 @@ class _Reading:
 
     def open(self, batches: FetchedBatches) -> None:
         """Hand over the rows of fetched batches. Waits in a thread for memory and room."""
-        data = committed_data(batches) if batches.aborted else batches.data
+        data = committed_data(batches)
         start = max(self._range.start, batches.position)
         with suppress(CorruptBatchError):
             for columns in self._opened(data):

@@ -15,12 +15,12 @@ Invariants:
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipeline.client.consumer.committed_batches import committed_batches
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.records.batch import (
     LOG_OVERHEAD,
     BatchHeader,
     TimestampType,
-    iterate_headers,
     read_header,
     write_header,
 )
@@ -63,7 +63,7 @@ class OutgoingBatch:
 def outgoing_batches(fetched: FetchedBatches) -> Iterator[OutgoingBatch]:
     """Yield the batches to append for fetched ones. Raises CorruptBatchError for a batch that cannot be opened."""
     for start, header in committed_batches(fetched):
-        if header.record_count == 0:
+        if header.is_control or header.record_count == 0:
             continue
         is_whole = header.record_count == header.last_offset_delta + 1 and header.base_offset >= fetched.position
         if is_whole and header.timestamp_type is TimestampType.CREATE_TIME:
@@ -73,19 +73,6 @@ def outgoing_batches(fetched: FetchedBatches) -> Iterator[OutgoingBatch]:
             rebuilt = _rebuilt(fetched, start, header)
             if rebuilt is not None:
                 yield rebuilt
-
-
-def committed_batches(fetched: FetchedBatches) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield place and header of data batches, without those of aborted transactions (KIP-98)."""
-    starting = sorted(fetched.aborted, key=lambda transaction: transaction[1], reverse=True)
-    aborting: set[int] = set()
-    for start, header in iterate_headers(fetched.data):
-        while starting and starting[-1][1] <= header.last_offset:
-            aborting.add(starting.pop()[0])
-        if header.is_control:
-            aborting.discard(header.producer_id)  # the marker ends the transaction that was aborted
-        elif not (header.is_transactional and header.producer_id in aborting):
-            yield start, header
 
 
 def _rebuilt(fetched: FetchedBatches, start: int, header: BatchHeader) -> OutgoingBatch | None:

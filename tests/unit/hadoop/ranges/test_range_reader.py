@@ -21,7 +21,7 @@ from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES, OPENED_BATCHES
 from tests.support.bad_batches import BAD_BATCHES, patched, sound
 from tests.support.bombs import bomb
-from tests.support.transactions import TRANSACTIONAL, marker, with_attributes
+from tests.support.transactions import TRANSACTIONAL, marker, transactional
 
 RANGE = OffsetRange(partition=0, start=1, end=2)
 
@@ -124,13 +124,6 @@ def test_a_batch_on_a_border_belongs_to_the_task_in_which_it_begins() -> None:
     assert records == [[2], []]
     (row,) = opened(batches, halves[1], 1, on_bad_batch=BadBatch.ROW)
     assert (row.column("offset").to_pylist(), row.column("batch_records").to_pylist()) == ([1], [1])
-
-
-def transactional(*values: bytes, producer_id: int) -> bytearray:
-    builder = BatchBuilder(Codec.NONE, 1 << 20)
-    for value in values:
-        assert builder.append(None, value, (), 1)
-    return with_attributes(builder.build(producer_id=producer_id, producer_epoch=0), TRANSACTIONAL)
 
 
 def test_batches_of_aborted_transactions_are_left_out_and_not_opened() -> None:

@@ -54,6 +54,12 @@ class ScriptedCoordinator:
         self.member = ""
         self.subscription: MemberSubscription | None = None
         self.members = 0
+        self.others: dict[str, bytes] = {}
+        """Other members of the group, by id, with the metadata that they joined with."""
+        self.assignment: bytes | None = None
+        """Assignment that the member gets instead of its own."""
+        self.left_out: deque[TopicPartition] = deque()
+        """Partitions that answers to fetches of offsets lack, each in one answer."""
         self.is_silent = trio.Event()
         """Once set, requests get no answer."""
         cluster.coordinate = self.answer
@@ -78,10 +84,10 @@ class ScriptedCoordinator:
                 return self._join(request, fault)
             case SyncGroupRequest():
                 code = fault or self._check(request.member_id, request.generation_id)
+                assigned = {each.member_id: each.assignment for each in request.assignments}
+                given = assigned.get(self.member, b"") if self.assignment is None else self.assignment
                 return SyncGroupResponse(
-                    error_code=code,
-                    protocol_name=request.protocol_name,
-                    assignment=b"" if code else request.assignments[0].assignment,
+                    error_code=code, protocol_name=request.protocol_name, assignment=b"" if code else given
                 )
             case HeartbeatRequest():
                 return HeartbeatResponse(error_code=fault or self._check(request.member_id, request.generation_id))
@@ -126,7 +132,8 @@ class ScriptedCoordinator:
                     member_id=self.member,
                     group_instance_id=request.group_instance_id,
                     metadata=bytes(chosen.metadata),
-                )
+                ),
+                *(JoinGroupResponseMember(member_id=name, metadata=data) for name, data in self.others.items()),
             ],
         )
 
@@ -153,6 +160,9 @@ class ScriptedCoordinator:
         for topic in group.topics or ():
             parts = []
             for number in topic.partition_indexes:
+                if self.left_out and self.left_out[0] == (names[topic.topic_id], number):
+                    self.left_out.popleft()
+                    continue
                 place = self.offsets.get(TopicPartition(names[topic.topic_id], number), (-1, -1, ""))
                 parts.append(
                     OffsetFetchResponsePartitions(

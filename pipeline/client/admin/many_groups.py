@@ -126,7 +126,8 @@ async def fetch_offsets_of(
         if error.code is not ErrorCode.INVALID_REQUEST:  # the broker's version cannot express several groups
             raise
         return {
-            group: await _fetch_all_of(cluster, coordinator, group, name_of, timeout_s=timeout_s) for group in wanted
+            group: await _fetch_all_of(cluster, coordinator, group, name_of, named or (), timeout_s=timeout_s)
+            for group, named in wanted.items()
         }
     return {
         group.group_id: _read_offsets(group.group_id, group.error_code, group.topics, name_of)
@@ -135,11 +136,18 @@ async def fetch_offsets_of(
 
 
 async def _fetch_all_of(
-    cluster: Cluster, coordinator: BrokerId, group: str, name_of: NameOf, *, timeout_s: float
+    cluster: Cluster,
+    coordinator: BrokerId,
+    group: str,
+    name_of: NameOf,
+    named: Collection[TopicPartition],
+    *,
+    timeout_s: float,
 ) -> Offsets | KafkaError:
     request = OffsetFetchRequest(group_id=group, topics=None)
     response: OffsetFetchResponse = await cluster.request(coordinator, request, timeout_s=timeout_s, lane=LANE)
-    return _read_offsets(group, response.error_code, response.topics, name_of)
+    found = _read_offsets(group, response.error_code, response.topics, name_of)
+    return found if isinstance(found, KafkaError) else {**dict.fromkeys(named), **found}
 
 
 def _read_offsets(

@@ -17,7 +17,7 @@ from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.cluster.discovery import Discovery, ZooKeeperDiscovery, from_bootstrap
 from pipeline.client.cluster.fallen_epochs import FallenEpochs
 from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata, addresses_left, merge
-from pipeline.client.cluster.registrations import watch_registrations
+from pipeline.client.cluster.registrations import RegisteredTopics, watch_registrations
 from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     ConfigurationError,
@@ -57,6 +57,7 @@ class Cluster:
     def __init__(self, config: ClientConfig, pool: ConnectionPool, discover: Discovery) -> None:
         self.config = config
         self.view = ClusterMetadata()
+        self.registered_topics = RegisteredTopics()
         self._pool = pool
         self._discover = discover
         self._topics: set[str] = set()

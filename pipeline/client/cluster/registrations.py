@@ -23,6 +23,7 @@ from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, CoordinationUnavailableError, PipelineError
 from pipeline.model import BROKER_IDS, BrokerId, HostPort
+from pipeline.net.signals import Signal
 
 logger = get_logger(__name__)
 
@@ -33,10 +34,29 @@ _ASK_AGAIN_S = 0.1
 _IsReported = Callable[[ClusterMetadata], bool]
 
 
+class RegisteredTopics:
+    """All topics in ZooKeeper. Brokers hear of a change a moment later."""
+
+    def __init__(self) -> None:
+        self.names: frozenset[str] | None = None
+        """None with a bootstrap list, and until ZooKeeper has answered."""
+        self._changed = Signal()
+
+    def note(self, names: frozenset[str]) -> None:
+        """Take note of the topics in ZooKeeper."""
+        self.names = names
+        self._changed.notify()
+
+    async def wait(self) -> None:
+        """Wait for the next change: for ever with a bootstrap list."""
+        await self._changed.wait()
+
+
 class WatchedCluster(Protocol):
     """The methods of a cluster that the watches need."""
 
     view: ClusterMetadata
+    registered_topics: RegisteredTopics
 
     @property
     def tracked(self) -> frozenset[str]:
@@ -112,6 +132,7 @@ async def _watch_topics(cluster: WatchedCluster, discovery: ZooKeeperDiscovery) 
     async with _catching_up(cluster) as catch_up:
         async for names in discovery.zookeeper.watch_children(BROKER_TOPICS):
             before, known = known, frozenset(names)
+            cluster.registered_topics.note(known)
             if before is not None and (before ^ known) & cluster.tracked:
                 catch_up(partial(_has_topics, known & cluster.tracked, cluster.tracked - known))
 

@@ -26,6 +26,7 @@ from pipeline.client.encoding.decoders import DecoderLike
 from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
 from pipeline.errors import CorruptBatchError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
+from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import BatchHeader
 from pipeline.records.builder import Header
 from pipeline.records.memory import Charge
@@ -123,6 +124,11 @@ class Consumer:
     def position(self, topic_partition: TopicPartition) -> int:
         """Return the offset after the returned records. Raises KeyError for a partition that is not assigned."""
         return self._fetcher.states[topic_partition].position
+
+    def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
+        """Return the id of the topic of the position; None if it is not known yet. Raises as `position`."""
+        topic_id = self._fetcher.states[topic_partition].topic_id
+        return None if topic_id == ZERO_UUID else topic_id
 
     def has(self, topic_partition: TopicPartition) -> bool:
         """Return True if the partition is assigned."""

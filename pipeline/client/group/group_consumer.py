@@ -48,6 +48,7 @@ class GroupConsumer:
         self._working = trio.CancelScope()
         self._has_worked = trio.Event()
         self._is_shut = False
+        self._has_left = False
         self._leaving = trio.Lock()
 
     @property
@@ -83,7 +84,7 @@ class GroupConsumer:
         self._rebalancing.streams.check_count(topic_filter.regex, count)
         streams = await self._open_streams(count)
         self._rebalancing.streams.add(topic_filter, streams)
-        await self._rebalancing.find_topics()
+        await self._rebalancing.existing.find()
         self._note_subscription()
         return streams
 
@@ -129,17 +130,21 @@ class GroupConsumer:
         """Give all partitions up, commit what was finished, leave the group, and end all streams.
 
         Readers may finish what they have in hand for `timeout_s`. A static member stays in the group until its session
-        ends. Further calls do nothing.
+        ends. Streams end also if the call is cancelled; another one, or the end of the block, continues it. Further
+        calls do nothing.
         """
         async with self._leaving:
-            if self._is_shut:
+            if self._has_left:
                 return
             self._is_shut = True
             self._working.cancel()
-            await self._has_worked.wait()
-            await self._rebalancing.give_up(self._rebalancing.to_give_up, timeout_s)
-            await self._member.leave("the consumer is shut down", self._cluster.config.request_timeout_ms / 1000)
-            self._rebalancing.streams.end(self._member.failure)
+            try:
+                await self._has_worked.wait()
+                await self._rebalancing.give_up(self._rebalancing.to_give_up, timeout_s)
+                await self._member.leave("the consumer is shut down", self._cluster.config.request_timeout_ms / 1000)
+                self._has_left = True
+            finally:
+                self._rebalancing.streams.end(self._member.failure)
 
     # Within.
 
@@ -151,6 +156,7 @@ class GroupConsumer:
             with self._working:
                 async with background_tasks() as nursery:
                     nursery.start_soon(rebalancing.watch_topics)
+                    nursery.start_soon(rebalancing.existing.watch)
                     nursery.start_soon(rebalancing.watch_readers)
                     if self._config.enable_auto_commit:
                         nursery.start_soon(rebalancing.commit_regularly)

@@ -18,6 +18,7 @@ from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.consumer.consumer_protocol import (
     CONSUMER,
     NO_GENERATION,
+    MemberSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -28,12 +29,17 @@ from pipeline.client.group.coordinator_link import CoordinatorLink
 from pipeline.client.group.lease import Lease
 from pipeline.client.group.reactions import MemberReaction, reaction_to
 from pipeline.diagnostics import get_logger
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, ProtocolError
 from pipeline.model import TopicPartition
 from pipeline.net.signals import Signal, Wakeup
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from pipeline.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
 from pipeline.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from pipeline.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
@@ -170,31 +176,41 @@ class ClassicMember:
         self.is_leader = joined.leader == joined.member_id
         strategy = joined.protocol_name or ""
         assignments: Sequence[SyncGroupRequestAssignment] = ()
-        if self.is_leader and not joined.skip_assignment:
-            members = [
-                JoinedMember(
-                    id=member.member_id,
-                    instance_id=member.group_instance_id,
-                    subscription=decode_subscription(bytes(member.metadata)),
-                )
-                for member in joined.members
-            ]
-            assigned = await assign(strategy, members)
-            assignments = [
-                SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
-                for member, partitions in assigned.items()
-            ]
+        if self.is_leader:
+            assigned = await assign(strategy, [self._joined_member(member) for member in joined.members])
+            if not joined.skip_assignment:  # a static leader that comes back looks after the group's topics again
+                assignments = [
+                    SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
+                    for member, partitions in assigned.items()
+                ]
         sent_at = trio.current_time()
         synced = await self._sync(strategy, assignments)
         if synced is None:
             return MemberReaction.FIND, None
         if synced.error_code != ErrorCode.NONE:
             return self.react(synced.error_code, "sync"), None
+        try:
+            partitions = decode_assignment(bytes(synced.assignment))
+        except ProtocolError as error:
+            reason = f"group {self._config.group_id}: its leader sent an assignment that cannot be read: {error}"
+            self.fail(ProtocolError(reason))
+            return MemberReaction.FAIL, None
         self._lease.renew(sent_at)
         logger.info(
             "group_joined", group=self._config.group_id, member=self.id, generation=self.generation, strategy=strategy
         )
-        return MemberReaction.GO_ON, decode_assignment(bytes(synced.assignment))
+        return MemberReaction.GO_ON, partitions
+
+    def _joined_member(self, member: JoinGroupResponseMember) -> JoinedMember:
+        """Return a member as the leader sees it. One whose subscription cannot be read gets no partitions."""
+        try:
+            subscription = decode_subscription(bytes(member.metadata))
+        except ProtocolError as error:
+            logger.error(
+                "subscription_unreadable", group=self._config.group_id, member=member.member_id, error=str(error)
+            )
+            subscription = MemberSubscription(topics=())
+        return JoinedMember(id=member.member_id, instance_id=member.group_instance_id, subscription=subscription)
 
     async def _join(self, protocols: Sequence[JoinGroupRequestProtocol]) -> JoinGroupResponse | None:
         config = self._config
@@ -280,10 +296,9 @@ class ClassicMember:
 
         A coordinator that does not answer removes the member when its session ends.
         """
-        identity, self.id = self.id, "" if not self.is_static else self.id
-        had_joined = bool(identity) and not self.is_static
+        identity = self.id
         self._end_generation()
-        if not had_joined:
+        if not identity or self.is_static:
             return
         leaving = MemberIdentity(member_id=identity, reason=reason)
         group = self._config.group_id
@@ -298,3 +313,4 @@ class ClassicMember:
             logger.warning("group_leave_failed", group=group, member=identity, error=str(error))
         else:
             logger.info("group_left", group=group, member=identity, reason=reason)
+        self.id = ""

@@ -23,6 +23,8 @@ from pipeline.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 
+UNKNOWN_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
 
 class MemberOffsets:
     """Commits and fetches the offsets of a member's group."""
@@ -34,7 +36,8 @@ class MemberOffsets:
         self._member = member
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], timeout_s: float) -> bool:
-        """Commit, and return True; False if the group rebalances and takes no commit before the member has joined.
+        """Commit, and return True; False if the group rebalances and takes no commit before the member has joined, or
+        the member has joined anew meanwhile, perhaps without these partitions.
 
         Retries while the coordinator moves or loads. A commit whose answer was lost may have happened. Raises
         CommitFailedError; KafkaError, NetworkError or DeadlineExceededError if no coordinator answered in time.
@@ -42,6 +45,7 @@ class MemberOffsets:
         deadline = trio.current_time() + timeout_s
         failures = 0
         left = dict(offsets)
+        identity = self._member.id, self._member.generation
         while left:
             error: PipelineError = CommitFailedError("the coordinator did not answer in time", left)
             try:
@@ -61,6 +65,8 @@ class MemberOffsets:
             failures += 1
             if not await self._cluster.back_off(failures, deadline):
                 raise error
+            if self._member.generation >= 0 and identity != (self._member.id, self._member.generation):
+                return False
         return True
 
     async def _commit_once(
@@ -99,7 +105,7 @@ class MemberOffsets:
         for code in codes:
             if reaction_to(code) is not MemberReaction.FAIL or code is ErrorCode.FENCED_INSTANCE_ID:
                 self._member.react(code, "commit")
-            if code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            if code in UNKNOWN_TOPIC:
                 self._cluster.refresh_soon()
 
     def _commit_request(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> OffsetCommitRequest:
@@ -141,14 +147,11 @@ class MemberOffsets:
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """Return the committed offset of each partition, None where the group has none.
 
-        Retries while the coordinator moves, loads or has offsets of open transactions. Raises KafkaError, NetworkError
-        or DeadlineExceededError.
+        Retries while the coordinator moves, loads, has offsets of open transactions or does not know a topic. Raises
+        KafkaError, NetworkError or DeadlineExceededError.
         """
         deadline = trio.current_time() + timeout_s
-        topics = {topic for topic, _ in partitions}
-        self._cluster.track(topics)
-        if not all(map(self._cluster.view.knows, topics)):
-            await self._cluster.refresh(timeout_s=timeout_s)
+        await self.find_topics({topic for topic, _ in partitions}, timeout_s)
         failures = 0
         while True:
             error: PipelineError = DeadlineExceededError("the committed offsets were not fetched in time")
@@ -161,16 +164,26 @@ class MemberOffsets:
                         raise
                     if reaction is MemberReaction.FIND:
                         self._link.forget()
+                    elif raised.code in UNKNOWN_TOPIC:
+                        self._cluster.refresh_soon()
                 error = raised
             failures += 1
             if not await self._cluster.back_off(failures, deadline):
                 raise error
 
+    async def find_topics(self, topics: Collection[str], timeout_s: float) -> None:
+        """Have the cluster know these topics, or why it does not. Raises KafkaError, NetworkError,
+        DeadlineExceededError.
+        """
+        self._cluster.track(topics)
+        if not all(map(self._cluster.view.knows, topics)):
+            await self._cluster.refresh(timeout_s=timeout_s)
+
     async def _fetch_once(
         self, partitions: Collection[TopicPartition], deadline: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        names = {id_: name for name, id_ in self._cluster.view.topic_ids({topic for topic, _ in partitions}).items()}
         coordinator = await self._link.find()
+        names = {id_: name for name, id_ in self._cluster.view.topic_ids({topic for topic, _ in partitions}).items()}
         timeout_s = min(self._cluster.config.request_timeout_ms / 1000, deadline - trio.current_time())
         try:
             answers = await fetch_offsets_of(
@@ -187,4 +200,8 @@ class MemberOffsets:
         found = answers[self._config.group_id]
         if isinstance(found, KafkaError):
             raise found
-        return {topic_partition: found.get(topic_partition) for topic_partition in partitions}
+        for topic_partition in partitions:
+            if topic_partition not in found:  # nobody has said that nothing is committed
+                reason = f"the coordinator left {topic_partition} out of the committed offsets"
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
+        return {topic_partition: found[topic_partition] for topic_partition in partitions}

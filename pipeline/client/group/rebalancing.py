@@ -8,6 +8,7 @@ Invariants:
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
 
 import trio
 
@@ -17,14 +18,16 @@ from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import OffsetReset
 from pipeline.client.consumer.consumer_protocol import NO_GENERATION, MemberSubscription, encode_subscription
+from pipeline.client.consumer.fetch_plan import begin_at
 from pipeline.client.group.assignors.members import Assigned, JoinedMember
 from pipeline.client.group.assignors.strategies import STRATEGIES
 from pipeline.client.group.config import GroupConfig
 from pipeline.client.group.errors import CommitFailedError, NoCommittedOffsetError
+from pipeline.client.group.existing_topics import ExistingTopics
 from pipeline.client.group.listener import RebalanceListener
 from pipeline.client.group.member import ClassicMember
 from pipeline.client.group.offsets import MemberOffsets
-from pipeline.client.group.shared_streams import SharedStreams
+from pipeline.client.group.shared_streams import Places, SharedStreams
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
@@ -34,6 +37,8 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 logger = get_logger(__name__)
 
 LANE = "group positions"
+MISSING_S = 1.0
+"""Time between looks for topics of the group that do not exist."""
 _SHARE_OF_REBALANCE = 0.8
 """Part of the rebalance timeout for which readers may finish what they have in hand."""
 
@@ -55,7 +60,7 @@ class Rebalancing:
         self._offsets = offsets
         self._listener = listener
         self.streams = SharedStreams()
-        self._existing: frozenset[str] = frozenset()
+        self.existing = ExistingTopics(cluster, config.group_id, self._compare_topics)
         self._joined_topics: frozenset[str] = frozenset()
         self._joined_again_for: frozenset[str] = frozenset()
         self._counts: dict[str, int] | None = None
@@ -79,7 +84,7 @@ class Rebalancing:
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
         """The partitions of the member, and those that it was giving up when its task was cancelled."""
-        return self.owned | self._giving_up.keys()
+        return self.owned | self.streams.leaving() | self._giving_up.keys()
 
     async def run(self) -> None:
         """Rebalance again and again, until the member fails or the task is cancelled."""
@@ -91,7 +96,7 @@ class Rebalancing:
             if self._must_leave() or not self.streams.streams:
                 await self._member.news.wait_and_clear()
                 continue
-            topics = self.streams.selected(self._existing)
+            topics = self.streams.selected(self.existing.names)
             is_kept = self._config.is_cooperative
             await self.give_up({owned for owned in self.owned if not is_kept or owned.topic not in topics})
             if self._member.is_lost:
@@ -99,6 +104,7 @@ class Rebalancing:
             assigned = await self._member.rejoin(self._protocols(topics), self._assign)
             if assigned is not None:
                 await self._apply(topics, self._check_subscribed(assigned, frozenset(topics)))
+                self._compare_topics()  # what has changed during the join
                 await self._serve()
         await self._lose()
         self.streams.end(self._member.failure)
@@ -152,7 +158,8 @@ class Rebalancing:
         if not all(map(self._cluster.view.knows, topics)):
             await self._cluster.refresh()
         self._group_topics, self._counts = topics, self._count(topics)
-        return STRATEGIES[strategy].assign(self._counts, members)
+        # In a thread: thousands of partitions may take seconds, and heartbeats must not wait for that.
+        return await trio.to_thread.run_sync(STRATEGIES[strategy].assign, self._counts, members)
 
     def _count(self, topics: Collection[str]) -> dict[str, int]:
         known = self._cluster.view.topics
@@ -184,7 +191,9 @@ class Rebalancing:
             return
         if timeout_s is None:
             timeout_s = self._config.max_poll_interval_ms / 1000 * _SHARE_OF_REBALANCE
-        self._giving_up |= await self.streams.take_back(given_up, timeout_s)
+        topic_ids = self.streams.topic_ids()
+        places = await self.streams.take_back(given_up, timeout_s)
+        self._giving_up |= self._of_same_topics(places, topic_ids)
         for topic_partition in given_up:
             self._starting.pop(topic_partition, None)
         if self._member.is_lost or self._member.failure is not None:
@@ -226,12 +235,15 @@ class Rebalancing:
 
     async def _start_known(self) -> None:
         timeout_s = self._cluster.config.request_timeout_ms / 1000
-        wanted = [topic_partition for topic_partition, place in self._starting.items() if place is None]
+        existing = await self._find_existing(timeout_s)
+        wanted = [each for each, place in self._starting.items() if place is None and each in existing]
         fetched = await self._offsets.fetch(wanted, timeout_s) if wanted else {}
         missing = [topic_partition for topic_partition, place in fetched.items() if place is None]
         begun = await self._reset(missing, timeout_s) if missing else {}
         places: dict[TopicPartition, CommittedOffset] = {}
         for topic_partition, sought in list(self._starting.items()):
+            if topic_partition not in existing:
+                continue
             committed = fetched.get(topic_partition)
             place = sought or committed or begun.get(topic_partition)
             if place is not None:
@@ -241,6 +253,17 @@ class Rebalancing:
                 self._committed[topic_partition] = committed.offset
         await self.streams.give(places, paused=self._starts_paused & places.keys())
         self._starts_paused -= places.keys()
+
+    async def _find_existing(self, timeout_s: float) -> frozenset[TopicPartition]:
+        """Return the partitions to start that exist. Others hold up nothing: the leader may know more than this member,
+        or less, if a topic was deleted.
+        """
+        await self._offsets.find_topics({topic for topic, _ in self._starting}, timeout_s)
+        exists = self._cluster.view.partition_of
+        if any(exists(topic_partition) is None for topic_partition in self._starting):
+            await self._cluster.refresh(timeout_s=timeout_s)
+            exists = self._cluster.view.partition_of
+        return frozenset(each for each in self._starting if exists(each) is not None)
 
     async def _reset(
         self, partitions: Collection[TopicPartition], timeout_s: float
@@ -267,7 +290,18 @@ class Rebalancing:
     # Commits.
 
     def _consumed(self, *, with_item_in_hand: bool = False) -> dict[TopicPartition, CommittedOffset]:
-        return self.streams.consumed(with_item_in_hand=with_item_in_hand) | self._giving_up
+        places = self.streams.consumed(with_item_in_hand=with_item_in_hand)
+        return {**self._of_same_topics(places, self.streams.topic_ids()), **self._giving_up}
+
+    def _of_same_topics(self, places: Places, topic_ids: Mapping[TopicPartition, UUID | None]) -> Places:
+        """Leave out partitions whose topic was deleted since, perhaps recreated: their offsets mean nothing there."""
+        topics = self._cluster.view.topics
+        found = {}
+        for topic_partition, place in places.items():
+            topic_id, topic = topic_ids.get(topic_partition), topics.get(topic_partition.topic)
+            if topic_id is None or (topic is not None and topic.id == topic_id):
+                found[topic_partition] = place
+        return found
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset] | None, timeout_s: float) -> None:
         """Commit these offsets; None: all that were consumed, items in hand included. Raises as `MemberOffsets.commit`.
@@ -277,7 +311,7 @@ class Rebalancing:
         deadline = trio.current_time() + timeout_s
         async with self._committing:
             wanted = self._consumed(with_item_in_hand=True) if offsets is None else dict(offsets)
-            in_hand = [(stream, stream.item_in_hand()) for stream in self.streams.streams] if offsets is None else []
+            counting = [stream.counting_item_in_hand() for stream in self.streams.streams] if offsets is None else []
             tenures = {topic_partition: self._tenures.get(topic_partition) for topic_partition in wanted}
             if others := [topic_partition for topic_partition, tenure in tenures.items() if tenure is None]:
                 raise CommitFailedError("the member does not have these partitions", others)
@@ -291,8 +325,8 @@ class Rebalancing:
                 if moved or not await self._cluster.back_off(failures, deadline):
                     raise CommitFailedError("the group rebalanced meanwhile", moved or wanted)
             self._committed |= {topic_partition: place.offset for topic_partition, place in wanted.items()}
-            for stream, item in in_hand:
-                stream.count_as_consumed(item)
+            for count in counting:
+                count()
 
     async def commit_finished(self) -> None:
         """Commit the offsets of finished items that are not committed yet. A failure is logged."""
@@ -320,7 +354,10 @@ class Rebalancing:
     # What the program moves.
 
     def seek(self, topic_partition: TopicPartition, place: CommittedOffset) -> None:
-        """Continue a partition at another offset. Raises KeyError for a partition that the member does not have."""
+        """Continue a partition at another offset. Raises KeyError for a partition that the member does not have,
+        ValueError or TypeError for what is no offset or leader epoch.
+        """
+        begin_at(topic_partition, place.offset, last_epoch=place.leader_epoch)
         if topic_partition in self._starting:
             self._starting[topic_partition] = place
             return
@@ -344,31 +381,23 @@ class Rebalancing:
     # What changes around the member.
 
     async def watch_topics(self) -> None:
-        """Join again when topics appear, vanish or get more partitions, until cancelled."""
-        age_s = self._cluster.config.metadata_max_age_ms / 1000
-        next_at = trio.current_time()
-        while True:
-            if self.streams.has_filters and trio.current_time() >= next_at:
-                await self.find_topics()
-                next_at = trio.current_time() + age_s
-            self._compare_topics()
-            with trio.move_on_at(next_at if self.streams.has_filters else float("inf")):
-                await self._cluster.wait_for_new_view()
+        """Join again when topics appear, vanish or get more partitions, until cancelled.
 
-    async def find_topics(self) -> None:
-        """Look which topics exist, for filters."""
-        try:
-            view = await self._cluster.fetch_all_topics()
-        except PipelineError as error:
-            logger.warning("topics_unknown", group=self._config.group_id, error=str(error))
-        else:
-            self._existing = frozenset(name for name, topic in view.topics.items() if not topic.is_internal)
+        As leader, look every `MISSING_S` for topics of the group that do not exist.
+        """
+        while True:
+            self._compare_topics()
+            with trio.move_on_after(MISSING_S) as waiting:
+                await self._cluster.wait_for_new_view()
+            is_complete = self._group_topics <= self._cluster.view.topics.keys()
+            if waiting.cancelled_caught and self._member.is_leader and not is_complete:
+                self._cluster.refresh_soon()
 
     def _compare_topics(self) -> None:
         member = self._member
         if member.generation == NO_GENERATION or member.is_joining:
             return
-        if self.streams.selected(self._existing) != self._joined_topics:
+        if self.streams.selected(self.existing.names) != self._joined_topics:
             member.ask_to_rejoin("the topics that are subscribed to have changed")
         elif member.is_leader and self._counts is not None and self._count(self._group_topics) != self._counts:
             member.ask_to_rejoin("partitions of topics of the group have changed")

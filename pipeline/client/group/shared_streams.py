@@ -9,6 +9,7 @@ Invariant: a partition is with one stream at most. It moves between streams only
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from uuid import UUID
 
 import trio
 
@@ -16,7 +17,7 @@ from pipeline.client.admin.groups import CommittedOffset
 from pipeline.client.streams.stream import MessageStream, TakenBack
 from pipeline.client.streams.topic_filter import TopicFilter
 from pipeline.errors import ConfigurationError, PipelineError
-from pipeline.model import TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 
 MAX_STREAMS = 1000
 """Streams of one topic or filter of a member."""
@@ -82,6 +83,18 @@ class SharedStreams:
         """Return the partitions that the streams have."""
         return frozenset(topic_partition for stream in self.streams for topic_partition in stream.assignment)
 
+    def leaving(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are being taken back."""
+        return frozenset(topic_partition for stream in self.streams for topic_partition in stream.leaving)
+
+    def topic_ids(self) -> dict[TopicPartition, UUID | None]:
+        """Return the id of the topic to which each partition's offsets belong, None if it is not known yet."""
+        return {
+            topic_partition: stream.topic_id(topic_partition)
+            for stream in self.streams
+            for topic_partition in stream.assignment | stream.leaving.keys()
+        }
+
     def stream_of(self, topic_partition: TopicPartition) -> MessageStream | None:
         """Return the stream that has the partition."""
         return next((stream for stream in self.streams if topic_partition in stream.assignment), None)
@@ -92,7 +105,8 @@ class SharedStreams:
             shared_by = self._set_of(topic_partition.topic)
             if shared_by is not None:
                 stream = min(shared_by.streams, key=lambda stream: len(stream.assignment))
-                stream.give({topic_partition: place.offset}, {topic_partition: place.leader_epoch})
+                epoch = max(place.leader_epoch, NO_LEADER_EPOCH)  # another client may have committed anything
+                stream.give({topic_partition: place.offset}, {topic_partition: epoch})
                 stream.pause(paused & {topic_partition})
         for each in self._sets:
             await _level(each.streams)
@@ -143,7 +157,8 @@ async def _level(streams: Sequence[MessageStream]) -> None:
     while len(streams) > 1:
         fullest = max(streams, key=lambda stream: len(stream.assignment))
         emptiest = min(streams, key=lambda stream: len(stream.assignment))
-        movable = sorted(fullest.assignment - fullest.paused - fullest.partitions_in_hand())
+        in_hand = getattr(fullest.item_in_hand(), "topic_partition", None)
+        movable = sorted(fullest.assignment - fullest.paused - {in_hand})
         if len(fullest.assignment) < len(emptiest.assignment) + 2 or not movable:
             return
         for topic_partition, place in _places_of(await fullest.take_back(movable[-1:], 0)).items():

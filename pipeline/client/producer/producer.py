@@ -68,7 +68,7 @@ class Producer:
         partitioner: Partitioner | None = None,
     ) -> None:
         self._cluster = cluster
-        self._config = config
+        self.config = config
         self._accumulator = accumulator
         self._sender = sender
         self._clock = clock
@@ -279,7 +279,7 @@ class Producer:
             charge += len(key)
         if value is not None:
             charge += len(value)
-        if headers or self._config.record_headers:
+        if headers or self.config.record_headers:
             headers = self._all_headers(headers)
             charge += headers_charge(headers)
         accumulator = self._accumulator
@@ -357,7 +357,7 @@ class Producer:
                 route.sticky_bytes_left -= self._accumulator.used_bytes - before_bytes
 
     def _all_headers(self, headers: Sequence[Header]) -> Sequence[Header]:
-        extra = self._config.record_headers
+        extra = self.config.record_headers
         return ((*headers, *extra) if headers else extra) if extra else headers
 
     def _begin_batch(
@@ -380,11 +380,11 @@ class Producer:
     def _move_on(self, route: TopicRoute) -> None:
         """Choose another partition for records without a key."""
         chosen = next_sticky_partition(route.candidates, route.sticky_partition, self._rng)
-        route.stick_to(chosen, self._config.batch_size - HEADER_SIZE)
+        route.stick_to(chosen, self.config.batch_size - HEADER_SIZE)
         self._sender.wake()
 
     def _block_deadline(self) -> float:
-        return trio.current_time() + self._config.max_block_ms / 1000
+        return trio.current_time() + self.config.max_block_ms / 1000
 
     async def _route(self, name: str, deadline: float) -> TopicRoute:
         """Return the route by the newest view. Waits for metadata if the topic is unknown or has no partitions."""
@@ -403,7 +403,7 @@ class Producer:
     async def _grown_route(self, name: str, partition: int) -> TopicRoute:
         """Refresh the metadata, and return the route if the topic has the partition now."""
         deadline = self._block_deadline()
-        await self._cluster.refresh(timeout_s=self._config.max_block_ms / 1000)
+        await self._cluster.refresh(timeout_s=self.config.max_block_ms / 1000)
         route = await self._route(name, deadline)
         self._require_partition(route, name, partition)
         return route
@@ -442,8 +442,8 @@ class Producer:
             self._memory_waiters -= 1
         if scope.cancelled_caught:
             raise DeadlineExceededError(
-                f"no memory for a record for {topic} within max.block.ms ({self._config.max_block_ms}): "
-                f"buffer.memory ({self._config.buffer_memory} bytes) is full of undelivered records"
+                f"no memory for a record for {topic} within max.block.ms ({self.config.max_block_ms}): "
+                f"buffer.memory ({self.config.buffer_memory} bytes) is full of undelivered records"
             )
         self._require_open()
 

@@ -10,10 +10,12 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import trio
 
+from pipeline.client.cluster.config import Acks
 from pipeline.client.encoding.decoders import Decoder, DecoderLike, as_decoder, decode_after_wait, decode_now
 from pipeline.client.encoding.encoders import BytesEncoder
 from pipeline.client.registry.errors import SerializationError
@@ -107,11 +109,13 @@ class DeadLetters:
     def __init__(
         self, producer: Producer, topic: str, listener: Callable[[MessageDecodeError], None] = _ignore
     ) -> None:
-        """Raises ConfigurationError for a producer of another kind, such as SyncProducer."""
+        """Raises ConfigurationError for a producer of another kind, such as SyncProducer, or with acks=0."""
         from pipeline.client.producer.producer import Producer
 
         if not isinstance(producer, Producer):
             raise ConfigurationError("DeadLetters", f"needs a Producer of open_producer, not {type(producer).__name__}")
+        if producer.config.acks is Acks.NONE:
+            raise ConfigurationError("acks", "is 0: dead letters need a producer whose records are acknowledged")
         self._producer = producer
         self._topic = topic
         self._listener = listener
@@ -155,16 +159,36 @@ def origin_headers(error: MessageDecodeError) -> tuple[Header, ...]:
     return tuple((ERRORS_PREFIX + name, str(field).encode(errors="replace")) for name, field in fields.items())
 
 
+@dataclass(slots=True)
+class ReaderState:
+    """State of a stream's reader, beside what it has in hand."""
+
+    is_asking: bool = False
+    """True while it waits for the next item."""
+    undecided: ConsumerRecord | None = None
+    """The record in hand while the program has not been handed it: it is being decoded, or becomes a dead letter."""
+    way: str | None = None
+    """The way in which the stream is read: what waits to be handed out would be lost to another one."""
+
+    def read_in(self, way: str) -> None:
+        """Take note of the way. Raises PipelineError if there is another one."""
+        if self.way not in (None, way):
+            raise PipelineError(f"the stream is read as {self.way}, and cannot be read as {way} too")
+        self.way = way
+
+
 class DecodedMessages:
     """Iterates over messages. Made by `messages()` of a consumer or a stream; may be left at any moment.
 
-    `give_back` is called with a record that could not be dealt with: `records` returns it again.
+    `give_back` is called with a record that could not be dealt with: `records` returns it again. `reader`
+    has the record while its decoder or the policy waits.
     """
 
     def __init__(
         self,
         records: AsyncIterator[ConsumerRecord],
         give_back: Callable[[ConsumerRecord], None],
+        reader: ReaderState | None = None,
         *,
         key: DecoderLike | None,
         value: DecoderLike | None,
@@ -173,6 +197,7 @@ class DecodedMessages:
         """Raises ConfigurationError for an object that is no decoder."""
         self._records = records
         self._give_back = give_back
+        self._reader = reader or ReaderState()
         self._key = None if key is None else as_decoder(key)
         self._value = None if value is None else as_decoder(value)
         self._policy: ErrorPolicy = RaiseErrors() if on_error is None else on_error
@@ -189,11 +214,12 @@ class DecodedMessages:
             try:
                 try:
                     if self._key is not None:
-                        key = await _decode(self._key, topic, key, headers)
+                        key = await self._decode(self._key, record, key)
                     part = VALUE
                     if self._value is not None:
-                        value = await _decode(self._value, topic, value, headers)
+                        value = await self._decode(self._value, record, value)
                 except SerializationError as error:
+                    self._reader.undecided = record
                     await self._policy.handle(MessageDecodeError(record, part, error))
                     continue
             except MessageDecodeError:
@@ -201,11 +227,14 @@ class DecodedMessages:
             except BaseException:  # also when cancelled
                 self._give_back(record)
                 raise
+            finally:
+                self._reader.undecided = None
             return DecodedMessage(topic, partition, offset, timestamp_ms, key, value, headers)
 
-
-async def _decode(decoder: Decoder, topic: str, data: bytes | None, headers: tuple[Header, ...]) -> Any:
-    try:
-        return decode_now(decoder, topic, data, headers)
-    except trio.WouldBlock:
-        return await decode_after_wait(decoder, topic, data, headers)
+    async def _decode(self, decoder: Decoder, record: ConsumerRecord, data: bytes | None) -> Any:
+        topic, headers = record.topic_partition.topic, record.headers
+        try:
+            return decode_now(decoder, topic, data, headers)
+        except trio.WouldBlock:
+            self._reader.undecided = record
+            return await decode_after_wait(decoder, topic, data, headers)

@@ -12,6 +12,8 @@ Invariants:
   hand, or when its time is up.
 - Nothing is handed out while `holds` is false: a process that was paused beyond its session reads no partition that
   another member has by now. A record that was read meanwhile waits, and is not consumed.
+- A record whose message is being decoded or becomes a dead letter is in hand, but no commit includes it: the program
+  has not seen it, and may never.
 - An item of a partition that was taken back or sought does not count any more: what is consumed of the partition is
   what the group gave last.
 """
@@ -19,10 +21,11 @@ Invariants:
 import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from uuid import UUID
 
 import trio
 
@@ -31,7 +34,7 @@ from pipeline.client.consumer.consumer import Consumer, ConsumerRecord
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.consumer.opening import ReaderTurns
 from pipeline.client.encoding.decoders import DecoderLike
-from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
+from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy, ReaderState
 from pipeline.errors import PipelineError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 
@@ -39,9 +42,31 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _Read = TypeVar("_Read")
+_Pending = FetchedBatches | OpenedColumns
+_Item = ConsumerRecord | _Pending
+_Waiting = TypeVar("_Waiting", bound=_Pending)
 
 _LOOK_S = 0.05
 """How often a stream whose group may have lost its partitions asks whether it has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PausedPlace:
+    """Place at which a paused partition continues."""
+
+    offset: int
+    leader_epoch: int
+    topic_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """Offset and leader epoch at which a partition continues that is being taken back."""
+
+    finished: tuple[int, int]
+    """Once the item in hand is finished, if it is one of the partition."""
+    unfinished: tuple[int, int]
+    topic_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +88,15 @@ class MessageStream:
     def __init__(self, consumer: Consumer, holds: Callable[[], bool]) -> None:
         self._consumer = consumer
         self._holds = holds
-        self._pending: deque[FetchedBatches | OpenedColumns] = deque()
+        self._pending: deque[Any] = deque()
         self._held_back: ConsumerRecord | None = None
-        self._in_hand: ConsumerRecord | FetchedBatches | OpenedColumns | None = None
-        self._disowned: ConsumerRecord | FetchedBatches | OpenedColumns | None = None
-        self._given_back: ConsumerRecord | None = None
-        self._paused: dict[TopicPartition, tuple[int, int]] = {}
+        self._in_hand: _Item | None = None
+        self._disowned: _Item | None = None
+        self._paused: dict[TopicPartition, _PausedPlace] = {}
+        self.leaving: dict[TopicPartition, _Leaving] = {}
+        """Partitions that the stream is giving back: `take_back` waits, or its wait was cancelled."""
         self._has_begun = False
+        self._state = ReaderState()
         self._reader: trio.lowlevel.Task | None = None
         self._finished = trio.lowlevel.ParkingLot()
         self._is_ended = False
@@ -91,8 +118,12 @@ class MessageStream:
         return self.records()
 
     def records(self) -> AsyncIterator[ConsumerRecord]:
-        """Iterate over the records, until the group is shut down. Raises as `Consumer.records`; iterate again then."""
-        return _Items(partial(self._next_record, self._consumer.records()), self._opened_record)
+        """Iterate over the records, until the group is shut down. Raises as `Consumer.records`; iterate again then.
+
+        Raises PipelineError if the stream was read in another way before, as the other ways do.
+        """
+        self._state.read_in("records")
+        return _Items(self._state, partial(self._next_record, self._consumer.records()), self._opened_record)
 
     def messages(
         self, key: DecoderLike | None = None, value: DecoderLike | None = None, on_error: ErrorPolicy | None = None
@@ -102,16 +133,27 @@ class MessageStream:
         `on_error` decides about records that cannot be decoded; by default MessageDecodeError is raised. Raises as
         `records` and as the decoders, and ConfigurationError for an object that is no decoder.
         """
-        return DecodedMessages(self.records(), self._give_back, key=key, value=value, on_error=on_error)
+        records = self.records()
+        return DecodedMessages(records, self._give_back, self._state, key=key, value=value, on_error=on_error)
 
     def batches(self) -> AsyncIterator[FetchedBatches]:
         """Iterate over batches as they were fetched, with checksums verified. Raises as `Consumer.poll_batches`."""
-        return _Items(self._next_batches)
+        self._state.read_in("batches")
+        return _Items(self._state, partial(self._next_pending, self._consumer.poll_batches))
 
     def columns(self, columns: Sequence[str] | None = None) -> "AsyncIterator[pa.RecordBatch]":
         """Iterate over Arrow record batches, each of one partition. As `Consumer.columns`."""
         self._consumer.columns(columns)  # refuses unknown columns
-        return _Items(partial(self._next_columns, columns))
+        self._state.read_in("columns")
+
+        async def read_one() -> Sequence[OpenedColumns]:
+            return (await self._consumer.read_columns(columns),)
+
+        async def next_table() -> "pa.RecordBatch | None":
+            opened = await self._next_pending(read_one)
+            return None if opened is None else opened.table
+
+        return _Items(self._state, next_table)
 
     def skip_batch(self, topic_partition: TopicPartition) -> int:
         """Continue after the batch of a PartitionBatchError. As `Consumer.skip_batch`."""
@@ -119,18 +161,20 @@ class MessageStream:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing more of these partitions of the stream, and fetch nothing, until `resume`."""
-        offsets = self.consumed(with_item_in_hand=True)
+        offsets = self._next_offsets(None)
         paused = [topic_partition for topic_partition in partitions if self._consumer.has(topic_partition)]
         epochs = self.leader_epochs({topic_partition: offsets[topic_partition] for topic_partition in paused})
         for topic_partition in paused:
-            self._remove(topic_partition)
-            self._paused[topic_partition] = offsets[topic_partition], epochs[topic_partition]
+            topic_id = self._consumer.topic_id(topic_partition)
+            self._consumer.remove(topic_partition)
+            self._drop_read(topic_partition)
+            self._paused[topic_partition] = _PausedPlace(offsets[topic_partition], epochs[topic_partition], topic_id)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out these partitions again, from where they were paused or sought."""
         for topic_partition in self._paused.keys() & set(partitions):
-            offset, epoch = self._paused.pop(topic_partition)
-            self._consumer.add(topic_partition, offset, leader_epoch=epoch)
+            place = self._paused.pop(topic_partition)
+            self._consumer.add(topic_partition, place.offset, place.topic_id, leader_epoch=place.leader_epoch)
 
     # For the group.
 
@@ -143,32 +187,42 @@ class MessageStream:
         is noticed then, as by `Consumer.add`.
         """
         for topic_partition, offset in offsets.items():
+            self.leaving.pop(topic_partition, None)
             epoch = (leader_epochs or {}).get(topic_partition, NO_LEADER_EPOCH)
             self._drop_read(topic_partition)
             if self._in_hand is not None and self._in_hand.topic_partition == topic_partition:
                 self._disowned = self._in_hand
             if topic_partition in self._paused:
-                self._paused[topic_partition] = offset, epoch
+                self._paused[topic_partition] = _PausedPlace(offset, epoch)
             else:
                 self._consumer.add(topic_partition, offset, leader_epoch=epoch)
 
     async def take_back(self, partitions: Collection[TopicPartition], timeout_s: float) -> TakenBack:
-        """Hand out nothing more of these partitions, and wait until none of them is in hand, at most `timeout_s`."""
-        partitions = frozenset(partitions) & self.assignment
-        finished, unfinished = self._places(partitions, with_item_in_hand=True), self._places(partitions)
-        for topic_partition in partitions:
-            self._remove(topic_partition)
+        """Hand out nothing more of these partitions, and wait until none of them is in hand, at most `timeout_s`.
+
+        Until it returns, the partitions are `leaving`. If the wait is cancelled, take them back once more.
+        """
+        taken = frozenset(partitions) & self.assignment
+        finished, unfinished = self._places(taken, None), self._places(taken, self._in_hand)
+        for topic_partition in taken:
+            topic_id = self.topic_id(topic_partition)
+            self.leaving[topic_partition] = _Leaving(finished[topic_partition], unfinished[topic_partition], topic_id)
+            self._consumer.remove(topic_partition)
+            self._drop_read(topic_partition)
             self._paused.pop(topic_partition, None)
+        leaving = self.leaving.keys() & set(partitions)
         item = self._in_hand
-        waits = item is not None and item is not self._disowned and item.topic_partition in partitions
+        waits = item is not None and item is not self._disowned and item.topic_partition in leaving
         if waits:
             with trio.move_on_after(timeout_s):
                 while self._in_hand is item:
                     await self._finished.park()
-                waits = self._given_back is item
+            waits = self._in_hand is item and item is not self._disowned
         if waits:
             self._disowned = item
-        places = unfinished if waits else finished
+        leaving &= self.leaving.keys()  # another call may have taken some back meanwhile
+        found = {topic_partition: self.leaving.pop(topic_partition) for topic_partition in leaving}
+        places = {partition: place.unfinished if waits else place.finished for partition, place in found.items()}
         return TakenBack(
             offsets={topic_partition: offset for topic_partition, (offset, _) in places.items()},
             leader_epochs={topic_partition: epoch for topic_partition, (_, epoch) in places.items()},
@@ -176,16 +230,30 @@ class MessageStream:
         )
 
     def consumed(self, *, with_item_in_hand: bool = False) -> dict[TopicPartition, int]:
-        """Return the next offset to consume of each partition that the stream has."""
+        """Return the next offset to consume of each partition that the stream has, those that are leaving included."""
+        return self._next_offsets(self._state.undecided if with_item_in_hand else self._in_hand)
+
+    def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
+        """Return the id of the topic to which the offsets of a partition belong; None if it is not known yet.
+
+        Raises KeyError for a partition that the stream does not have.
+        """
+        place = self._paused.get(topic_partition) or self.leaving.get(topic_partition)
+        if place is not None:
+            return place.topic_id
+        return self._consumer.topic_id(topic_partition)
+
+    def _next_offsets(self, item: _Item | None) -> dict[TopicPartition, int]:
+        """Return the next offset to consume of each partition, if this item does not count as consumed."""
         offsets = {partition: self._consumer.position(partition) for partition in self._consumer.assignment}
-        offsets |= {partition: offset for partition, (offset, _) in self._paused.items()}
+        offsets |= {partition: place.offset for partition, place in self._paused.items()}
+        offsets |= {partition: place.finished[0] for partition, place in self.leaving.items()}
         for waiting in reversed(self._pending):
             if waiting.topic_partition in offsets:
                 offsets[waiting.topic_partition] = waiting.position
         if self._held_back is not None and self._held_back.topic_partition in offsets:
             offsets[self._held_back.topic_partition] = self._held_back.offset
-        item = None if self._in_hand is self._disowned or with_item_in_hand else self._in_hand
-        if item is not None and item.topic_partition in offsets:
+        if item is not None and item is not self._disowned and item.topic_partition in offsets:
             offsets[item.topic_partition] = item.offset if isinstance(item, ConsumerRecord) else item.position
         return offsets
 
@@ -193,25 +261,33 @@ class MessageStream:
         """Return the leader epoch of the record before each offset, -1 if it is not known."""
         found = {}
         for topic_partition, offset in offsets.items():
-            at, epoch = self._paused.get(topic_partition, (-1, NO_LEADER_EPOCH))
             if self._consumer.has(topic_partition):
                 found[topic_partition] = self._consumer.leader_epoch_before(topic_partition, offset)
-            else:
-                found[topic_partition] = epoch if offset == at else NO_LEADER_EPOCH
+                continue
+            known: dict[int, int] = {}
+            if (paused := self._paused.get(topic_partition)) is not None:
+                known[paused.offset] = paused.leader_epoch
+            elif (leaving := self.leaving.get(topic_partition)) is not None:
+                known = dict([leaving.unfinished, leaving.finished])
+            found[topic_partition] = known.get(offset, NO_LEADER_EPOCH)
         return found
 
     def item_in_hand(self) -> object | None:
-        """Return what the reader was handed last, None while it asks for more; before it has begun, the stream."""
-        return self._in_hand if self._has_begun else self
+        """Return what the reader was handed last, None while it asks for more; the stream while nobody reads."""
+        return self if self._in_hand is None and not self._state.is_asking else self._in_hand
 
-    def count_as_consumed(self, item: object) -> None:
-        """Count an item in hand as consumed already: its offset was committed."""
-        if item is not None and item is self._in_hand:
-            self._disowned = self._in_hand
+    def counting_item_in_hand(self) -> Callable[[], None]:
+        """Return a function that counts the item in hand as consumed already, once its offset is committed.
 
-    def partitions_in_hand(self) -> frozenset[TopicPartition]:
-        """Return the partition of the item in hand, if there is one."""
-        return frozenset() if self._in_hand is None else frozenset({self._in_hand.topic_partition})
+        `consumed` with the item in hand, called now, has that offset. A message that is not decoded yet is not counted.
+        """
+        item = None if self._in_hand is self._state.undecided else self._in_hand
+
+        def count() -> None:
+            if item is not None and item is self._in_hand:
+                self._disowned = item
+
+        return count
 
     @property
     def has_busy_reader(self) -> bool:
@@ -230,17 +306,12 @@ class MessageStream:
     # Within.
 
     def _places(
-        self, partitions: Collection[TopicPartition], *, with_item_in_hand: bool = False
+        self, partitions: Collection[TopicPartition], item: _Item | None
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the next offset to consume of each partition, and the leader epoch of the record before."""
-        consumed = self.consumed(with_item_in_hand=with_item_in_hand)
+        """Return the next offset of each partition as `_next_offsets`, and the leader epoch of the record before."""
+        consumed = self._next_offsets(item)
         epochs = self.leader_epochs({topic_partition: consumed[topic_partition] for topic_partition in partitions})
         return {topic_partition: (consumed[topic_partition], epoch) for topic_partition, epoch in epochs.items()}
-
-    def _remove(self, topic_partition: TopicPartition) -> None:
-        """Fetch and hand out nothing more of a partition."""
-        self._consumer.remove(topic_partition)
-        self._drop_read(topic_partition)
 
     def _drop_read(self, topic_partition: TopicPartition) -> None:
         """Drop what was read of a partition and not handed out."""
@@ -278,13 +349,17 @@ class MessageStream:
         """Hand out a record that is in hand once more, and do not count it as consumed meanwhile."""
         if self._in_hand is not record or self._disowned is record:
             return
-        self._in_hand, self._given_back = None, record
+        self._in_hand = None
         self._finished.unpark_all()
         topic_partition = record.topic_partition
         if self._consumer.has(topic_partition):
             self._held_back = record
+        elif topic_partition in self.leaving:
+            place = self.leaving[topic_partition]
+            self.leaving[topic_partition] = replace(place, finished=place.unfinished)
         elif topic_partition in self._paused:
-            self._paused[topic_partition] = record.offset, NO_LEADER_EPOCH
+            topic_id = self._paused[topic_partition].topic_id
+            self._paused[topic_partition] = _PausedPlace(record.offset, NO_LEADER_EPOCH, topic_id)
 
     async def _next_record(self, records: AsyncIterator[ConsumerRecord]) -> ConsumerRecord | None:
         while await self._may_go_on():
@@ -298,26 +373,15 @@ class MessageStream:
                 return self._in_hand
         return None
 
-    async def _next_batches(self) -> FetchedBatches | None:
+    async def _next_pending(self, read: Callable[[], Awaitable[Sequence[_Waiting]]]) -> _Waiting | None:
         while await self._may_go_on():
             if not self._pending:
-                fetched = await self._unless_ended(self._consumer.poll_batches(), [])
+                fetched = await self._unless_ended(read(), ())
                 self._pending.extend(fetched)  # not earlier: `give` replaces the queue meanwhile
             elif self._holds():
-                item = self._in_hand = self._pending.popleft()
-                if isinstance(item, FetchedBatches):
-                    return item
-        return None
-
-    async def _next_columns(self, columns: Sequence[str] | None) -> "pa.RecordBatch | None":
-        while await self._may_go_on():
-            if not self._pending:
-                opened = await self._unless_ended(self._consumer.read_columns(columns), None)
-                self._pending.extend(() if opened is None else (opened,))
-            elif self._holds():
-                item = self._in_hand = self._pending.popleft()
-                if isinstance(item, OpenedColumns):
-                    return item.table
+                item: _Waiting = self._pending.popleft()
+                self._in_hand = item
+                return item
         return None
 
     async def _unless_ended(self, reading: Awaitable[_Read], otherwise: _Read) -> _Read:
@@ -341,8 +405,12 @@ class _Items(Generic[_Read]):
     """
 
     def __init__(
-        self, read_next: Callable[[], Awaitable[_Read | None]], read_now: Callable[[], _Read | None] = _nothing
+        self,
+        reader: ReaderState,
+        read_next: Callable[[], Awaitable[_Read | None]],
+        read_now: Callable[[], _Read | None] = _nothing,
     ) -> None:
+        self._reader = reader
         self._read_now = read_now
         self._read_next = read_next
         self._turns = ReaderTurns()
@@ -355,7 +423,11 @@ class _Items(Generic[_Read]):
             await self._turns.rest()
         item = self._read_now()
         if item is None:
-            item = await self._read_next()
+            self._reader.is_asking = True
+            try:
+                item = await self._read_next()
+            finally:
+                self._reader.is_asking = False
             if item is None:
                 raise StopAsyncIteration
         return item

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.cluster.config import Acks, ProducerConfig
 from pipeline.client.consumer.consumer import Consumer
 from pipeline.client.encoding.decoders import JsonDecoder, StrDecoder
 from pipeline.client.encoding.encoders import JsonEncoder, StrEncoder
@@ -358,3 +358,54 @@ async def test_other_tasks_run_beside_a_reader_that_never_waits(
                 pass
         assert turns - before >= 5
         nursery.cancel_scope.cancel()
+
+
+async def test_no_commit_of_the_program_includes_a_record_whose_dead_letter_is_on_its_way(
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, produce: OpenProducer
+) -> None:
+    """Nor does the record count as consumed afterwards, if its dead letter fails."""
+    fill(scripted, [GOOD, BAD, GOOD])
+    scripted.add_topic("dead", [1])
+    async with (
+        scripted.broker(1),
+        connect() as cluster,
+        produce(cluster) as producer,
+        consume(cluster) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        stream = MessageStream(consumer, lambda: True)
+        stream.give({U0: 0})
+        messages = stream.messages(value=JsonDecoder(), on_error=DeadLetters(producer, "dead"))
+        await anext(messages)
+        assert stream.consumed(with_item_in_hand=True) == {U0: 1}
+        scripted.hold_produce = trio.Event()
+        scripted.produce_script.append(ErrorCode.MESSAGE_TOO_LARGE)
+        failures: list[Exception] = []
+
+        async def read() -> None:
+            with pytest.raises(PipelineError) as caught:
+                await anext(messages)
+            failures.append(caught.value)
+
+        with trio.fail_after(DEADLINE_S):
+            nursery.start_soon(read)
+            while not scripted.requests["ProduceRequest"]:
+                await trio.lowlevel.checkpoint()
+            assert stream.consumed(with_item_in_hand=True) == {U0: 1}
+            stream.counting_item_in_hand()()
+            scripted.hold_produce.set()
+            while not failures:
+                await trio.lowlevel.checkpoint()
+            assert (await anext(messages)).offset == 2
+            assert len(await producer.flush(0)) == 1  # which the end of its block would raise
+    (letter,) = scripted.partition(DEAD).records()
+    assert dict(letter.headers)["__connect.errors.offset"] == b"1"
+
+
+async def test_dead_letters_need_acknowledgements(
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
+) -> None:
+    settings = {"acks": Acks.NONE, "idempotence": False}
+    async with scripted.broker(1), connect() as cluster, produce(cluster, **settings) as producer:
+        with pytest.raises(ConfigurationError, match="acks"):
+            DeadLetters(producer, "dead")

@@ -305,3 +305,31 @@ async def test_partitions_that_are_given_while_the_reader_waits_are_handed_out_w
 
             first = await anext(items)
         assert (first.topic_partition, getattr(first, "offset", None) or getattr(first, "position", None)) == (U0, 4)
+
+
+async def test_a_stream_is_read_in_one_way(opened: OpenStream) -> None:
+    """Batches that wait to be handed out would be lost to a reader of columns."""
+    async with opened() as stream:
+        stream.give({U0: 0, U1: 0})
+        await anext(stream.batches())
+        for way in ("records", "columns"):
+            with pytest.raises(PipelineError, match=f"read as batches, and cannot be read as {way} too"):
+                getattr(stream, way)()
+        await anext(stream.batches())
+
+
+async def test_partitions_whose_taking_back_was_cancelled_are_taken_back_once_more(opened: OpenStream) -> None:
+    async with opened() as stream:
+        stream.give({U0: 3, U1: 7})
+        record = await anext(aiter(stream))
+        other = U1 if record.topic_partition == U0 else U0
+        with trio.move_on_after(0.01):
+            await stream.take_back([U0, U1], DEADLINE_S)
+        assert stream.assignment == frozenset()
+        assert stream.leaving.keys() == {U0, U1}
+        assert stream.consumed()[record.topic_partition] == record.offset
+        assert stream.consumed(with_item_in_hand=True)[record.topic_partition] == record.offset + 1
+        stream.counting_item_in_hand()()  # as after a commit of the program
+        back = await stream.take_back([U0, U1], 0)
+        assert back.offsets == {record.topic_partition: record.offset + 1, other: 7 if other == U1 else 3}
+        assert not stream.leaving

@@ -15,6 +15,7 @@ from pipeline.client.admin.groups import CommittedOffset
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.consumer.fetch_plan import begin_at
 from pipeline.client.group.config import GroupConfig
 from pipeline.client.group.coordinator_link import CoordinatorLink
 from pipeline.client.group.listener import RebalanceListener
@@ -98,9 +99,12 @@ class GroupConsumer:
 
         Raises CommitFailedError for partitions that the member does not have any more, or if the coordinator refuses;
         KafkaError, NetworkError or DeadlineExceededError if no coordinator answers: the commit may have happened then.
+        ValueError or TypeError for what is no offset.
         """
         self._check_open()
-        places = None if offsets is None else {partition: _place(offset) for partition, offset in offsets.items()}
+        places = (
+            None if offsets is None else {partition: _place(partition, offset) for partition, offset in offsets.items()}
+        )
         await self._rebalancing.commit(places, self._timeout_s(timeout_s))
 
     async def committed(
@@ -191,8 +195,10 @@ async def _keep_consumer(cluster: Cluster, config: GroupConfig, *, task_status: 
         await trio.sleep_forever()
 
 
-def _place(offset: int | CommittedOffset) -> CommittedOffset:
-    return offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset=offset)
+def _place(topic_partition: TopicPartition, offset: int | CommittedOffset) -> CommittedOffset:
+    place = offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset=offset)
+    begin_at(topic_partition, place.offset, last_epoch=place.leader_epoch)  # refuses what is no offset
+    return place
 
 
 @asynccontextmanager

@@ -126,9 +126,13 @@ class DeadLetters:
         """Send the record, and wait until it is acknowledged.
 
         Raises KafkaError (no such topic, record too large), DeliveryError and DeadlineExceededError, as the producer
-        does: the record comes again then. If its outcome was unknown, the dead letter may be there twice.
+        does: the record comes again then. If its outcome was unknown, the dead letter may be there twice. Raises
+        ConfigurationError for a record of the dead-letter topic itself, which would come back for ever.
         """
         record = error.record
+        if record.topic_partition.topic == self._topic:
+            reason = f"{self._topic} is read too, so that its dead letters would come back for ever: {error}"
+            raise ConfigurationError("dead-letter topic", reason)
         delivery = await self._producer.send(
             self._topic,
             record.value,

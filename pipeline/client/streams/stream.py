@@ -423,6 +423,8 @@ class _Items(Generic[_Read]):
             await self._turns.rest()
         item = self._read_now()
         if item is None:
+            if self._reader.is_asking:
+                raise PipelineError("another task waits for this stream: have each task read a stream of its own")
             self._reader.is_asking = True
             try:
                 item = await self._read_next()

@@ -251,5 +251,8 @@ async def test_a_seek_to_what_is_no_offset_is_refused_at_once(
     async with scripted.broker(1), connect() as cluster, member(cluster, Seeks()) as (group, stream):
         groups.append(group)
         assert (await anext(aiter(stream))).offset == 0
+        for offset in (-1, 1 << 63):
+            with pytest.raises(ValueError, match="not an offset"):
+                await group.commit_offsets({T0: offset})
     assert len(refused) == 1
     assert coordinator.count("leave") == 1

@@ -409,3 +409,15 @@ async def test_dead_letters_need_acknowledgements(
     async with scripted.broker(1), connect() as cluster, produce(cluster, **settings) as producer:
         with pytest.raises(ConfigurationError, match="acks"):
             DeadLetters(producer, "dead")
+
+
+async def test_a_record_of_the_dead_letter_topic_becomes_no_dead_letter(
+    scripted: ScriptedCluster, connect: OpenCluster, reading: Open, produce: OpenProducer
+) -> None:
+    fill(scripted, [BAD])
+    async with scripted.broker(1), connect() as cluster, produce(cluster) as producer, reading(cluster) as opened:
+        messages = opened.messages(value=JsonDecoder(), on_error=DeadLetters(producer, "u"))
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="come back for ever: u-0, offset 0"):
+                await anext(messages)
+    assert scripted.partition(U0).log_end_offset == 1

@@ -333,3 +333,13 @@ async def test_partitions_whose_taking_back_was_cancelled_are_taken_back_once_mo
         back = await stream.take_back([U0, U1], 0)
         assert back.offsets == {record.topic_partition: record.offset + 1, other: 7 if other == U1 else 3}
         assert not stream.leaving
+
+
+async def test_two_tasks_that_wait_for_one_stream_are_told(opened: OpenStream) -> None:
+    """The item that one has in hand would count as consumed as soon as the other asks."""
+    async with opened() as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(anext, stream.records())
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(PipelineError, match="another task waits"):
+            await anext(stream.records())
+        nursery.cancel_scope.cancel()

@@ -1,6 +1,7 @@
 """Transactions of Apache Kafka: our readers of committed records see what confluent-kafka's see."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing
 from random import Random
 from typing import Any
 
@@ -28,8 +29,8 @@ Seen = list[tuple[int, bytes]]
 def write(bootstrap: str) -> None:
     """Transactions of several producers, of which half abort; at the end one is open, with records behind its first."""
     random = Random(98)
-    made = AdminClient({"bootstrap.servers": bootstrap, **QUIET}).create_topics([NewTopic(TOPIC, 1, 1)])
-    made[TOPIC].result(DEADLINE_S)
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(DEADLINE_S)
     writers = []
     for number in range(WRITERS):
         settings: Any = {"bootstrap.servers": bootstrap, "transactional.id": f"writer-{number}", **QUIET}
@@ -77,20 +78,20 @@ def read_by_confluent(bootstrap: str, level: str) -> Seen:
     return seen
 
 
-async def by_records(stream: MessageStream) -> AsyncIterator[tuple[int, bytes]]:
+async def by_records(stream: MessageStream) -> AsyncGenerator[tuple[int, bytes]]:
     async for record in stream:
         assert record.value is not None
         yield record.offset, record.value
 
 
-async def by_columns(stream: MessageStream) -> AsyncIterator[tuple[int, bytes]]:
+async def by_columns(stream: MessageStream) -> AsyncGenerator[tuple[int, bytes]]:
     async for table in stream.columns(["offset", "value"]):
         rows: Iterator[Any] = zip(*(table.column(name).to_pylist() for name in ("offset", "value")), strict=True)
         for row in rows:
             yield row
 
 
-Read = Callable[[MessageStream], AsyncIterator[tuple[int, bytes]]]
+Read = Callable[[MessageStream], AsyncGenerator[tuple[int, bytes]]]
 
 
 async def read_by_group(bootstrap: str, read: Read) -> Seen:
@@ -103,10 +104,12 @@ async def read_by_group(bootstrap: str, read: Read) -> Seen:
     async with (
         open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
         open_group_consumer(cluster, config, rng=Random(1)) as group,
+        AsyncExitStack() as stack,
     ):
         (stream,) = (await group.create_message_streams({TOPIC: 1}))[TOPIC]
         with trio.fail_after(DEADLINE_S):
-            async for row in read(stream):
+            rows = await stack.enter_async_context(aclosing(read(stream)))
+            async for row in rows:
                 seen.append(row)
                 if row[1] == b"last":
                     return seen

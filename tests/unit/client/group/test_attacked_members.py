@@ -177,7 +177,7 @@ async def test_a_listener_may_shut_its_group_down(
     assert coordinator.asked[-1][0] == "leave"
 
 
-@pytest.mark.parametrize("way", ["records", "batches", "columns"])
+@pytest.mark.parametrize("way", ["records", "batches"])
 async def test_a_stream_that_nobody_reads_any_more_loses_its_partitions(
     scripted: ScriptedCluster, connect: OpenCluster, coordinator: ScriptedCoordinator, way: str
 ) -> None:

@@ -17,7 +17,7 @@ from tests.unit.client.group.conftest import SETTINGS, Reading, eventually, open
 
 
 async def test_a_topic_that_is_made_after_its_streams_is_taken_up(cluster: Cluster) -> None:
-    async with trio.open_nursery() as nursery, open_member(cluster) as group:
+    async with open_cluster(cluster.config) as other, trio.open_nursery() as nursery, open_member(other) as group:
         reading = Reading(nursery)
         reading.read(*(await group.create_message_streams({"late": 1}))["late"])
         await eventually(group._member.holds)

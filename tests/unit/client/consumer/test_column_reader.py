@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 
 from pipeline.client.consumer.column_reader import COLUMN_NAMES
 from pipeline.client.consumer.columns import CONSUMED_SCHEMA
@@ -144,6 +145,49 @@ async def test_a_reader_that_is_cancelled_or_gets_no_memory_misses_nothing(
         assert await read_columns(consumer, 10) == {T0: numbers(0, 10)}
 
 
+async def test_an_opening_goes_on_for_a_reader_whose_waits_are_shorter(
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer
+) -> None:
+    """Each wait would begin it anew otherwise, and none would ever see its end."""
+    builder = BatchBuilder(Codec.ZSTD, 1 << 20)
+    builder.append(None, b"0", (), 5)
+    put(scripted, builder.build())
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        with OPENED_BATCHES.charged(OPENED_BATCHES.capacity_bytes), trio.fail_after(DEADLINE_S):
+            while not OPENED_BATCHES.waiting:
+                with trio.move_on_after(0.02):
+                    await anext(aiter(consumer.columns()))
+            for _ in range(3):
+                with trio.move_on_after(0.02):
+                    await anext(aiter(consumer.columns()))
+            assert OPENED_BATCHES.waiting == 1
+        assert await read_columns(consumer, 1) == {T0: [b"0"]}
+        assert not OPENED_BATCHES.waiting
+
+
+async def test_a_second_task_that_reads_the_same_columns_is_refused(
+    scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer, fill: Fill
+) -> None:
+    """Both would be handed the same records otherwise."""
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer, trio.open_nursery() as nursery:
+        consumer.assign({T0: 0})
+        found: list[Any] = []
+
+        async def read() -> None:
+            found.append(await read_columns(consumer, 10))
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(DEADLINE_S):
+            with pytest.raises(PipelineError, match="another task"):
+                await anext(aiter(consumer.columns()))
+            fill(1)
+            while not found:
+                await trio.lowlevel.checkpoint()
+        assert found == [{T0: numbers(0, 10)}]
+
+
 async def test_a_consumer_that_is_closed_while_it_opens_ends_its_reader(
     scripted: ScriptedCluster, connect: OpenCluster, consume: OpenConsumer
 ) -> None:
@@ -162,6 +206,8 @@ async def test_a_consumer_that_is_closed_while_it_opens_ends_its_reader(
             while not OPENED_BATCHES.waiting:
                 await trio.lowlevel.checkpoint()
             consumer.close()
+            while nursery.child_tasks:  # although there is no memory yet
+                await trio.lowlevel.checkpoint()
 
 
 def test_reading_nothing_as_columns_loads_nothing_heavy() -> None:

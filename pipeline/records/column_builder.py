@@ -140,14 +140,13 @@ def header_column(headers: pa.Array | None, count: int, added: Sequence[Header] 
 
 def _encoded_headers(headers: pa.Array, added_count: int, added: bytes) -> pa.Array:
     """Encode lists of (key, value), each followed by headers that are encoded already."""
-    pairs = headers.values
-    keys, values = pairs.field("key"), pairs.field("value")
     has_list, ends = np.asarray(headers.is_valid()).astype(np.uint8), _offsets(headers)
-    has_key, key_ends, key_data = _parts(keys)
-    has_value, value_ends, value_data = _parts(values)
-    used = slice(int(ends[0]), int(ends[-1]))
-    is_pair = np.asarray(pairs.is_valid())
-    if not has_key[used].all() or not is_pair[used].all():
+    # Those of these rows alone: a slice has the pairs of the whole array.
+    pairs = headers.values.slice(ends[0], ends[-1] - ends[0])
+    ends = ends - ends[0]
+    has_key, key_ends, key_data = _parts(pairs.field("key"))
+    has_value, value_ends, value_data = _parts(pairs.field("value"))
+    if not has_key.all() or not np.asarray(pairs.is_valid()).all():
         raise ValueError("a header without a key")
     row_ends = np.zeros(len(headers) + 1, dtype=np.int64)
     tail = np.frombuffer(added, dtype=np.uint8) if added else _NO_BYTES

@@ -16,8 +16,9 @@ from pipeline.client.producer.accumulator import Accumulator
 from pipeline.client.producer.partitioner import next_sticky_partition
 from pipeline.client.producer.routes import TopicRoute
 from pipeline.client.producer.sender import Sender, now_ms
-from pipeline.errors import DeadlineExceededError
+from pipeline.errors import DeadlineExceededError, PipelineError
 from pipeline.model import Clock
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class ColumnSender:
         """See `Producer.send_columns`."""
         if _COLUMNS_MODULE not in sys.modules:  # numba and pyarrow take long to load
             await trio.to_thread.run_sync(import_module, _COLUMNS_MODULE)
-        from pipeline.client.producer.columns import ColumnsDelivery, pieces_of
+        from pipeline.client.producer.columns import ColumnsDelivery, ColumnsNotAcceptedError, pieces_of
 
         await self._find(topic)
         pieces = await trio.to_thread.run_sync(pieces_of, table, self._config, self._clock(), self._max_charge)
@@ -71,15 +72,22 @@ class ColumnSender:
         if greatest >= len((await self._find(topic)).partitions):
             await self._find_grown(topic, greatest)
         for piece in pieces:
-            await self._send_piece(topic, piece, delivery)
+            try:
+                await self._send_piece(topic, piece, delivery)
+            except PipelineError as error:
+                if delivery.accepted_rows or isinstance(error, DeadlineExceededError):
+                    raise ColumnsNotAcceptedError(delivery, str(error)) from error
+                raise
         return delivery
 
     async def _send_piece(self, topic: str, piece: "TablePiece", delivery: "ColumnsDelivery") -> None:
         """Encode rows, wait until there is memory for all of them, and accept them."""
-        from pipeline.client.producer.columns import ColumnsNotAcceptedError, build_piece, sticky_count
+        from pipeline.client.producer.columns import build_piece, sticky_count
 
         route = await self._find(topic)
         partitions = route.partitions
+        if piece.greatest_named >= len(partitions):  # the topic was recreated meanwhile
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{piece.greatest_named}")
         sticky: list[int] = []
         for _ in range(sticky_count(piece, self._config)):
             last = sticky[-1] if sticky else route.sticky_partition
@@ -87,10 +95,7 @@ class ColumnSender:
         built = await trio.to_thread.run_sync(
             build_piece, piece, self._config, len(partitions), sticky, self._max_charge
         )
-        try:
-            await self._take_turn(topic, sum(batch.charge for batch in built) - HEADER_SIZE)
-        except DeadlineExceededError as error:
-            raise ColumnsNotAcceptedError(delivery, str(error)) from error
+        await self._take_turn(topic, sum(batch.charge for batch in built) - HEADER_SIZE)
         for batch in built:
             accepted = self._accumulator.append_built(
                 partitions[batch.partition], batch.data, len(batch.rows), batch.charge, batch.timestamp_ms, now_ms()

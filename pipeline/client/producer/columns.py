@@ -5,6 +5,7 @@ to the accumulator.
 
 Invariants:
 - A table is read whole before its first row is sent: a row that cannot be sent is named, and nothing is sent then.
+- What a piece is encoded from is made twice, to validate it and to encode it, and held for one piece at a time.
 - Rows of a partition keep their order. Each piece is accepted as a whole, so the rows that were accepted come first.
 
 Heavy imports (numba, numpy, pyarrow): imported when the first table is sent.
@@ -34,6 +35,7 @@ _MAX_ROW_OVERHEAD: Final = 40
 """Most bytes of a row beside key, value and headers."""
 _LIKELY_ROW_OVERHEAD: Final = 20
 """Bytes of most rows beside key, value and headers, with a little room."""
+_MAX_OFFSET: Final = int(np.iinfo(np.int32).max)
 _NAMES: Final = frozenset({"key", "value", "headers", "timestamp", "partition"})
 _CAST_TO_BINARY: Final = (
     pa.types.is_binary,
@@ -50,22 +52,30 @@ PLACES_SCHEMA: Final = pa.schema([pa.field("partition", pa.int32()), pa.field("o
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TablePiece:
-    """Rows that are encoded and accepted together. `named`: the partition that a row names, -1 if it names none."""
+    """Rows of the table that are encoded and accepted together, known to be valid.
+
+    `size_bytes` is a bound of their bytes in batches; `greatest_named` the highest partition that a row names, or -1;
+    `now_ms` the timestamp of rows without one.
+    """
 
     first_row: int
     rows: pa.RecordBatch
+    size_bytes: int
+    greatest_named: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EncodablePiece:
+    """A piece of schema COLUMNS. `named`: the partition that a row names, -1 if it names none.
+
+    `sizes` are bounds of the bytes of each row.
+    """
+
+    rows: pa.RecordBatch
     timestamps_ms: Int64s
     named: Int32s
-
-    @property
-    def greatest_named(self) -> int:
-        """The highest partition that a row names, or -1."""
-        return int(self.named.max(initial=-1))
-
-    def part(self, start: int, end: int) -> "TablePiece":
-        """Return the rows from `start` to before `end`. Copies nothing."""
-        rows = self.rows.slice(start, end - start)
-        return TablePiece(self.first_row + start, rows, self.timestamps_ms[start:end], self.named[start:end])
+    sizes: Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +90,10 @@ class BuiltBatch:
 
 
 class ColumnsNotAcceptedError(DeadlineExceededError):
-    """The memory stayed full. The rows before `accepted_rows` were accepted: `delivery` is theirs."""
+    """The memory stayed full, or the topic or the producer was gone after the first rows.
+
+    The rows before `accepted_rows` were accepted: `delivery` is theirs.
+    """
 
     def __init__(self, delivery: "ColumnsDelivery", reason: str) -> None:
         self.delivery = delivery
@@ -165,9 +178,13 @@ def pieces_of(
         sizes = _sizes([chunk.column(name) for name in ("key", "value") if name in chunk.schema.names])
         _check_sizes(sizes, first_row, max_charge)
         for start, end in _cuts(sizes, max_bytes):
-            piece, sizes_with_headers = _piece(chunk.slice(start, end - start), first_row + start, config, now_ms)
-            _check_sizes(sizes_with_headers, piece.first_row, max_charge)
-            pieces += [piece.part(*cut) for cut in _cuts(sizes_with_headers, max_bytes)]
+            rows = chunk.slice(start, end - start)
+            piece = _encodable(rows, first_row + start, config, now_ms)
+            _check_sizes(piece.sizes, first_row + start, max_charge)
+            for first, last in _cuts(piece.sizes, max_bytes):
+                size_bytes, greatest = int(piece.sizes[first:last].sum()), int(piece.named[first:last].max())
+                part = rows.slice(first, last - first)
+                pieces.append(TablePiece(first_row + start + first, part, size_bytes, greatest, now_ms))
         first_row += chunk.num_rows
     return pieces
 
@@ -239,8 +256,8 @@ def _lengths(column: pa.Array) -> Int64s:
     return np.asarray(pc.binary_length(column).fill_null(0)).astype(np.int64)
 
 
-def _piece(rows: pa.RecordBatch, first_row: int, config: ProducerConfig, now_ms: int) -> tuple[TablePiece, Int64s]:
-    """Return the rows with encoded headers, and an upper bound of the bytes of each."""
+def _encodable(rows: pa.RecordBatch, first_row: int, config: ProducerConfig, now_ms: int) -> _EncodablePiece:
+    """Return the rows with encoded headers. Raises ValueError for a row that is not valid."""
     names = rows.schema.names
     count = rows.num_rows
     key = _binary(rows.column("key")) if "key" in names else pa.nulls(count, pa.binary())
@@ -256,7 +273,7 @@ def _piece(rows: pa.RecordBatch, first_row: int, config: ProducerConfig, now_ms:
     if "partition" in names:
         named = _named_partitions(rows.column("partition"), first_row)
     encodable = pa.RecordBatch.from_arrays([key, value, headers], schema=COLUMNS)
-    return TablePiece(first_row, encodable, timestamps_ms, named), _sizes([key, value, headers])
+    return _EncodablePiece(encodable, timestamps_ms, named, _sizes([key, value, headers]))
 
 
 def _binary(column: pa.Array) -> pa.Array:
@@ -264,8 +281,20 @@ def _binary(column: pa.Array) -> pa.Array:
         column = pa.nulls(len(column), pa.binary())
     if pa.types.is_binary_view(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.large_binary())
+    if _end_of_bytes(column) > _MAX_OFFSET:
+        column = column.take(pa.array(np.arange(len(column))))  # a copy, whose offsets begin at 0
     as_binary: pa.Array = column.cast(pa.binary())
     return as_binary
+
+
+def _end_of_bytes(column: pa.Array) -> int:
+    """Return where the bytes of a slice end in the buffer of its array, which may hold more than 32 bits can count."""
+    end: int = column.offset + len(column)
+    if pa.types.is_fixed_size_binary(column.type):
+        return end * int(column.type.byte_width)
+    if pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type):
+        return int(np.frombuffer(column.buffers()[1], dtype=np.int64)[end])
+    return 0
 
 
 def _timestamps(column: pa.Array, first_row: int, now_ms: int) -> Int64s:
@@ -302,7 +331,7 @@ def _named_partitions(column: pa.Array, first_row: int) -> Int32s:
 
 def sticky_count(piece: TablePiece, config: ProducerConfig) -> int:
     """Return a bound of the batches that the rows without key and partition fill."""
-    return 1 + int(piece.rows.nbytes + _LIKELY_ROW_OVERHEAD * piece.rows.num_rows) // _turn_bytes(config)
+    return 1 + piece.size_bytes // _turn_bytes(config)
 
 
 def _turn_bytes(config: ProducerConfig) -> int:
@@ -316,11 +345,12 @@ def build_piece(
 
     `sticky`: partitions for the rows that have neither key nor partition; as many as `sticky_count` says.
     """
-    partitions = _partitions_of(piece, config, partition_count, sticky)
+    encodable = _encodable(piece.rows, piece.first_row, config, piece.now_ms)
+    partitions = _partitions_of(encodable, config, partition_count, sticky)
     order = np.arange(len(partitions), dtype=np.int64)
     if (partitions[1:] < partitions[:-1]).any():
         order = np.argsort(partitions, kind="stable")
-    rows = EncodableRows(piece.rows, piece.timestamps_ms)
+    rows = EncodableRows(encodable.rows, encodable.timestamps_ms)
     max_bytes = min(config.batch_size - HEADER_SIZE, max_charge)
     ends, sizes = rows.cut(order, partitions, max_bytes, config.window_ms)
     built = []
@@ -329,13 +359,15 @@ def build_piece(
         chosen = order[start:end]
         data = rows.build(chosen, size, codec=config.compression, level=config.compression_level)
         charge = min(len(data), size + HEADER_SIZE)
-        timestamp_ms = int(piece.timestamps_ms[chosen[0]])
+        timestamp_ms = int(encodable.timestamps_ms[chosen[0]])
         built.append(BuiltBatch(int(partitions[chosen[0]]), piece.first_row + chosen, data, charge, timestamp_ms))
         start = end
     return built
 
 
-def _partitions_of(piece: TablePiece, config: ProducerConfig, partition_count: int, sticky: Sequence[int]) -> Int32s:
+def _partitions_of(
+    piece: _EncodablePiece, config: ProducerConfig, partition_count: int, sticky: Sequence[int]
+) -> Int32s:
     """Return the partition of each row: as named, by key, or the next of `sticky` for each batch size of the others."""
     keys = piece.rows.column("key")
     partitions = partitions_for_keys(keys, -1, partition_count) if keys.null_count < len(keys) else piece.named.copy()

@@ -186,11 +186,13 @@ class Producer:
         Columns: `value` (binary or string, as `key`), and optionally `key`, `headers` (lists of structs of key and
         value), `timestamp` and `partition`. A null means the same as an argument of `send` that is left out.
         A call that raises TypeError, ValueError or KafkaError (no such topic or partition, row too large) sends no row.
-        If the memory stays full for `max_block_ms`, ColumnsNotAcceptedError says how many rows were accepted before.
+        If the memory stays full for `max_block_ms`, or the topic or the producer is gone after the first rows,
+        ColumnsNotAcceptedError says how many rows were accepted before.
         A call that is cancelled may have accepted the first rows. Encoders and interceptors see no columns.
         """
-        if self._partitioner is not None and "partition" not in getattr(table, "column_names", ("partition",)):
-            raise ValueError("the producer has a partitioner: give the table a column 'partition'")
+        names = () if self._partitioner is None else getattr(table, "column_names", ())
+        if names and (names.count("partition") != 1 or table.column("partition").null_count):
+            raise ValueError("the producer has a partitioner: give the table a column 'partition' without nulls")
         return await self._columns.send(topic, table)
 
     async def flush(self, timeout_s: float | None = None) -> list[UndeliveredRecord]:

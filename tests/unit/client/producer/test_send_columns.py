@@ -1,14 +1,17 @@
 """Tables through a producer: the records of `send`, batch by batch, and tables that are refused as a whole."""
 
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import trio
 
+from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.batches import DeliveryError
 from pipeline.client.producer.columns import ColumnsNotAcceptedError
 from pipeline.client.producer.partitioner import partition_for_key
+from pipeline.client.producer.producer import open_producer
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.builder import MAX_TIMESTAMP_MS
@@ -200,6 +203,29 @@ async def test_a_table_that_cannot_be_sent_is_refused_as_a_whole(
     assert values(scripted) == [b"good"]
 
 
+async def test_a_producer_with_a_partitioner_takes_no_row_without_a_partition(
+    three: ScriptedCluster, connect: OpenCluster
+) -> None:
+    """It would go where the partitioner of the program would not have it."""
+
+    class Last:
+        def partition(self, _topic: str, _key: Any, _value: Any, partitions: int, _led: Any) -> int:
+            return partitions - 1
+
+    config = ProducerConfig()
+    async with (
+        three.broker(1),
+        connect() as cluster,
+        open_producer(cluster, config, clock=lambda: NOW_MS, rng=Random(1), partitioner=Last()) as producer,
+    ):
+        for columns in ({}, {"partition": pa.array([2, None], pa.int32())}):
+            with trio.fail_after(DEADLINE_S), pytest.raises(ValueError, match="partitioner"):
+                await producer.send_columns("u", pa.table({"value": numbers(2), **columns}))
+        await producer.send_columns("u", pa.table({"value": numbers(2), "partition": [2, 1]}))
+        await producer.flush()
+    assert (values(three, U[2]), values(three, U[1])) == ([b"0"], [b"1"])
+
+
 async def test_a_table_larger_than_the_memory_waits_for_it(
     scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
 ) -> None:
@@ -252,6 +278,52 @@ async def test_memory_that_stays_full_says_how_many_rows_were_accepted(
     assert 0 < accepted < 1000
     assert places.column("offset").to_pylist() == [*range(accepted), *[None] * (1000 - accepted)]
     assert values(scripted) == table["value"].to_pylist()[:accepted]
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_a_topic_or_producer_that_is_gone_after_the_first_rows_says_how_many_were_accepted(
+    three: ScriptedCluster, connect: OpenCluster, produce: OpenProducer, is_closed: bool
+) -> None:
+    """A program that hears of no accepted rows would send them again."""
+    table = pa.table({"value": [b"%05d" % n * 20 for n in range(600)], "partition": [0] * 300 + [2] * 300})
+    caught: list[ColumnsNotAcceptedError] = []
+    async with (
+        three.broker(1),
+        connect() as cluster,
+        produce(cluster, batch_size=2000, buffer_memory=20_000) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        await cluster.topic("u")
+        three.hold_produce = trio.Event()
+
+        async def send() -> None:
+            with pytest.raises(ColumnsNotAcceptedError, match="accepted") as error:
+                await producer.send_columns("u", table)
+            caught.append(error.value)
+
+        with trio.fail_after(DEADLINE_S):
+            nursery.start_soon(send)
+            while not three.produced_requests:
+                await trio.lowlevel.checkpoint()
+            if is_closed:
+                assert await producer.aclose(0)
+            else:
+                log = three.partition(U[0])
+                three.add_topic("u", [1])
+                three.topics["u"][0] = log
+                await cluster.refresh(timeout_s=DEADLINE_S)
+            three.hold_produce.set()
+            while not caught:
+                await trio.lowlevel.checkpoint()
+            accepted, places = caught[0].accepted_rows, caught[0].delivery.places
+            if is_closed:
+                assert 0 < accepted < 300
+                assert len(caught[0].delivery.failures) > 1
+            else:
+                await caught[0].delivery.wait()
+                assert 200 < accepted <= 300
+                assert places().column("offset").to_pylist() == [*range(accepted), *[None] * (600 - accepted)]
+                assert values(three, U[0]) == table["value"].to_pylist()[:accepted]
 
 
 async def test_rows_that_were_not_delivered_are_named_with_the_reason(

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from bench.clients.payloads import values_of
-from bench.clients.peers import DEADLINE_S, Arrivals, warm_up
+from bench.clients.peers import DEADLINE_S, Arrivals, Stopwatch, warm_up
 from bench.clients.plans import (
     BATCH_BYTES,
     FETCH_BYTES,
@@ -125,10 +125,10 @@ async def produce(cluster: Cluster, asked: dict[str, Any]) -> dict[str, float]:
         await send(producer, topic, values, warm_up(asked))
         await producer.flush()
         memory.mark()
-        started = time.perf_counter()
+        watch = Stopwatch()
         await send(producer, topic, values, records)
         await producer.flush()
-        return {"records_per_s": records / (time.perf_counter() - started), **memory.figures()}
+        return {**watch.figures(records), **memory.figures()}
 
 
 async def consume(cluster: Cluster, asked: dict[str, Any]) -> dict[str, float]:

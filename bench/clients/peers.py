@@ -34,6 +34,18 @@ WARM_UP_SHARE = 0.1
 IN_A_POLL = 10_000
 
 
+class Stopwatch:
+    """Time, and processor time of this process, since it was made."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._cpu_started = time.process_time()
+
+    def figures(self, records: int) -> dict[str, float]:
+        elapsed_s, cpu_s = time.perf_counter() - self._started, time.process_time() - self._cpu_started
+        return {"records_per_s": records / elapsed_s, "client_cpu_s": cpu_s / records}
+
+
 class Arrivals:
     """Counts records from the first ones on, which do not count themselves. `on_fifth` is called on the way."""
 
@@ -42,12 +54,12 @@ class Arrivals:
         self._on_fifth = on_fifth
         self._look_at = wanted // 5
         self._seen = self._first = 0
-        self._started = 0.0
+        self._watch = Stopwatch()
 
     def add(self, count: int) -> bool:
         """True once all are there."""
         if count and not self._seen:
-            self._started, self._first = time.perf_counter(), count
+            self._watch, self._first = Stopwatch(), count
         self._seen += count
         return self._seen >= self._look_at and self._is_over()
 
@@ -60,7 +72,7 @@ class Arrivals:
     def figures(self) -> dict[str, float]:
         if self._seen < self._wanted:
             raise RuntimeError(f"{self._seen} of {self._wanted} records came")
-        return {"records_per_s": (self._seen - self._first) / (time.perf_counter() - self._started)}
+        return self._watch.figures(self._seen - self._first)
 
 
 def produce_with_confluent(asked: dict[str, Any]) -> dict[str, float]:
@@ -99,9 +111,9 @@ def produce_with_confluent(asked: dict[str, Any]) -> dict[str, float]:
             raise RuntimeError(f"not all were delivered: {failures[:1]}")
 
     send(warm_up(asked))
-    started = time.perf_counter()
+    watch = Stopwatch()
     send(asked["records"])
-    return {"records_per_s": asked["records"] / (time.perf_counter() - started)}
+    return watch.figures(asked["records"])
 
 
 def consume_with_confluent(asked: dict[str, Any]) -> dict[str, float]:
@@ -148,9 +160,9 @@ async def _produce_with_aiokafka(asked: dict[str, Any]) -> dict[str, float]:
 
     async with producer:
         await send(warm_up(asked))
-        started = time.perf_counter()
+        watch = Stopwatch()
         await send(asked["records"])
-        return {"records_per_s": asked["records"] / (time.perf_counter() - started)}
+        return watch.figures(asked["records"])
 
 
 async def _consume_with_aiokafka(asked: dict[str, Any]) -> dict[str, float]:
@@ -208,11 +220,11 @@ def produce_with_kafka_python(asked: dict[str, Any]) -> dict[str, float]:
         delivered.get(DEADLINE_S)
 
     send(warm_up(asked))
-    started = time.perf_counter()
+    watch = Stopwatch()
     send(asked["records"])
-    elapsed_s = time.perf_counter() - started
+    figures = watch.figures(asked["records"])
     producer.close()
-    return {"records_per_s": asked["records"] / elapsed_s}
+    return figures
 
 
 def consume_with_kafka_python(asked: dict[str, Any]) -> dict[str, float]:

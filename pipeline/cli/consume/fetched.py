@@ -32,10 +32,10 @@ def unopened_batch(error: PartitionBatchError) -> UnopenedBatchError:
     return UnopenedBatchError(error.topic_partition, error.cause, error.offset, error.next_offset)
 
 
-async def opened_records(
+async def opened_batches(
     fetched: FetchedBatches, start: int, end: float, max_batch_bytes: int
-) -> AsyncGenerator[tuple[BatchHeader, list[Record]]]:
-    """Yield the records of each batch from offset `start` to before `end`. Raises UnopenedBatchError,
+) -> AsyncGenerator[tuple[BatchHeader, bytes]]:
+    """Yield each batch with records from offset `start` to before `end`, opened. Raises UnopenedBatchError,
     MemoryExhaustedError.
     """
     for position, header in iterate_headers(fetched.data):
@@ -44,15 +44,24 @@ async def opened_records(
         try:
             payload = open_uncharged(fetched.data, position, header, max_batch_bytes)
             if payload is not None:
-                yield header, _between(payload, header, start, end)
+                yield header, payload
                 continue
             charge, payload = await open_payload(fetched.data, position, header, max_batch_bytes)
             with charge:
-                yield header, _between(payload, header, start, end)
+                yield header, payload
         except CorruptBatchError as error:
-            offset = max(start, header.base_offset)
-            raise UnopenedBatchError(fetched.topic_partition, error, offset, header.next_offset) from error
+            raise _unopened(fetched, error, start, header) from error
 
 
-def _between(payload: bytes, header: BatchHeader, start: int, end: float) -> list[Record]:
-    return [record for record in records_of_payload(payload, header) if start <= record.offset < end]
+def records_between(
+    fetched: FetchedBatches, payload: bytes, header: BatchHeader, start: int, end: float
+) -> list[Record]:
+    """Return the records of an opened batch from offset `start` to before `end`. Raises UnopenedBatchError."""
+    try:
+        return [record for record in records_of_payload(payload, header) if start <= record.offset < end]
+    except CorruptBatchError as error:
+        raise _unopened(fetched, error, start, header) from error
+
+
+def _unopened(fetched: FetchedBatches, error: Exception, start: int, header: BatchHeader) -> UnopenedBatchError:
+    return UnopenedBatchError(fetched.topic_partition, error, max(start, header.base_offset), header.next_offset)

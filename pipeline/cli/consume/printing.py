@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from pipeline.cli.consume.documents import readable, record_document
-from pipeline.cli.consume.fetched import UnopenedBatchError, opened_records
+from pipeline.cli.consume.fetched import UnopenedBatchError, opened_batches, records_between
 from pipeline.cli.consume.layout import Layout, render_records
+from pipeline.cli.consume.values import values_of_payload
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.standard_output import StandardOutput
 from pipeline.client.consumer.fetch_plan import FetchedBatches
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from pipeline.client.registry.avro import AvroDeserializer
 
 MANY_RECORDS = 200_000
-"""Records from which it pays to load the libraries for columns, which takes half a second."""
+MANY_VALUES = 2_000_000
+"""Records, and values alone, from which it pays to load the libraries for columns, which takes half a second."""
 COLUMN_TOKENS = frozenset("sSRkKtpoT")
 PORTION_BYTES = 16 << 20
 
@@ -93,8 +95,9 @@ class Printer:
         )
 
     def _takes_columns(self) -> bool:
+        many = MANY_RECORDS if self.options.layout.value_end is None else MANY_VALUES
         return (
-            max(self.printed, self.expected) >= MANY_RECORDS
+            max(self.printed, self.expected) >= many
             and not self.options.json
             and self.options.last is None
             and self.values is None
@@ -130,9 +133,17 @@ class Printer:
         topic_partition = fetched.topic_partition
         if self.is_full():
             return start
-        opened = opened_records(fetched, start, end, self.options.max_batch_bytes)
+        opened = opened_batches(fetched, start, end, self.options.max_batch_bytes)
         async with aclosing(opened):
-            async for _, records in opened:
+            async for header, payload in opened:
+                is_whole = start <= header.base_offset and header.next_offset <= end
+                if is_whole and (text := self._text_of_values(payload, header.record_count)) is not None:
+                    await self.out.write(text)
+                    self._count(header.record_count)
+                    if self.is_full():
+                        return header.next_offset
+                    continue
+                records = records_between(fetched, payload, header, start, end)
                 if self.options.last is not None:
                     self._kept += [(record.timestamp_ms, topic_partition, record) for record in records]
                     continue
@@ -146,6 +157,20 @@ class Printer:
                 if self.is_full():
                     return wanted[-1].offset + 1
         return None
+
+    def _text_of_values(self, payload: bytes, count: int) -> bytes | None:
+        """Return the text of a batch of which all records are wanted and only the values are shown; else None."""
+        options = self.options
+        end = options.layout.value_end
+        if options.json or options.last is not None or self.values is not None or end is None or not count:
+            return None
+        if options.max_records is not None and count > options.max_records - self.printed:
+            return None
+        values = values_of_payload(payload, count)
+        if values is None:
+            return None
+        shown = [options.layout.null if value is None else value for value in values] if None in values else values
+        return b"%s%s" % (end.join(shown), end)
 
     def _count(self, records: int) -> None:
         self.printed += records

@@ -1,4 +1,4 @@
-"""What became of the lines of a command that failed: the numbers of those that were published. Pure."""
+"""Outcome of a command that failed: how many lines were published, and which. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -113,7 +113,7 @@ class Publisher:
         return True
 
     async def send_table(self, number: int, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> bool:
-        """As `send_list`, with a key for each line."""
+        """Accept many lines at once, with a key for each, as `send_list`."""
         import pyarrow as pa
 
         from pipeline.client.producer.columns import ColumnsNotAcceptedError

@@ -3,8 +3,11 @@
 Invariant: nothing stays in a buffer of Python, whose flush at the end of the process could block or fail.
 """
 
+import os
 import select
+import stat
 import sys
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -21,11 +24,22 @@ class StandardOutput:
         sys.stdout.flush()
         buffer = sys.stdout.buffer
         self._raw: Any = getattr(buffer, "raw", buffer)
+        self._is_quick = False
+        with suppress(AttributeError, OSError):  # a stream of a test
+            mode = os.fstat(self._raw.fileno()).st_mode
+            self._is_quick = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
     async def write(self, data: bytes | memoryview) -> None:
         """Write everything. A cancelled write is left to itself. Raises typer.Exit, as `write_now`."""
-        if data:
+        if len(data) <= select.PIPE_BUF and self._has_room():
+            self.write_now(data)
+            await trio.lowlevel.checkpoint()
+        else:
             await trio.to_thread.run_sync(self.write_now, data, abandon_on_cancel=True)
+
+    def _has_room(self) -> bool:
+        """True if PIPE_BUF bytes can be written at once: then a thread would take longer than the write."""
+        return self._is_quick and bool(select.select([], [self._raw], [], 0)[1])
 
     def write_now(self, data: bytes | memoryview) -> None:
         """Write everything. Raises typer.Exit: quietly, with 141, if the reader has left (as by SIGPIPE)."""

@@ -105,7 +105,11 @@ async def test_topics(server: str) -> None:
             await admin.delete_topics([three, one])
         assert partly.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await admin.delete_topics([two, two, three], missing_ok=True)
-        assert not {one, two} & (await admin.list_topics()).keys()
+
+        async def are_gone() -> bool:
+            return not {one, two} & (await admin.list_topics()).keys()
+
+        await until(are_gone)
 
 
 async def test_records_and_offsets(server: str) -> None:

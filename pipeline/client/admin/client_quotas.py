@@ -1,5 +1,6 @@
 """Quotas of users, client ids and addresses: DescribeClientQuotas and AlterClientQuotas (KIP-546)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -63,8 +64,13 @@ async def alter_client_quotas(
 ) -> None:
     """Set quotas; None removes one. Other quotas stay. Raises KafkaError for the first entity that is refused.
 
-    A request whose answer was lost may have been done, and is safe to repeat.
+    A request whose answer was lost may have been done, and is safe to repeat. NaN is refused here: Apache Kafka would
+    keep it (INVALID_REQUEST).
     """
+    for entity, quotas in changes.items():
+        for key, value in quotas.items():
+            if value is not None and math.isnan(value):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"quotas of {entity}: {key} must be a number; none changed")
     entries = [
         EntryData(
             entity=_parts(entity),

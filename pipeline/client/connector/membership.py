@@ -162,14 +162,14 @@ class ConsumerMembership:
         for topic_partition, offset in offsets.items():
             _check_offset(topic_partition, offset)
         in_hand = [
-            (stream, stream.item_in_hand(), stream.consumed(with_item_in_hand=True))
+            (stream.item_in_hand(), stream.consumed(with_item_in_hand=True), stream.counting_item_in_hand())
             for stream in self._by_stream(self._ownership.claims.values())
         ]
         lost = await self._ownership.commit(offsets)
-        for stream, item, finished in in_hand:  # later commits and the release must not fall behind this one
+        for item, finished, count_as_consumed in in_hand:  # later commits and the release must not fall behind this one
             found = getattr(item, "topic_partition", None)
             if found in finished and offsets.get(found, -1) >= finished[found]:
-                stream.count_as_consumed(item)
+                count_as_consumed()
         if lost:
             logger.warning("connector_partitions_lost", partitions=[str(claim.topic_partition) for claim in lost])
             await self._lose(lost)
@@ -217,8 +217,8 @@ class ConsumerMembership:
 
     async def _leave_stream(self, stream: MessageStream, claims: Collection[OwnedPartition], timeout_s: float) -> None:
         """Release claims of a stream, first those of which nothing is in hand."""
-        in_hand = stream.partitions_in_hand()
-        waiting = [claim for claim in claims if claim.topic_partition in in_hand]
+        in_hand = getattr(stream.item_in_hand(), "topic_partition", None)
+        waiting = [claim for claim in claims if claim.topic_partition == in_hand]
         ready = [claim for claim in claims if claim not in waiting]
         for part, wait_s in ((ready, 0.0), (waiting, timeout_s)):
             taken = await stream.take_back([claim.topic_partition for claim in part], wait_s)

@@ -49,6 +49,7 @@ class GroupConsumer:
         self._working = trio.CancelScope()
         self._has_worked = trio.Event()
         self._is_shut = False
+        self._has_given_up = False
         self._has_left = False
         self._leaving = trio.Lock()
 
@@ -99,9 +100,10 @@ class GroupConsumer:
 
         Raises CommitFailedError for partitions that the member does not have any more, or if the coordinator refuses;
         KafkaError, NetworkError or DeadlineExceededError if no coordinator answers: the commit may have happened then.
-        ValueError or TypeError for what is no offset.
+        ValueError or TypeError for what is no offset. A reader that ends its item during a shutdown may still commit.
         """
-        self._check_open()
+        if self._has_given_up:
+            self._check_open()
         places = (
             None if offsets is None else {partition: _place(partition, offset) for partition, offset in offsets.items()}
         )
@@ -145,6 +147,7 @@ class GroupConsumer:
             try:
                 await self._has_worked.wait()
                 await self._rebalancing.give_up(self._rebalancing.to_give_up, timeout_s)
+                self._has_given_up = True
                 await self._member.leave("the consumer is shut down", self._cluster.config.request_timeout_ms / 1000)
                 self._has_left = True
             finally:

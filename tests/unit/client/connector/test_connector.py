@@ -75,6 +75,24 @@ async def test_a_partition_moves_once_its_item_in_hand_is_finished(site: Site) -
             assert second.offsets == {moved: [1, 2, 3, 4]}
 
 
+async def test_a_commit_while_a_partition_is_given_up_includes_the_item_in_hand(site: Site) -> None:
+    await site.create("t", 2)
+    await site.produce("t", 10, 2)
+    async with site.member(auto_commit_enable=False) as first:
+        first.gate = trio.Event()
+        streams = (await first.connector.create_message_streams({"t": 2}))["t"]
+        first.read(*streams)
+        await until(lambda: len(first.handed) == 2)
+        async with site.member() as second:
+            second.read(*(await second.connector.create_message_streams({"t": 1}))["t"])
+            await until(lambda: sum(len(stream.assignment) for stream in streams) == 1)
+            await first.connector.commit_offsets()
+            assert [site.stored("t", 0), site.stored("t", 1)] == [1, 1]
+            first.gate.set()
+            await until(lambda: len(second.handed) == 4)
+            assert list(second.offsets.values()) == [[1, 2, 3, 4]]
+
+
 async def test_an_item_that_is_never_finished_moves_with_its_partition(site: Site) -> None:
     await site.create("t", 2)
     await site.produce("t", 4, 2)

@@ -1,5 +1,6 @@
 """Members of a group on a broker in this process."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -13,11 +14,12 @@ from pipeline.client.admin.topics import create_partitions, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.group.errors import CommitFailedError
 from pipeline.client.group.group_consumer import GroupConsumer
+from pipeline.client.streams.stream import MessageStream
 from pipeline.client.streams.topic_filter import WhiteList
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from tests.unit.client.group.conftest import Reading, eventually, open_member, publish
+from tests.unit.client.group.conftest import DEADLINE_S, Reading, eventually, open_member, publish
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
@@ -189,3 +191,52 @@ async def test_what_was_not_finished_is_delivered_again(cluster: Cluster) -> Non
                     scope.cancel()
                     await trio.sleep_forever()
     assert await committed(cluster) == {0: 9}
+
+
+async def finish(stream: MessageStream) -> None:
+    """Ask for further items until the stream ends."""
+    async for _ in stream:
+        pass
+
+
+@pytest.mark.parametrize("moves", ["rebalance", "shutdown"])
+async def test_a_commit_while_partitions_are_given_up_includes_the_item_in_hand(cluster: Cluster, moves: str) -> None:
+    """So that a program that commits before it works, or after, does so when its partitions move meanwhile."""
+    await publish(cluster, "t", 2, range(20))
+    async with trio.open_nursery() as nursery, open_member(cluster, enable_auto_commit=False) as one:
+        stream = (await one.create_message_streams({"t": 1}))["t"][0]
+        records = aiter(stream)
+        seen = Counter([(await anext(records)).topic_partition.partition for _ in range(12)])
+        async with open_member(cluster, enable_auto_commit=False) as other:
+            if moves == "shutdown":
+                nursery.start_soon(one.shutdown, DEADLINE_S)
+            else:
+                await other.create_message_streams({"t": 1})
+            await eventually(lambda: not one.assignment)  # the member waits for its reader
+            await one.commit_offsets()
+            assert await committed(cluster) == seen
+            nursery.start_soon(finish, stream)
+            await eventually(lambda: moves == "shutdown" or other.assignment)
+        await one.shutdown()
+        with pytest.raises(PipelineError, match="shut down"):
+            await one.commit_offsets()
+
+
+async def test_a_shutdown_during_a_rebalance_commits_what_was_finished(cluster: Cluster) -> None:
+    await publish(cluster, "t", 2, range(20))
+    async with (
+        trio.open_nursery() as nursery,
+        open_member(cluster, auto_commit_interval_ms=60_000) as one,
+        open_member(cluster) as other,
+    ):
+        stream = (await one.create_message_streams({"t": 1}))["t"][0]
+        records = aiter(stream)
+        seen = Counter([(await anext(records)).topic_partition.partition for _ in range(12)])
+        await other.create_message_streams({"t": 1})
+        await eventually(lambda: not one.assignment)  # the member waits for its reader
+        nursery.start_soon(one.shutdown, DEADLINE_S)
+        for _ in range(20):  # the shutdown cancels the rebalance
+            await trio.lowlevel.checkpoint()
+        nursery.start_soon(finish, stream)
+        await eventually(lambda: other.assignment)
+        assert await committed(cluster) == seen

@@ -11,7 +11,13 @@ import trio
 from pipeline.client.connector.connector_znodes import ConsumerRegistration
 from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode, Operation
 from pipeline.coordination.registration import Hooks, keep_registered
-from pipeline.errors import BadVersionError, CoordinationLostError, CoordinationUnavailableError, NoNodeError
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationLostError,
+    CoordinationUnavailableError,
+    NodeOwnedError,
+    NoNodeError,
+)
 
 RETRY_S = 0.1
 
@@ -29,8 +35,14 @@ class MemberRegistration:
         self._keeping = trio.CancelScope()
 
     async def keep(self, hooks: Hooks, task_status: trio.TaskStatus[None]) -> None:
-        """Register, and register again after each expired session, until `remove`. Raises NodeOwnedError."""
+        """Register, and register again after each expired session, until `remove`. Raises NodeOwnedError.
+
+        A registration of this session is another connector's, which would be taken over again and again.
+        """
         with self._keeping:
+            found, value = await self._client.exists(self.path), await self._client.get_or_none(self.path)
+            if found is not None and value is not None and found.ephemeral_owner == self._client.session_id:
+                raise NodeOwnedError(self.path, value.data, found.ephemeral_owner)
             await keep_registered(
                 self._client,
                 self.path,

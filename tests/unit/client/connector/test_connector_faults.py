@@ -295,3 +295,17 @@ async def test_a_connector_whose_name_was_taken_has_no_further_streams(site: Sit
             await anext(aiter(stream))
         with pytest.raises(MessageStreamsExistError):
             await first.connector.create_message_streams({"u": 1})
+
+
+async def test_a_name_of_another_connector_of_the_same_session_is_refused(site: Site) -> None:
+    await site.create("t", 2)
+    async with (
+        site.zookeeper.open(session_timeout_ms=1_000) as shared,
+        site.member(client=shared, consumer_id="one") as first,
+        site.member(client=shared, consumer_id="one") as second,
+    ):
+        await first.connector.create_message_streams({"t": 1})
+        await until(lambda: len(first.connector.assignment) == 2)
+        with pytest.raises(NodeOwnedError):
+            await second.connector.create_message_streams({"t": 1})
+        assert first.connector.assignment == {T0, T1}

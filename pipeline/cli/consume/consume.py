@@ -2,6 +2,7 @@
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pipeline.cli.consume.arguments import (
@@ -27,7 +28,7 @@ from pipeline.cli.consume.arguments import (
 from pipeline.cli.consume.layout import NULL_TEXT, Layout, parse_layout, simple_layout
 from pipeline.cli.consume.printing import Printer, PrintOptions
 from pipeline.cli.consume.reading import print_ranges
-from pipeline.cli.consume.selection import END, FIRST, Selection, find_ranges
+from pipeline.cli.consume.selection import END, FIRST, Selection, find_ranges, known_partitions
 from pipeline.cli.schema_options import Registries, open_registry
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.client_settings import (
@@ -208,7 +209,8 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
         total = None if options.follow else sum(max(end - starts[partition], 0) for partition, end in ends.items())
         printer.bar = stack.enter_context(output.progress(description, total, shown=shown))
         consumer = await stack.enter_async_context(open_consumer(cluster, ConsumerConfig(**options.consumer)))
-        await print_ranges(consumer, starts, ends, printer, follow=options.follow)
+        find = partial(known_partitions, cluster, options.selection)
+        await print_ranges(consumer, starts, ends, printer, follow=options.follow, find_partitions=find)
 
 
 async def _open_deserializers(options: ConsumeOptions, printer: Printer, stack: AsyncExitStack) -> None:

@@ -1,6 +1,7 @@
 """Reads partitions without a group, and prints what is read."""
 
 import math
+from collections.abc import Callable, Iterable
 
 from pipeline.cli.consume.fetched import unopened_batch
 from pipeline.cli.consume.printing import Printer
@@ -13,8 +14,19 @@ LOOK_S = 0.5
 """Interval of checks whether the end was reached without a record, and whether the reader of the output has left."""
 
 
-async def print_ranges(consumer: Consumer, starts: Offsets, ends: Offsets, printer: Printer, *, follow: bool) -> None:
-    """Print the records of each partition from its start to before its end, or for ever."""
+async def print_ranges(
+    consumer: Consumer,
+    starts: Offsets,
+    ends: Offsets,
+    printer: Printer,
+    *,
+    follow: bool,
+    find_partitions: Callable[[], Iterable[TopicPartition]] = tuple,
+) -> None:
+    """Print the records of each partition from its start to before its end, or for ever.
+
+    `find_partitions` returns the partitions that there are now: with `follow` new ones are read from their beginning.
+    """
     open_ends: dict[TopicPartition, float] = {
         partition: math.inf if follow else end for partition, end in ends.items() if follow or starts[partition] < end
     }
@@ -31,6 +43,11 @@ async def print_ranges(consumer: Consumer, starts: Offsets, ends: Offsets, print
         except PartitionBatchError as error:
             _skip(consumer, error, open_ends, printer)
         printer.out.require_reader()
+        if follow:
+            for partition in find_partitions():
+                if partition not in open_ends:
+                    consumer.add(partition, 0)
+                    open_ends[partition] = math.inf
         open_ends = {partition: end for partition, end in open_ends.items() if consumer.position(partition) < end}
     await printer.finish()
 

@@ -64,6 +64,17 @@ async def find_ranges(cluster: Cluster, selection: Selection) -> tuple[Offsets, 
     return await _starts(cluster, selection, partitions, log_ends), ends
 
 
+def known_partitions(cluster: Cluster, selection: Selection) -> list[TopicPartition]:
+    """Return the selected partitions by the newest metadata; none if the selection names one."""
+    topics = {} if selection.partition is not None else cluster.view.topics
+    return [
+        TopicPartition(name, number)
+        for name in selection.topics
+        if name in topics
+        for number in sorted(topics[name].partitions)
+    ]
+
+
 async def _starts(
     cluster: Cluster, selection: Selection, partitions: list[TopicPartition], log_ends: Offsets
 ) -> Offsets:

@@ -18,12 +18,12 @@ from pipeline.cli.consume.selection import Selection
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
-from pipeline.model import TopicPartition
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.records.batch import CONTROL, read_header, set_base_offset, write_crc, write_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from tests.support.brokers import clock, replicated_cluster
-from tests.support.scripted_broker import ScriptedCluster
+from tests.support.scripted_broker import Partition, ScriptedCluster
 
 LAYOUT = simple_layout(None, b"\n")
 OPTIONS = ConsumeOptions(selection=Selection(topics=("t",)), printing=PrintOptions(layout=LAYOUT))
@@ -108,20 +108,37 @@ async def test_a_header_that_occurs_several_times_is_told_each_time(
         assert json.loads(capsysbinary.readouterr().out)["headers"] == {"a": ["1", {"base64": "/w=="}], "b": None}
 
 
+class ShownBytes:
+    """Standard output in memory. `wait` returns when it has a text."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._shown = bytearray()
+        self._changed = trio.Event()
+        shown = self
+
+        class Pipe(io.RawIOBase):
+            def writable(self) -> bool:
+                return True
+
+            def write(self, data: Any) -> int:
+                shown._shown += data
+                trio.from_thread.run_sync(shown._notify)  # written in a thread
+                return len(data)
+
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(Pipe())))
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait(self, text: bytes) -> None:
+        with trio.fail_after(30):
+            while text not in self._shown:
+                await self._changed.wait()
+
+
 async def test_followed_records_are_shown_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, reached = io.BytesIO(), trio.Event()
-
-    class Pipe(io.RawIOBase):
-        def writable(self) -> bool:
-            return True
-
-        def write(self, data: Any) -> int:
-            written = shown.write(data)
-            if b"value\n" in shown.getvalue():
-                trio.from_thread.run_sync(reached.set)  # written in a thread
-            return written
-
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(Pipe())))
+    shown = ShownBytes(monkeypatch)
     async with replicated_cluster(tmp_path, brokers=1) as brokers:
         await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1)])
         async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
@@ -129,6 +146,20 @@ async def test_followed_records_are_shown_at_once(tmp_path: Path, monkeypatch: p
         (address,) = await brokers.addresses()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(print_records, replace(OPTIONS, follow=True), str(address), None)
-            with trio.fail_after(30):
-                await reached.wait()
+            await shown.wait(b"value\n")
             nursery.cancel_scope.cancel()
+
+
+async def test_a_partition_that_is_added_is_followed_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = ShownBytes(monkeypatch)
+    scripted = ScriptedCluster()
+    scripted.add_topic("t", [1])
+    scripted.partition(TopicPartition("t", 0)).append_values([b"first"])
+    options = replace(OPTIONS, follow=True, client={"metadata_max_age_ms": 100})
+    async with scripted.broker(1) as address, trio.open_nursery() as nursery:
+        nursery.start_soon(print_records, options, str(address), None)
+        await shown.wait(b"first\n")
+        scripted.topics["t"][1] = Partition(BrokerId(1))
+        scripted.topics["t"][1].append_values([b"second", b"third"])
+        await shown.wait(b"second\nthird\n")
+        nursery.cancel_scope.cancel()

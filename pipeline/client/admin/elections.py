@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from pipeline.client.admin.controller import request_from_controller
 from pipeline.client.cluster.cluster import LEAST_ATTEMPT_S, UNREACHABLE, Cluster
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -150,7 +151,7 @@ async def _ask_controller(
         try:
             if failures or not cluster.view.brokers:
                 await cluster.refresh(timeout_s=left_s)
-            response = await cluster.request_controller(request(int(left_s * 1000)), timeout_s=left_s)
+            response = await request_from_controller(cluster, request(int(left_s * 1000)), timeout_s=left_s)
         except UNREACHABLE as error:
             last_error = error
         else:

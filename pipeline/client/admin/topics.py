@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from pipeline.client.admin.controller import request_from_controller
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -211,7 +212,7 @@ async def _ask_controller(
             if failures or not cluster.view.brokers:
                 await cluster.refresh(timeout_s=timeout_s)
             is_sent = True
-            response = await cluster.request_controller(request(left, int(timeout_s * 1000)), timeout_s=timeout_s)
+            response = await request_from_controller(cluster, request(left, int(timeout_s * 1000)), timeout_s=timeout_s)
         except UNREACHABLE as error:
             last_error = error
             is_answer_lost = is_sent

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from traceback import walk_tb
 from typing import Annotated, Any, cast
@@ -74,6 +75,27 @@ class _Group(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = cast("Any", _Nouns())
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse the arguments, and print help if that is asked for. Raises typer.Exit if stdout's reader has left."""
+        with _exit_of_left_reader():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. Raises typer.Exit if stdout's reader has left, since typer would end with 1."""
+        with _exit_of_left_reader():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _exit_of_left_reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        from pipeline.cli.terminal.interruption import EXIT_READER_GONE  # with trio, which help does not need
+
+        output.discard_stdout()  # what is in its buffer could not be written at exit
+        raise typer.Exit(EXIT_READER_GONE) from None
 
 
 def _none() -> None:
@@ -166,8 +188,10 @@ def _explain(error: BaseException) -> int | None:
         return output.EXIT_INTERRUPTED
     if isinstance(error, BrokenPipeError):
         # The reader of our output went away (`| head`); keep Python from complaining at exit.
+        from pipeline.cli.terminal.interruption import EXIT_READER_GONE
+
         output.discard_stdout()
-        return output.EXIT_FAILED
+        return EXIT_READER_GONE
     if isinstance(error, OSError) and _is_of_help(error):
         output.discard_stdout()
         sys.stderr.write(f"pipeline: cannot write to standard output: {error.strerror}\n")

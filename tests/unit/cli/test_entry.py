@@ -52,6 +52,17 @@ def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]
     return subprocess.run(program, check=False, **given)  # type: ignore[call-overload, no-any-return]
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("topic", "--help"), ("completion", "bash"), ("profile", "list")])
+def test_a_reader_that_left_ends_a_command_as_sigpipe_does(arguments: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = run(*arguments, stdout=write)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_the_version_is_shown() -> None:
     done = run("--version")
     assert done.returncode == 0

@@ -11,8 +11,7 @@ import typer
 from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
-from pipeline.cli.terminal.settings import Settings, parse_assignments
-from pipeline.errors import ConfigurationError
+from pipeline.cli.terminal.settings import Settings, parse_changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,9 +85,7 @@ def configure_broker(
     from pipeline.client.admin.resource_configs import ConfigResource, alter_configs
     from pipeline.protocol.messages.describe_configs import ResourceType
 
-    settings: dict[str, str | None] = {**parse_assignments(set_ or []), **dict.fromkeys(unset or [])}
-    if not settings:
-        raise ConfigurationError("--set", "is missing: give --set KEY=VALUE or --unset KEY")
+    settings = parse_changes(set_, unset)
     resource = ConfigResource(ResourceType.BROKER, "" if broker_id is None else str(broker_id))
 
     async def run() -> None:

@@ -7,7 +7,7 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected
-from pipeline.cli.terminal.settings import parse_assignments
+from pipeline.cli.terminal.settings import parse_changes
 from pipeline.client.admin.client_quotas import ClientQuotaEntity, alter_client_quotas, describe_client_quotas
 from pipeline.errors import ConfigurationError
 
@@ -52,14 +52,12 @@ def alter(
     entity = ClientQuotaEntity(user=user, client_id=client_id)
     if user is None and client_id is None:
         raise ConfigurationError("--user", "is missing: give --user, --client-id, or both")
-    quotas: dict[str, float | None] = dict.fromkeys(unset or [])
-    for key, value in parse_assignments(set_ or []).items():
+    quotas: dict[str, float | None] = {}
+    for key, value in parse_changes(set_, unset).items():
         try:
-            quotas[key] = float(value)
+            quotas[key] = None if value is None else float(value)
         except ValueError:
             raise ConfigurationError(f"--set {key}", f"{value!r} is no number") from None
-    if not quotas:
-        raise ConfigurationError("--set", "is missing: give --set KEY=VALUE or --unset KEY")
 
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-quota") as cluster:

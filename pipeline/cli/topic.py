@@ -11,7 +11,7 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
-from pipeline.cli.terminal.settings import parse_assignments
+from pipeline.cli.terminal.settings import parse_assignments, parse_changes
 from pipeline.cli.terminal.times import TIME_HELP, read_time_ms
 from pipeline.client.admin import offsets
 from pipeline.client.admin.offsets import ALL_RECORDS
@@ -193,9 +193,7 @@ def configure(
     zookeeper: ZooKeeper = None,
 ) -> None:
     """Change settings of a topic: all of them, or none if one is refused."""
-    settings: dict[str, str | None] = {**parse_assignments(set_ or []), **dict.fromkeys(unset or [])}
-    if not settings:
-        raise ConfigurationError("--set", "is missing: give --set KEY=VALUE or --unset KEY")
+    settings = parse_changes(set_, unset)
 
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
@@ -266,20 +264,20 @@ def delete(
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
 ) -> None:
-    """Delete topics and all their records. Asks first on a terminal; --matching needs --yes elsewhere."""
+    """Delete topics and all their records.
+
+    Asks first on a terminal; elsewhere --matching needs --yes, and so do names of internal topics of the cluster.
+    """
     if not names and matching is None:
         raise ConfigurationError("TOPIC", "is missing: give names of topics, or --matching REGEX")
     is_meant = _matcher(matching)
     is_terminal = sys.stdin.isatty()
 
-    async def find() -> list[str]:
+    async def find() -> dict[str, TopicMetadata]:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
-            for name in names or ():
-                await find_topic(cluster, name)
-            known = (await list_topics(cluster)).values() if matching is not None else ()
-            return list(
-                dict.fromkeys([*(names or ()), *(t.name for t in known if is_meant(t.name) and not t.is_internal)])
-            )
+            found = {name: await find_topic(cluster, name) for name in names or ()}
+            known = await list_topics(cluster) if matching is not None else {}
+            return found | {name: topic for name, topic in known.items() if is_meant(name) and not topic.is_internal}
 
     async def run(found: list[str]) -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
@@ -289,11 +287,13 @@ def delete(
     if not found:
         output.say(f"No topic matches {matching}.")
         return
+    internal = [name for name, topic in found.items() if topic.is_internal]
+    warning = f" The cluster keeps its own data in {', '.join(internal)}." if internal else ""
     if not yes and is_terminal:
-        typer.confirm(f"Delete {', '.join(found)}, with all records?", abort=True, err=True)
-    elif not yes and matching is not None:
-        output.exit_with(f"--yes would delete {', '.join(found)}", output.EXIT_USAGE)
-    trio.run(run, found)
+        typer.confirm(f"Delete {', '.join(found)}, with all records?{warning}", abort=True, err=True)
+    elif not yes and (matching is not None or internal):
+        output.exit_with(f"--yes would delete {', '.join(found)}.{warning}".rstrip("."), output.EXIT_USAGE)
+    trio.run(run, list(found))
     output.say("\n".join(f"Deleted topic {name}." for name in found))
 
 

@@ -1,7 +1,9 @@
 """Administration: the program of the documentation, and what it leaves out."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,6 +111,9 @@ def test_topics_are_created_once_listed_by_pattern_and_deleted_together(local: L
     assert "--yes would delete logs.a, logs.b" in run(local, "topic", "delete", "--matching", "logs.*", code=2)
     assert run(local, "topic", "delete", "--matching", "logs.*", "--yes").count("Deleted topic") == 2
     assert run(local, "topic", "delete", "other").strip() == "Deleted topic other."
+    run(local, "group", "reset-offsets", "g", "--topic", "logs.c", "--to-earliest", "--execute", code=1)
+    said = run(local, "topic", "delete", "__consumer_offsets", code=2)
+    assert "--yes would delete __consumer_offsets. The cluster keeps its own data in __consumer_offsets" in said
 
 
 def test_offsets_by_time_and_of_groups(local: LocalCluster) -> None:
@@ -132,6 +137,9 @@ def test_settings_of_brokers_and_quotas(local: LocalCluster) -> None:
     )
     assert "broker 1" in run(local, "broker", "configure", "1", "--set", "nonsense=2", code=1)
     assert "--set: is missing" in run(local, "broker", "configure", code=2)
+    both = ("--set", "message.max.bytes=1", "--unset", "message.max.bytes")
+    assert "--unset message.max.bytes: is given, and so is --set" in run(local, "broker", "configure", *both, code=2)
+    assert "broker 7 is not alive: brokers 1 are" in run(local, "broker", "configure", "7", "--set", "a=1", code=1)
     altered = run(
         local, "quota", "alter", "--user", "<default>", "--client-id", "night", "--set", "producer_byte_rate=7"
     )
@@ -216,3 +224,19 @@ async def test_the_lags_of_many_groups_take_few_requests(local: LocalCluster) ->
         lags = await lags_of(cluster, many)
     assert {lag for group, lag in lags.items() if group.startswith("many-")} == {3}
     assert lags.keys() == {group.id for group in listed}
+
+
+@pytest.mark.long
+async def test_a_controller_that_hangs_delays_no_more_than_its_session() -> None:
+    """The whole time went by in the wait for its answer, and its successor was not asked."""
+    settings: dict[str, str | int | bool] = {"zookeeper.session.timeout.ms": 6000}
+    with LocalCluster(brokers=3, settings=settings, restart_after_s=0) as cluster_of_three:
+        config = ClientConfig(bootstrap=parse_addresses(cluster_of_three.bootstrap))
+        async with open_cluster(config) as cluster:
+            controller = (await cluster.refresh()).controller
+            pid = cluster_of_three.pids[f"broker-{controller}"]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                await Admin(cluster, timeout_s=30).create_topics([NewTopic(name="during", replication_factor=1)])
+            finally:
+                os.kill(pid, signal.SIGCONT)

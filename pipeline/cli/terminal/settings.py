@@ -73,6 +73,17 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
     return parsed
 
 
+def parse_changes(set_: Iterable[str] | None, unset: Iterable[str] | None) -> dict[str, str | None]:
+    """Return the settings of `--set` and, as None, those of `--unset`. Raises ConfigurationError, also for none."""
+    wanted = parse_assignments(set_ or ())
+    removed = dict.fromkeys(unset or ())
+    if not wanted and not removed:
+        raise ConfigurationError("--set", "is missing: give --set KEY=VALUE or --unset KEY")
+    if both := sorted(wanted.keys() & removed.keys()):
+        raise ConfigurationError(f"--unset {both[0]}", "is given, and so is --set: give one of them")
+    return {**wanted, **removed}
+
+
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write flat settings as TOML that `read_settings` reads back; lists of flat settings become arrays of tables."""
     lines = [f"{_quoted(key)} = {_literal(value)}" for key, value in settings.items() if not _is_tables(value)]

@@ -53,7 +53,7 @@ async def describe_client_quotas(cluster: Cluster, *, timeout_s: float) -> dict[
         raise KafkaError(response.error_code, f"quotas: {response.error_message or 'refused'}")
     found: dict[ClientQuotaEntity, Mapping[str, float]] = {}
     for entry in response.entries or ():
-        names = {part.entity_type: part.entity_name or DEFAULT_NAME for part in entry.entity}
+        names = {part.entity_type: _shown(part.entity_name) for part in entry.entity}
         entity = ClientQuotaEntity(user=names.get(USER), client_id=names.get(CLIENT_ID), ip=names.get(IP))
         found[entity] = {value.key: value.value for value in entry.values}
     return found
@@ -84,7 +84,7 @@ async def alter_client_quotas(
     refused = [entry for entry in response.entries if entry.error_code != ErrorCode.NONE]
     if refused:
         entry, count = refused[0], len(response.entries)
-        named = " ".join(f"{part.entity_type} {part.entity_name or DEFAULT_NAME}" for part in entry.entity)
+        named = " ".join(f"{part.entity_type} {_shown(part.entity_name)}" for part in entry.entity)
         parts = f"; quotas of {count - len(refused)} of {count} entities were changed" if count > 1 else ""
         raise KafkaError(entry.error_code, f"quotas of {named}: {entry.error_message or 'refused'}{parts}")
 
@@ -93,3 +93,7 @@ def _parts(entity: ClientQuotaEntity) -> list[EntityData]:
     return [
         EntityData(entity_type=kind, entity_name=None if name == DEFAULT_NAME else name) for kind, name in entity.named
     ]
+
+
+def _shown(name: str | None) -> str:
+    return DEFAULT_NAME if name is None else name

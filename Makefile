@@ -23,6 +23,7 @@ check: install install-test
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/python -m tests.support.doc_programs
 	.venv/bin/lint-imports --no-cache
 
 bench: install install-test

@@ -16,6 +16,7 @@ from pipeline.client import (
     ClientConfig,
     GroupConfig,
     MessageStream,
+    OffsetReset,
     RebalanceListener,
     TopicPartition,
     open_cluster,
@@ -43,7 +44,7 @@ async def read(stream: MessageStream) -> None:
 
 
 async def main(bootstrap: str, topic: str, group_id: str) -> None:
-    config = GroupConfig(group_id=group_id, auto_offset_reset="earliest")  # type: ignore[arg-type]
+    config = GroupConfig(group_id=group_id, auto_offset_reset=OffsetReset.EARLIEST)
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with (
             open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,

@@ -3,9 +3,11 @@
     python examples/semantics/at_most_once.py HOST:PORT TOPIC GROUP [WORKER]
 
 The work is a line of output. For work that must not be done twice, such as a message to a person.
-WORKER names a process that continues at once after a restart; the others wait until its session has ended.
+WORKER names a process that continues at once after a restart; the others wait until its session has ended. Ctrl-C and
+SIGTERM end it after the record in hand, and lose none.
 """
 
+import signal
 import sys
 from random import SystemRandom
 
@@ -14,12 +16,20 @@ import trio
 from pipeline.client import (
     ClientConfig,
     GroupConfig,
+    GroupConsumer,
+    MessageStream,
     OffsetReset,
     StrDecoder,
     open_cluster,
     open_group_consumer,
     parse_addresses,
 )
+
+
+async def work(group: GroupConsumer, stream: MessageStream) -> None:
+    async for message in stream.messages(value=StrDecoder()):
+        await group.commit_offsets()  # this message included
+        print(message.value, flush=True)  # the work
 
 
 async def main(*arguments: str) -> None:
@@ -30,14 +40,17 @@ async def main(*arguments: str) -> None:
         auto_offset_reset=OffsetReset.EARLIEST,
         enable_auto_commit=False,
     )
-    async with (
-        open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
-        open_group_consumer(cluster, config, rng=SystemRandom()) as group,
-    ):
-        streams = await group.create_message_streams({topic: 1})
-        async for message in streams[topic][0].messages(value=StrDecoder()):
-            await group.commit_offsets()  # this message included
-            print(message.value, flush=True)  # the work
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with (
+            open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
+            open_group_consumer(cluster, config, rng=SystemRandom()) as group,
+            trio.open_nursery() as nursery,
+        ):
+            streams = await group.create_message_streams({topic: 1})
+            nursery.start_soon(work, group, streams[topic][0])
+            async for _ in signals:
+                await group.shutdown(timeout_s=10)  # the work in hand ends
+                break
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ partition, in order; so a record whose offset is not above the noted one was add
 partitions among processes, which may use one database. WORKER: as in at_least_once.py.
 """
 
+import signal
 import sqlite3
 import sys
 from random import SystemRandom
@@ -17,6 +18,7 @@ from pipeline.client import (
     ClientConfig,
     GroupConfig,
     JsonDecoder,
+    MessageStream,
     OffsetReset,
     StrDecoder,
     open_cluster,
@@ -34,6 +36,12 @@ SET amount = amount + excluded.amount, last_offset = excluded.last_offset WHERE 
 """
 
 
+async def work(database: sqlite3.Connection, stream: MessageStream) -> None:
+    async for message in stream.messages(key=StrDecoder(), value=JsonDecoder()):
+        with database:
+            database.execute(ADD_ONCE, (message.key, message.value["amount"], message.offset))
+
+
 async def main(*arguments: str) -> None:
     bootstrap, topic, path, group_id, *worker = arguments
     database = sqlite3.connect(path)
@@ -44,14 +52,17 @@ async def main(*arguments: str) -> None:
         auto_offset_reset=OffsetReset.EARLIEST,
         auto_commit_interval_ms=200,  # finished records alone: at least once
     )
-    async with (
-        open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
-        open_group_consumer(cluster, config, rng=SystemRandom()) as group,
-    ):
-        streams = await group.create_message_streams({topic: 1})
-        async for message in streams[topic][0].messages(key=StrDecoder(), value=JsonDecoder()):
-            with database:
-                database.execute(ADD_ONCE, (message.key, message.value["amount"], message.offset))
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with (
+            open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
+            open_group_consumer(cluster, config, rng=SystemRandom()) as group,
+            trio.open_nursery() as nursery,
+        ):
+            streams = await group.create_message_streams({topic: 1})
+            nursery.start_soon(work, database, streams[topic][0])
+            async for _ in signals:
+                await group.shutdown(timeout_s=10)  # the work in hand ends, and is committed
+                break
 
 
 if __name__ == "__main__":

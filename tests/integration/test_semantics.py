@@ -3,16 +3,8 @@
 Each life of a program finds a portion of new records, and is killed once its output has reached a seeded length.
 """
 
-import json
-import re
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -21,25 +13,10 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.client import (
-    ClientConfig,
-    ConsumerConfig,
-    NewTopic,
-    ProducerConfig,
-    TopicPartition,
-    create_topics,
-    open_cluster,
-    open_consumer,
-    open_producer,
-    parse_addresses,
-)
+from pipeline.client import NewTopic
 from pipeline.testing.local_cluster import LocalCluster
+from tests.support.semantic_programs import MEAN, PORTION, USERS, Amounts, Record, Rig, entries, numbered
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "semantics"
-DEADLINE_S = 120
-PORTION = 200
-MEAN = 500  # of amounts
-USERS = 7
 COMMIT_AFTER = 50  # of at_least_once.py
 MOMENTS = [
     pytest.param(1, 1, id="a kill"),
@@ -48,10 +25,6 @@ MOMENTS = [
         for seed in (2, 3)
     ),
 ]
-TOPICS = count()
-LOGGED = re.compile(r"\d{4}-\d{2}-\d{2} ")
-
-Record = tuple[bytes | None, bytes | None]
 
 
 @pytest.fixture(scope="module")
@@ -61,103 +34,9 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-class Rig:
-    """A topic, and a program that reads it."""
-
-    def __init__(
-        self, cluster: LocalCluster, directory: Path, program: str, configs: Mapping[str, str] = {}, partitions: int = 2
-    ) -> None:
-        self.bootstrap = cluster.bootstrap
-        self.topic = f"{Path(program).stem}-{next(TOPICS)}"  # also the name of its group
-        self.output = directory / "output"
-        self.output.touch()
-        self.database = directory / "results.sqlite"
-        self._program = EXAMPLES / program
-        trio.run(self._create, NewTopic(name=self.topic, partitions=partitions, configs=configs))
-
-    async def _create(self, topic: NewTopic) -> None:
-        async with open_cluster(ClientConfig(bootstrap=parse_addresses(self.bootstrap))) as cluster:
-            await create_topics(cluster, [topic])
-
-    def publish(self, records: Sequence[Record]) -> None:
-        trio.run(self._publish, records)
-
-    async def _publish(self, records: Sequence[Record]) -> None:
-        async with (
-            open_cluster(ClientConfig(bootstrap=parse_addresses(self.bootstrap))) as cluster,
-            open_producer(cluster, ProducerConfig(), clock=lambda: time.time_ns() // 10**6, rng=Random(1)) as producer,
-        ):
-            for key, value in records:
-                await producer.send(self.topic, value, key=key)
-
-    def lines(self) -> list[str]:
-        """Lines of output, without those of the log."""
-        return [line for line in self.output.read_text().splitlines() if LOGGED.match(line) is None]
-
-    def rows(self, query: str) -> list[Any]:
-        if not self.database.exists():
-            return []
-        with closing(sqlite3.connect(self.database, timeout=60)) as database:
-            try:
-                return database.execute(query).fetchall()
-            except sqlite3.OperationalError:  # no table yet
-                return []
-
-    def live(self, arguments: Sequence[str], has_enough: Callable[[], bool], delay_s: float = 0.0) -> None:
-        """Run the program until it has done enough, and kill it a moment later."""
-        with self.output.open("ab") as output, (self.output.parent / "stderr").open("wb") as stderr:
-            command = [sys.executable, str(self._program), self.bootstrap, self.topic, *arguments]
-            process = subprocess.Popen(command, stdout=output, stderr=stderr)
-            try:
-                deadline = time.monotonic() + DEADLINE_S
-                while not has_enough():
-                    said = (self.output.parent / "stderr").read_text()
-                    assert process.poll() is None, said
-                    assert time.monotonic() < deadline, said
-                    time.sleep(0.002)
-                time.sleep(delay_s)
-            finally:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-
-    def killed(
-        self,
-        kills: int,
-        seed: int,
-        arguments: Sequence[str],
-        portion: Callable[[], list[Record]],
-        done: Callable[[], int],
-    ) -> None:
-        """Run so many lives, each on a portion of its own, and kill each at a seeded moment."""
-        rng = Random(seed)
-        for _ in range(kills):
-            before = done()
-            self.publish(portion())
-            wanted = before + rng.randrange(PORTION)
-            self.live(arguments, lambda wanted=wanted: done() >= wanted, rng.uniform(0, 0.03))  # type: ignore[misc]
-
-
 @pytest.fixture
 def numbers() -> Callable[[], list[Record]]:
-    """Portions of records whose values are 0, 1, 2 ..."""
-    source = count()
-    return lambda: [(b"user-%d" % (n % USERS), b"%d" % n) for n in (next(source) for _ in range(PORTION))]
-
-
-class Amounts:
-    """Portions of amounts by user, and their sums."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = Random(seed)
-        self.sums: Counter[str] = Counter()
-
-    def portion(self) -> list[Record]:
-        records: list[Record] = []
-        for _ in range(PORTION):
-            user, amount = f"user-{self._rng.randrange(USERS)}", self._rng.randrange(1, 2 * MEAN)
-            self.sums[user] += amount
-            records.append((user.encode(), json.dumps({"amount": amount}).encode()))
-        return records
+    return numbered()
 
 
 def in_order(rig: Rig) -> bool:
@@ -269,7 +148,7 @@ def test_another_process_takes_over_the_state_of_a_journal(
     rig = Rig(cluster, tmp_path, "journal.py", partitions=1)
     journal = f"{rig.topic}.counts"
     configs = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.01"}
-    trio.run(rig._create, NewTopic(name=journal, partitions=1, configs=configs))
+    trio.run(rig.create, NewTopic(name=journal, partitions=1, configs=configs))
     expected: Counter[str] = Counter()
 
     def portion() -> list[Record]:
@@ -289,22 +168,3 @@ def test_another_process_takes_over_the_state_of_a_journal(
     assert lives[0] == "0 keys, continues at offset 0"
     assert lives[-1].startswith(f"{USERS} keys, continues at offset ")
     print(f"journal: {kills} kills, {sum(expected.values())} records, counts are equal")
-
-
-async def entries(bootstrap: str, journal: str) -> dict[str, Any]:
-    """The last value of each key."""
-    found: dict[str, Any] = {}
-    place = TopicPartition(journal, 0)
-    async with (
-        open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
-        open_consumer(cluster, ConsumerConfig(max_wait_ms=10)) as consumer,
-    ):
-        consumer.assign({place: 0})
-        records = consumer.records()
-        while (high := consumer.high_watermark(place)) is None or consumer.position(place) < high:
-            with trio.move_on_after(0.05):
-                record = await anext(records)
-                assert record.key is not None
-                assert record.value is not None
-                found[record.key.decode()] = json.loads(record.value)
-    return found

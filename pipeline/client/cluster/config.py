@@ -92,14 +92,16 @@ def require_kinds(settings: object, kinds: dict[str, type | tuple[type, ...]]) -
 
 
 def _take_members(settings: object, kinds: dict[str, type[Enum]]) -> None:
-    """Take the value of a member of an enumeration, like -1 or "earliest", for the member."""
+    """Take the name or the value of a member of an enumeration, like "zstd", "earliest" or -1, for the member."""
     for name, kind in kinds.items():
         value = getattr(settings, name)
+        named = {member.name.lower(): member for member in kind}
         try:
-            object.__setattr__(settings, name, kind(value))
+            member = named[value] if isinstance(value, str) and value in named else kind(value)
         except ValueError:
-            values = ", ".join(repr(member.value) for member in kind)
+            values = ", ".join(map(repr, named))
             raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be one of {values}") from None
+        object.__setattr__(settings, name, member)
 
 
 def _is_client_id(text: str) -> bool:

@@ -41,7 +41,7 @@ def test_idempotence_needs_all_acks() -> None:
     [
         (ConsumerConfig, {"auto_offset_reset": "first"}, "auto.offset.reset"),
         (ConsumerConfig, {"auto_offset_reset": None}, "auto.offset.reset"),
-        (ProducerConfig, {"compression": "zstd"}, "compression"),
+        (ProducerConfig, {"compression": "zst"}, "compression"),
         (ProducerConfig, {"compression": 5}, "compression"),
         (ProducerConfig, {"retries": 0}, "enable.idempotence"),
         (ProducerConfig, {"compression_level": 1}, "compression.none.level"),
@@ -53,7 +53,7 @@ def test_idempotence_needs_all_acks() -> None:
         (ProducerConfig, {"compression": Codec.ZSTD, "compression_level": 23}, "compression.level"),
         (ProducerConfig, {"compression": Codec.ZSTD, "compression_level": True}, "compression.level"),
         (ProducerConfig, {"acks": 2}, "acks"),
-        (ProducerConfig, {"acks": "all", "idempotence": False}, "acks"),
+        (ProducerConfig, {"acks": "most", "idempotence": False}, "acks"),
         (ProducerConfig, {"idempotence": "false"}, "idempotence"),
         (ProducerConfig, {"record_headers": (("a", "text"),)}, "record.headers"),
         (ProducerConfig, {"record_headers": None}, "record.headers"),
@@ -88,3 +88,13 @@ def test_the_value_of_a_member_is_taken_for_the_member() -> None:
 def test_codecs_have_the_levels_of_kafka(codec: Codec, levels: list[int]) -> None:
     for level in levels:
         assert ProducerConfig(compression=codec, compression_level=level).compression_level == level
+
+
+def test_choices_may_be_given_by_name_as_in_other_clients() -> None:
+    config = ProducerConfig(acks="all", compression="zstd")  # type: ignore[arg-type]
+    assert (config.acks, config.compression) == (Acks.ALL, Codec.ZSTD)
+    consumer = ConsumerConfig(auto_offset_reset="earliest", isolation_level="read_committed")  # type: ignore[arg-type]
+    assert consumer.auto_offset_reset is OffsetReset.EARLIEST
+    assert consumer.isolation_level.name == "READ_COMMITTED"
+    with pytest.raises(ConfigurationError, match=r"is 'zst', must be one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'"):
+        ProducerConfig(compression="zst")  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def steps(program: str) -> dict[int, str]:
     return {number: text.splitlines()[number - 1].strip() for number in sorted(found)}
 
 
-def each_step(*programs: str) -> Any:
+def each_step(*programs: str) -> pytest.MarkDecorator:
     found = [(program, *step) for program in programs for step in steps(program).items()]
     return pytest.mark.parametrize(
         ("program", "line", "text"), found, ids=[f"{program}, before {text[:40]}" for program, _, text in found]

@@ -169,8 +169,9 @@ class Printer:
         values = values_of_payload(payload, count)
         if values is None:
             return None
-        shown = [options.layout.null if value is None else value for value in values] if None in values else values
-        return b"%s%s" % (end.join(shown), end)
+        if None in values:
+            values = [options.layout.null if value is None else value for value in values]
+        return b"%s%s" % (end.join(values), end)  # type: ignore[arg-type]  # no None is left
 
     def _count(self, records: int) -> None:
         self.printed += records

@@ -5,12 +5,11 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
-import structlog
-
+from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, NoNodeError
 from pipeline.model import BROKER_IDS, BrokerId, HostPort
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _BROKER_NAME = re.compile(r"[0-9]{1,10}")
 _NOT_READABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)

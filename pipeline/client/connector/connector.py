@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from random import Random
 
-import structlog
 import trio
 
 from pipeline.client.cluster.background import background_tasks
@@ -25,6 +24,7 @@ from pipeline.client.streams.stream import MessageStream
 from pipeline.client.streams.topic_filter import TopicFilter
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.zookeeper import open_zookeeper
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, CoordinationError, NodeOwnedError, PipelineError
 from pipeline.model import Clock, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
@@ -33,7 +33,7 @@ LEAVE_TIMEOUT_S = 5.0
 """Time to store offsets and give up partitions after an error or a cancellation."""
 RETRY_S = 0.5
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

@@ -5,12 +5,12 @@ Invariant: the registration of another session, of a process that took the name,
 
 from collections.abc import Awaitable, Callable
 
-import structlog
 import trio
 
 from pipeline.client.connector.connector_znodes import ConsumerRegistration
 from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode, Operation
 from pipeline.coordination.registration import Hooks, keep_registered
+from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     CoordinationLostError,
@@ -21,7 +21,7 @@ from pipeline.errors import (
 
 RETRY_S = 0.1
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class MemberRegistration:

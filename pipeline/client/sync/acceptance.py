@@ -13,7 +13,6 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-import structlog
 import trio
 
 from pipeline.client.cluster.cluster import Cluster
@@ -23,11 +22,12 @@ from pipeline.client.producer.producer import Producer
 from pipeline.client.producer.record import UndeliveredRecord
 from pipeline.client.sync.deliveries import Sent, SentRecord, SentRecords
 from pipeline.client.sync.handover import Handover
+from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.net.signals import Signal
 from pipeline.protocol.errors import KafkaError
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,5 +60,8 @@ class SessionLease:
                 else:
                     if self._session == session == self._client.session_id:
                         self._ends_at = asked_at + LEASE_SHARE * self._client.session_timeout_s
+                        if not self.holds():
+                            waited_s = trio.current_time() - asked_at
+                            logger.warning("connector_confirmed_too_late", waited_s=round(waited_s, 3))
             with trio.move_on_at(asked_at + self._client.session_timeout_s / CONFIRMATIONS):
                 await self._started.wait_and_clear()

@@ -3,6 +3,7 @@
 import math
 
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from pipeline.client.connector.lease import SessionLease
@@ -33,9 +34,12 @@ async def test_a_lease_ends_before_the_session_can(autojump_clock: MockClock) ->
         # The request that waits now was made long ago: its answer says nothing of the present.
         await trio.sleep(TIMEOUT_S)
         zookeeper.before_request = lambda _client, _path: zookeeper.stop()
-        zookeeper.start()
-        await trio.sleep(0.01)
+        with capture_logs() as logs:
+            zookeeper.start()
+            await trio.sleep(0.01)
         assert not lease.holds()
+        assert [entry["event"] for entry in logs] == ["connector_confirmed_too_late"]
+        assert logs[0]["waited_s"] > 0.75 * TIMEOUT_S
         zookeeper.before_request = None
         zookeeper.start()
         await trio.sleep(0.01)

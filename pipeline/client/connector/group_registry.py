@@ -30,6 +30,10 @@ class Registries:
     unreadable: frozenset[str]
     """Topics whose znodes cannot be read: nobody shares them, but they are not deleted."""
 
+    def lack(self, topic: str, topic_id: UUID) -> bool:
+        """True if the topic with this id was deleted."""
+        return topic not in self.unreadable and self.topic_ids.get(topic) != topic_id
+
 
 class GroupRegistry:
     """Reads and watches the registries for one consumer.

@@ -34,7 +34,7 @@ from pipeline.client.connector.notices import Notices
 from pipeline.client.connector.ownership import Claimant, Claimed, OwnedPartition, Ownership
 from pipeline.client.connector.shares import GroupView, share_of
 from pipeline.client.group.listener import RebalanceListener
-from pipeline.client.streams.stream import MessageStream
+from pipeline.client.streams.stream import MessageStream, TakenBack
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.registration import Hooks
 from pipeline.diagnostics import get_logger
@@ -207,7 +207,7 @@ class ConsumerMembership:
         self._nursery.cancel_scope.cancel()
         await self._ended.wait()
         with self._while_session_lasts():
-            await self._ownership.release(dict.fromkeys(self._ownership.claims.values()))
+            await self._ownership.release(self._to_store(self._ownership.claims.values()))
             await self._ownership.clean_up()
         self._has_left = True
 
@@ -221,9 +221,9 @@ class ConsumerMembership:
         waiting = [claim for claim in claims if claim.topic_partition == in_hand]
         ready = [claim for claim in claims if claim not in waiting]
         for part, wait_s in ((ready, 0.0), (waiting, timeout_s)):
-            taken = await stream.take_back([claim.topic_partition for claim in part], wait_s)
+            await self._take_back(stream, part, wait_s)
             with self._while_session_lasts():
-                await self._release(part, taken.offsets)
+                await self._release(part)
 
     @contextmanager
     def _while_session_lasts(self) -> Iterator[None]:
@@ -363,7 +363,6 @@ class ConsumerMembership:
         """Release claims, those of which a reader has an item in hand in the background once it has finished."""
         assert self._nursery is not None
         finished: list[OwnedPartition] = []
-        offsets: dict[TopicPartition, int] = {}
         for stream, claims in self._by_stream(leaving).items():
             in_hand = getattr(stream.item_in_hand(), "topic_partition", None)
             ready = [claim for claim in claims if claim.topic_partition != in_hand]
@@ -371,37 +370,43 @@ class ConsumerMembership:
                 if claim not in ready:
                     self._releasing.add(claim)
                     self._nursery.start_soon(self._release_when_finished, stream, claim)
-            offsets |= (await stream.take_back([claim.topic_partition for claim in ready], 0)).offsets
+            await self._take_back(stream, ready, 0)
             finished += ready
-        await self._release(finished, offsets)
+        await self._release(finished)
 
     async def _release_when_finished(self, stream: MessageStream, claim: OwnedPartition) -> None:
         try:
             timeout_s = self._config.max_poll_interval_ms / 1000
-            taken = await stream.take_back([claim.topic_partition], timeout_s)
+            taken = await self._take_back(stream, [claim], timeout_s)
             if taken.unfinished:
                 logger.warning("connector_item_unfinished", partition=str(claim.topic_partition), waited_s=timeout_s)
-            await self._release([claim], taken.offsets)
+            await self._release([claim])
         finally:
             self._releasing.discard(claim)
         self._changed.set()
 
-    async def _release(self, claims: Collection[OwnedPartition], offsets: Mapping[TopicPartition, int]) -> None:
+    async def _take_back(
+        self, stream: MessageStream, claims: Collection[OwnedPartition], timeout_s: float
+    ) -> TakenBack:
+        """Take partitions back from a stream, and keep where they continue: the release may be cancelled."""
+        taken = await stream.take_back([claim.topic_partition for claim in claims], timeout_s)
+        for claim in claims:
+            claim.consumed = taken.offsets.get(claim.topic_partition, claim.consumed)
+        return taken
+
+    async def _release(self, claims: Collection[OwnedPartition]) -> None:
         """Release claims that are not lost meanwhile. The stored offsets of a topic that was deleted are removed."""
         held = [claim for claim in claims if self._ownership.claims.get(claim.topic_partition) is claim]
-        gone = [claim for claim in held if self._is_of_deleted_topic(claim)]
+        topics = self._registries
+        gone = [claim for claim in held if topics.lack(claim.topic_partition.topic, claim.claimant.topic_id)]
         await self._notices.lost(gone)
         await self._ownership.release(dict.fromkeys(gone), removes_offsets=True)
         kept = [claim for claim in held if claim not in gone]
         await self._notices.revoked(kept)
-        stores = self._config.auto_commit_enable
-        await self._ownership.release({claim: offsets.get(claim.topic_partition) if stores else None for claim in kept})
+        await self._ownership.release(self._to_store(kept))
 
-    def _is_of_deleted_topic(self, claim: OwnedPartition) -> bool:
-        topic = claim.topic_partition.topic
-        return topic not in self._registries.unreadable and self._registries.topic_ids.get(topic) != (
-            claim.claimant.topic_id
-        )
+    def _to_store(self, claims: Iterable[OwnedPartition]) -> dict[OwnedPartition, int | None]:
+        return {claim: claim.consumed if self._config.auto_commit_enable else None for claim in claims}
 
     # Commits
 

@@ -88,6 +88,8 @@ class OwnedPartition:
     session: SessionId
     offset: int
     version: int | None
+    consumed: int | None = None
+    """The next offset to consume, once the stream has returned the partition; None before that."""
 
 
 class Claimed(NamedTuple):

@@ -8,7 +8,7 @@ from pipeline.client.connector.connector import MessageStreamsExistError
 from pipeline.client.connector.ownership import OwnershipLostError
 from pipeline.client.group.listener import RebalanceListener
 from pipeline.coordination.znodes import TopicAssignment
-from pipeline.errors import NodeOwnedError
+from pipeline.errors import CoordinationLostError, NodeOwnedError
 from pipeline.model import TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient
 from tests.unit.client.connector.conftest import DEADLINE_S, GROUP, Site, until
@@ -277,6 +277,7 @@ async def test_further_streams_are_registered_once_zookeeper_is_back(site: Site)
 async def test_a_member_that_wakes_up_as_it_leaves_does_not_remove_its_successors_registration(site: Site) -> None:
     async with site.member(consumer_id="one") as first, site.member(consumer_id="one") as second:
         await first.connector.create_message_streams({"t": 1})
+        first.client.history.suspended()
         site.zookeeper.znodes.remove_ephemerals(first.client.session)
         await second.connector.create_message_streams({"t": 1})
         created_at = site.zookeeper.znodes.find(f"/consumers/{GROUP}/ids/{GROUP}_one").changed_at
@@ -288,6 +289,7 @@ async def test_a_member_that_wakes_up_as_it_leaves_does_not_remove_its_successor
 async def test_a_connector_whose_name_was_taken_has_no_further_streams(site: Site) -> None:
     async with site.member(consumer_id="one") as first, site.member(consumer_id="one") as second:
         (stream,) = (await first.connector.create_message_streams({"t": 1}))["t"]
+        first.client.history.suspended()
         site.zookeeper.znodes.remove_ephemerals(first.client.session)
         await second.connector.create_message_streams({"t": 1})
         site.zookeeper.expire(first.client)
@@ -309,3 +311,26 @@ async def test_a_name_of_another_connector_of_the_same_session_is_refused(site: 
         with pytest.raises(NodeOwnedError):
             await second.connector.create_message_streams({"t": 1})
         assert first.connector.assignment == {T0, T1}
+
+
+async def test_offsets_of_a_release_that_the_shutdown_interrupts_are_stored(site: Site) -> None:
+    await site.create("t", 2)
+    await site.produce("t", 10, 2)
+    async with site.member(auto_commit_interval_ms=60_000) as first, site.member() as second:
+        first.read(*(await first.connector.create_message_streams({"t": 1}))["t"])
+        await until(lambda: len(first.handed) == 10)
+        is_leaving, has_failed = trio.Event(), trio.Event()
+
+        def fail(client: MemoryClient, path: str) -> None:
+            if client is first.client and path.startswith(f"/consumers/{GROUP}/owners/") and not is_leaving.is_set():
+                has_failed.set()
+                raise CoordinationLostError(path, "connection lost")
+
+        site.zookeeper.before_request = fail
+        await second.connector.create_message_streams({"t": 1})
+        await has_failed.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first.connector.shutdown)
+            await until(lambda: len(ids(site)) == 1)
+            is_leaving.set()
+        assert [site.stored("t", number) for number in (0, 1)] == [5, 5]

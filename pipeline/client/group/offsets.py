@@ -1,6 +1,7 @@
 """Committed offsets of a group, written and read by its member."""
 
 from collections.abc import Collection, Iterable, Mapping
+from uuid import UUID
 
 import trio
 
@@ -22,6 +23,7 @@ from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from pipeline.protocol.schema import ZERO_UUID
 
 UNKNOWN_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -46,6 +48,8 @@ class MemberOffsets:
         failures = 0
         left = dict(offsets)
         identity = self._member.id, self._member.generation
+        ids = self._cluster.view.topic_ids({topic for topic, _ in offsets})
+        deleted: list[TopicPartition] = []
         while left:
             error: PipelineError = CommitFailedError("the coordinator did not answer in time", left)
             try:
@@ -55,7 +59,10 @@ class MemberOffsets:
                     raise
                 error = raised
             else:
-                left = {topic_partition: left[topic_partition] for topic_partition in found}
+                deleted += [
+                    each for each, code in found.items() if code in UNKNOWN_TOPIC and self._is_deleted(each, ids)
+                ]
+                left = {topic_partition: left[topic_partition] for topic_partition in found.keys() - set(deleted)}
                 if ErrorCode.REBALANCE_IN_PROGRESS in found.values():
                     return False
                 for code in found.values():
@@ -67,7 +74,16 @@ class MemberOffsets:
                 raise error
             if self._member.generation >= 0 and identity != (self._member.id, self._member.generation):
                 return False
+        if deleted:
+            raise CommitFailedError("the topic was deleted", deleted)
         return True
+
+    def _is_deleted(self, topic_partition: TopicPartition, ids: Mapping[str, UUID]) -> bool:
+        """Return True if the view lacks the topic that it had with this id."""
+        topic = topic_partition.topic
+        if ids[topic] == ZERO_UUID:
+            return self._cluster.view.errors.get(topic) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self._cluster.view.topic_ids((topic,))[topic] != ids[topic]
 
     async def _commit_once(
         self, offsets: Mapping[TopicPartition, CommittedOffset], deadline: float
@@ -79,10 +95,11 @@ class MemberOffsets:
             raise CommitFailedError(str(member.failure), offsets)
         if member.generation < 0:
             raise CommitFailedError("the member has no partitions now: the group went on without it", offsets)
-        request = self._commit_request(offsets)
+        ids = self._cluster.view.topic_ids({topic for topic, _ in offsets})  # of the view that the answer belongs to
+        request = self._commit_request(offsets, ids)
         timeout_s = min(self._cluster.config.request_timeout_ms / 1000, deadline - trio.current_time())
         response: OffsetCommitResponse = await self._link.ask(request, kind="offsets", timeout_s=max(0.001, timeout_s))
-        codes = self._codes(response, offsets)
+        codes = _codes(response, ids)
         again: dict[TopicPartition, ErrorCode] = {}
         refused: dict[TopicPartition, ErrorCode] = {}
         for topic_partition in offsets:
@@ -108,8 +125,9 @@ class MemberOffsets:
             if code in UNKNOWN_TOPIC:
                 self._cluster.refresh_soon()
 
-    def _commit_request(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> OffsetCommitRequest:
-        ids = self._cluster.view.topic_ids({topic for topic, _ in offsets})
+    def _commit_request(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], ids: Mapping[str, UUID]
+    ) -> OffsetCommitRequest:
         by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, number), committed in sorted(offsets.items()):
             partition = OffsetCommitRequestPartition(
@@ -129,18 +147,6 @@ class MemberOffsets:
                 for name, partitions in by_topic.items()
             ],
         )
-
-    def _codes(
-        self, response: OffsetCommitResponse, offsets: Mapping[TopicPartition, CommittedOffset]
-    ) -> dict[TopicPartition, ErrorCode]:
-        names = {id_: name for name, id_ in self._cluster.view.topic_ids({topic for topic, _ in offsets}).items()}
-        return {
-            TopicPartition(topic.name or names.get(topic.topic_id, ""), partition.partition_index): ErrorCode.of(
-                partition.error_code
-            )
-            for topic in response.topics
-            for partition in topic.partitions
-        }
 
     async def fetch(
         self, partitions: Collection[TopicPartition], timeout_s: float
@@ -205,3 +211,15 @@ class MemberOffsets:
                 reason = f"the coordinator left {topic_partition} out of the committed offsets"
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
         return {topic_partition: found[topic_partition] for topic_partition in partitions}
+
+
+def _codes(response: OffsetCommitResponse, ids: Mapping[str, UUID]) -> dict[TopicPartition, ErrorCode]:
+    """Return the error code of each partition, also if the response has topic ids only."""
+    names = {topic_id: name for name, topic_id in ids.items()}
+    return {
+        TopicPartition(topic.name or names.get(topic.topic_id, ""), partition.partition_index): ErrorCode.of(
+            partition.error_code
+        )
+        for topic in response.topics
+        for partition in topic.partitions
+    }

@@ -14,6 +14,7 @@ from pipeline.client.consumer.consumer_protocol import (
     encode_subscription,
 )
 from pipeline.client.consumer.errors import PartitionFetchError
+from pipeline.client.group.errors import CommitFailedError
 from pipeline.client.group.group_consumer import GroupConsumer
 from pipeline.client.group.listener import RebalanceListener
 from pipeline.errors import ProtocolError
@@ -24,7 +25,7 @@ from pipeline.protocol.messages.sync_group import SyncGroupRequest
 from tests.support.scripted_broker import ScriptedCluster
 from tests.support.scripted_coordinator import ScriptedCoordinator
 from tests.unit.client.conftest import OpenCluster
-from tests.unit.client.group.conftest import Reading, eventually
+from tests.unit.client.group.conftest import DEADLINE_S, Reading, eventually
 from tests.unit.client.group.test_coordinator_errors import T0, member, publish
 
 
@@ -215,6 +216,20 @@ async def test_the_offset_in_a_deleted_topic_is_not_committed_in_one_of_the_same
         assert coordinator.offsets == {}
         async with member(cluster, **settings) as (_, stream):
             assert (await anext(aiter(stream))).value == b"100"
+
+
+async def test_a_commit_for_a_topic_that_is_deleted_meanwhile_ends(
+    scripted: ScriptedCluster, connect: OpenCluster, coordinator: ScriptedCoordinator
+) -> None:
+    """A rebalance would wait for it otherwise, for as long as a request may take."""
+    publish(scripted, range(10))
+    async with scripted.broker(1), connect() as cluster, member(cluster, enable_auto_commit=False) as (group, stream):
+        await anext(aiter(stream))
+        coordinator.script["commit"].extend([ErrorCode.UNKNOWN_TOPIC_ID] * 1000)
+        del scripted.topics["t"]
+        with pytest.raises(CommitFailedError, match="the topic was deleted") as caught:
+            await group.commit_offsets(timeout_s=DEADLINE_S)
+        assert caught.value.partitions == {T0}
 
 
 async def test_a_commit_in_a_rebalance_that_waits_for_the_reader_has_the_item_in_hand(

@@ -56,6 +56,8 @@ class Members:
     directory: Path
     strategy: str
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    file_of: dict[int, Path] = field(default_factory=dict)
+    """File of each process, by process id."""
     files: list[Path] = field(default_factory=list)
 
     def start(self) -> None:
@@ -66,6 +68,7 @@ class Members:
         command = [sys.executable, "-m", "tests.support.group_member", self.bootstrap, str(self.files[-1]), str(number)]
         with (self.directory / f"member-{number}.log").open("wb") as log:
             self.running.append(subprocess.Popen([*command, given], stdout=log, stderr=log))
+        self.file_of[self.running[-1].pid] = self.files[-1]
 
     def kill(self, random: Random) -> None:
         victim = self.running.pop(random.randrange(len(self.running)))
@@ -82,7 +85,11 @@ class Members:
         finally:
             victim.send_signal(signal.SIGCONT)
 
-    def end(self) -> list[int]:
+    async def end(self) -> list[int]:
+        """Have each process that has had partitions shut down: one that is just starting would die of the signal."""
+        with trio.fail_after(DRAIN_S):
+            while not all(self.file_of[process.pid].stat().st_size for process in self.running):
+                await trio.sleep(0.1)
         for process in self.running:
             process.terminate()
         return [process.wait(60) for process in self.running]
@@ -233,7 +240,7 @@ async def test_no_record_is_lost_and_no_partition_has_two_members(
                                 running.kill(name)
                                 await trio.to_thread.run_sync(running.wait_restarted, name)
                 await drain(cluster)
-            assert group.end() == [0] * members
+            assert await group.end() == [0] * members
         finally:
             group.close()
         counts = judge(group.files, published)

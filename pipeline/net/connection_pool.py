@@ -138,7 +138,8 @@ class _Connection:
         """
         try:
             while True:
-                received = await self._transport.receive_into(self._machine.get_buffer())
+                buffer = self._machine.get_buffer()
+                received = await self._transport.receive_into(buffer, self._machine.due)
                 if received == 0:
                     raise NetworkError(f"{self._address} closed the connection")
                 if self._failure is not None:  # closed while these bytes gave way to other tasks

@@ -22,6 +22,9 @@ from pipeline.net.page_cache import CHUNK_BYTES, SMALL_BYTES, is_cached, read_ca
 Piece = bytes | bytearray | memoryview | FileRegion
 
 FAIR_SHARE_BYTES = 256 * 1024
+AWAITED_BYTES = 512 * 1024
+"""Most bytes of a large frame that a receiver waits for at a time. A wait for each piece that a peer sends takes more
+time than receiving it."""
 COPIED_BYTES = 4096
 """Size up to which regions are copied: a copy takes less time than the two system calls that it saves."""
 MAX_COPIED_BYTES = 64 * 1024
@@ -48,8 +51,11 @@ class Transport(Protocol):
     def sent_at(self) -> float:
         """Time at which a wait of `send` last ended, in trio's time; -inf if none has."""
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Fill the front of `buffer`; return the byte count, 0 if the peer has ended its side."""
+    async def receive_into(self, buffer: memoryview, due: int = 1) -> int:
+        """Fill the front of `buffer`; return the byte count, 0 if the peer has ended its side.
+
+        `due`: bytes that the peer still has to send in any case; a wait may go on until many of them are there.
+        """
 
     def receive_now(self, buffer: memoryview) -> int | None:
         """Receive like `receive_into`, but return None instead of waiting."""
@@ -70,12 +76,13 @@ class Transport(Protocol):
 class SocketTransport:
     """A connected TCP socket. A task that waits for it gets NetworkError when the socket is closed."""
 
-    __slots__ = ("_socket", "_unshared_bytes", "_until_look", "sent_at")
+    __slots__ = ("_awaited_bytes", "_socket", "_unshared_bytes", "_until_look", "sent_at")
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
+        self._awaited_bytes = 1
         self._unshared_bytes = 0
         self._until_look = 0
         self.sent_at = float("-inf")
@@ -90,13 +97,24 @@ class SocketTransport:
         """True if a receiver should `give_way` now."""
         return self._unshared_bytes > FAIR_SHARE_BYTES
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, due: int = 1) -> int:
         """Fill the front of `buffer`; return the byte count, 0 if the peer has ended its side. Raises NetworkError."""
         while (received := self.receive_now(buffer)) is None:
+            awaited = min(due, AWAITED_BYTES)
+            if awaited != self._awaited_bytes:
+                self._await_bytes(awaited)
             await self.wait_readable()
         if self.had_its_share:
             await self.give_way()
         return received
+
+    def _await_bytes(self, count: int) -> None:
+        """Be readable once so many bytes are there, or the connection has ended, or its buffer is full."""
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        except OSError as error:
+            raise NetworkError(f"connection lost: {error}") from error
+        self._awaited_bytes = count
 
     def receive_now(self, buffer: memoryview) -> int | None:
         """Receive like `receive_into`, but return None instead of waiting."""

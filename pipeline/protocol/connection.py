@@ -214,6 +214,11 @@ class ClientConnection:
         self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         return correlation_id, _with_head(head, pieces)
 
+    @property
+    def due(self) -> int:
+        """Bytes that the peer still has to send of the response under way; 1 if that is not known."""
+        return self._frames.due
+
     def get_buffer(self) -> memoryview:
         """Return the buffer to receive into next. Take all responses first."""
         return self._frames.get_buffer()

@@ -96,6 +96,11 @@ class FrameBuffer:
         """Length of the large frame under way; 0 if there is none."""
         return self._large_size
 
+    @property
+    def due(self) -> int:
+        """Bytes that the peer still has to send of the frame under way; 1 if that is not known."""
+        return max(1, self._large_size - self._large_filled) if self._large is not None else 1
+
     def get_buffer(self) -> memoryview:
         """Return the buffer to receive into, never empty once all complete frames were taken."""
         if self._large_size:

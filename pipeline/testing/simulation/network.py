@@ -266,8 +266,9 @@ class SimulatedTransport:
             self.host.connections[self.descriptor] = self
             self.opened.set()
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, due: int = 1) -> int:
         """Fill the front of `buffer`; 0 when the peer has ended its side. Raises NetworkError."""
+        del due  # only sockets wait for many bytes
         while (received := self.receive_now(buffer)) is None:
             await self.wait_readable()
         return received

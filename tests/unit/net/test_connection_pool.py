@@ -230,8 +230,8 @@ async def test_an_answer_that_arrives_while_its_lane_is_closed_is_dropped(serve:
     class Slow(SocketTransport):
         __slots__ = ()
 
-        async def receive_into(self, buffer: memoryview) -> int:
-            received = await super().receive_into(buffer)
+        async def receive_into(self, buffer: memoryview, due: int = 1) -> int:
+            received = await super().receive_into(buffer, due)
             if is_slow:
                 arrived.set()
                 await closed.wait()

@@ -35,7 +35,7 @@ class Connection:
         buffer[:size], self._request = self._request, b""
         return size or None
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, due: int = 1) -> int:
         raise NotImplementedError
 
     async def wait_readable(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -178,6 +179,25 @@ def test_a_reader_that_leaves_ends_a_command_that_waits(shell: Shell) -> None:
             assert process.wait(DEADLINE_S) in ({0, 141} if not options else {141})
             assert process.stderr is not None
             assert process.stderr.read() == b""
+
+
+def test_an_interrupted_member_commits_what_it_printed_and_leaves_its_group(shell: Shell) -> None:
+    topic = shell.topic("interrupted")
+    shell.run("produce", topic, given=b"a\nb\n")
+    options = ("-f", "--group", "interrupted", "-X", "auto.commit.interval.ms=600000", "-b", shell.bootstrap)
+    with subprocess.Popen(
+        [*COMMAND, "consume", topic, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"a\n"
+        assert process.stdout.readline() == b"b\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 130
+        assert process.stderr.read() == b""
+    told, _ = shell.run("group", "describe", "interrupted")
+    assert told.startswith(b"interrupted: Empty, 0 member(s)")
+    assert shell.run("consume", topic, "--group", "interrupted")[0] in {b"", b"a\nb\n"}  # as far as it had gone on
 
 
 @pytest.mark.long

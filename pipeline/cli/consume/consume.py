@@ -104,7 +104,7 @@ def consume(
         return
     _check_decoding(registry, needed=avro_keys or reader_schema is not None)
     _require_one({"--offset": offset, "--from": from_time, "--last": last})
-    _require_one({"--format": layout, "--json": json or None})
+    _require_one({"--format": layout, "--json": json or None, "--key-separator": key_separator})
     _require_one({"--follow": follow or None, "--until": until, "--last": last})
     if per_partition and last is None:
         output.exit_with("--per-partition: give --last too", output.EXIT_USAGE)

@@ -16,6 +16,7 @@ from pipeline.cli.consume.printing import Printer
 from pipeline.cli.consume.reading import LOOK_S
 from pipeline.cli.consume.selection import END
 from pipeline.cli.terminal.connect import find_offsets_at, find_topic, randomness
+from pipeline.cli.terminal.interruption import interrupted_first
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import OffsetReset
 from pipeline.client.consumer.errors import PartitionBatchError
@@ -59,13 +60,14 @@ async def print_as_member(cluster: Cluster, options: ConsumeOptions, group: str,
     listener = _Ends(cluster)
     config = GroupConfig(group_id=group, **settings)
     async with open_group_consumer(cluster, config, rng=randomness(), listener=listener) as member:
-        streams = await _open_streams(cluster, member, options.selection.topics)
-        async with trio.open_nursery() as nursery:
-            turn = trio.Lock()
-            for stream in streams:
-                nursery.start_soon(_print_stream, member, stream, printer, turn)
-            await _wait_for_end(streams, listener, printer, follow=options.follow)
-            nursery.cancel_scope.cancel()
+        with interrupted_first():  # so that the group hears that the member leaves
+            streams = await _open_streams(cluster, member, options.selection.topics)
+            async with trio.open_nursery() as nursery:
+                turn = trio.Lock()
+                for stream in streams:
+                    nursery.start_soon(_print_stream, member, stream, printer, turn)
+                await _wait_for_end(streams, listener, printer, follow=options.follow)
+                nursery.cancel_scope.cancel()
 
 
 async def _open_streams(cluster: Cluster, member: GroupConsumer, topics: tuple[str, ...]) -> list[MessageStream]:

@@ -3,17 +3,40 @@
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import trio
 import typer
+
+from pipeline.cli.terminal.output import EXIT_FAILED
 
 _Result = TypeVar("_Result")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_OF_SIGNAL = 128
 EXIT_READER_GONE = EXIT_OF_SIGNAL + signal.SIGPIPE
+
+
+_blocks: list[trio.CancelScope] = []
+"""Blocks of the command that runs, the innermost last: a signal cancels that one."""
+
+
+@contextmanager
+def interrupted_first() -> Iterator[None]:
+    """Guard a block that a signal cancels alone, so that what was opened around it is closed while all else works.
+
+    Raises typer.Exit then.
+    """
+    with trio.CancelScope() as scope:
+        _blocks.append(scope)
+        try:
+            yield
+        finally:
+            _blocks.remove(scope)
+    if scope.cancelled_caught:
+        raise typer.Exit(EXIT_FAILED)  # the signal's own code takes its place
 
 
 def run_interruptibly(command: Callable[..., Awaitable[_Result]], *arguments: object) -> _Result:
@@ -56,4 +79,4 @@ async def _watch(
             if caught:
                 os._exit(EXIT_OF_SIGNAL + number)
             caught.append(number)
-            scope.cancel()
+            (_blocks[-1] if _blocks else scope).cancel()

@@ -226,7 +226,9 @@ class SchemaRegistryClient:
                     raise unknown
                 await trio.sleep(delay_s)
                 delay_s = min(delay_s * 2, MAX_RETRY_DELAY_S)
-        reason = f"no answer within {self._timeout_s:g} s" if last_error is None else f"{last_error!r}"
+        reason = (
+            f"no answer within {self._timeout_s:g} s" if last_error is None else str(last_error) or repr(last_error)
+        )
         raise DeadlineExceededError(
             f"schema registry {', '.join(map(_without_secrets, self._urls))}: {method} {path}: {reason}"
         ) from last_error

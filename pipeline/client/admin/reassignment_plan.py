@@ -197,7 +197,8 @@ def parse_plan(text: str) -> dict[TopicPartition, tuple[BrokerId, ...]]:
         raise ValueError("is nested too deeply") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}" if place else "is no object with version and partitions") from error
     plan: dict[TopicPartition, tuple[BrokerId, ...]] = {}
     for item in fields.partitions:
         topic_partition = TopicPartition(item.topic, item.partition)

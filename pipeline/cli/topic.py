@@ -33,6 +33,8 @@ from pipeline.settings import MAX_INT16, MAX_INT32
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
 POSITIONS = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
+MAX_NAMED = 5
+"""Partitions named in one message."""
 MAX_SHOWN_VALUE = 100
 """Characters of a setting in a table."""
 
@@ -122,27 +124,35 @@ def show_offsets(
     zookeeper: ZooKeeper = None,
     json: Json = False,
 ) -> None:
-    """Show the offset of each partition at a time, and the timestamp of the record there."""
+    """Show the offset of each partition at a time, and the timestamp of the record there.
+
+    Exit code 1 if a partition has no leader: its offset is unknown.
+    """
     position = POSITIONS[time] if time in POSITIONS else read_time_ms("--time", time)
 
-    async def run() -> dict[TopicPartition, offsets.ListedOffset]:
+    async def run() -> dict[int, offsets.ListedOffset | None]:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
             topic = await find_topic(cluster, name)
-            wanted = {TopicPartition(name, number): position for number in sorted(topic.partitions)}
-            return await offsets.list_offsets(cluster, wanted, timeout_s=TIMEOUT_S)
+            led = {TopicPartition(name, number): position for number in topic.led_partitions}
+            listed = await offsets.list_offsets(cluster, led, timeout_s=TIMEOUT_S)
+            return {number: listed.get(TopicPartition(name, number)) for number in sorted(topic.partitions)}
 
+    found = trio.run(run)
     rows = [
         {
-            "partition": found.partition,
-            "offset": listed.offset if listed.offset >= 0 else None,
-            "timestamp": listed.timestamp_ms if listed.timestamp_ms >= 0 else None,
+            "partition": number,
+            "offset": listed.offset if listed is not None and listed.offset >= 0 else None,
+            "timestamp": listed.timestamp_ms if listed is not None and listed.timestamp_ms >= 0 else None,
         }
-        for found, listed in sorted(trio.run(run).items())
+        for number, listed in found.items()
     ]
     if json:
         output.print_json({"topic": name, "partitions": rows})
     else:
         output.say(output.table(["PARTITION", "OFFSET", "TIMESTAMP"], [list(row.values()) for row in rows]))
+    if unled := [f"{name}-{number}" for number, listed in found.items() if listed is None]:
+        named = output.enumeration(unled, MAX_NAMED)
+        output.exit_with(f"no leader: {named}; `pipeline cluster describe` shows the reason")
 
 
 @app.command()
@@ -290,11 +300,19 @@ def delete(
     internal = [name for name, topic in found.items() if topic.is_internal]
     warning = f" The cluster keeps its own data in {', '.join(internal)}." if internal else ""
     if not yes and is_terminal:
-        typer.confirm(f"Delete {', '.join(found)}, with all records?{warning}", abort=True, err=True)
+        _confirm(f"Delete {', '.join(found)}, with all records?{warning} [y/N]: ")
     elif not yes and (matching is not None or internal):
         output.exit_with(f"--yes would delete {', '.join(found)}.{warning}".rstrip("."), output.EXIT_USAGE)
     trio.run(run, list(found))
     output.say("\n".join(f"Deleted topic {name}." for name in found))
+
+
+def _confirm(question: str) -> None:
+    """Ask on the terminal. Ends the command unless the answer is yes; Ctrl-C ends it with 130."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        output.exit_with("nothing was deleted")
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -114,6 +115,36 @@ def test_topics_are_created_once_listed_by_pattern_and_deleted_together(local: L
     run(local, "group", "reset-offsets", "g", "--topic", "logs.c", "--to-earliest", "--execute", code=1)
     said = run(local, "topic", "delete", "__consumer_offsets", code=2)
     assert "--yes would delete __consumer_offsets. The cluster keeps its own data in __consumer_offsets" in said
+
+
+def answered(local: LocalCluster, *arguments: str, answer: bytes) -> tuple[int, str]:
+    """The exit code and the output of a command on a terminal that is given an answer to its question."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execv(sys.executable, [sys.executable, "-m", "pipeline", *arguments, "-b", local.bootstrap])
+    said = b""
+    while True:
+        try:
+            read = os.read(terminal, 4096)
+        except OSError:  # the end, on Linux
+            break
+        if not read:
+            break
+        if b"[y/N]" in read:
+            os.write(terminal, answer)
+        said += read
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()
+
+
+def test_a_deletion_is_asked_for_on_a_terminal(local: LocalCluster) -> None:
+    run(local, "topic", "create", "asked")
+    for answer, code in ((b"\x03", 130), (b"\x04", 1), (b"no\n", 1)):
+        ended, said = answered(local, "topic", "delete", "asked", answer=answer)
+        assert ended == code, said
+        assert ("nothing was deleted" in said) == (code == 1)
+    assert answered(local, "topic", "delete", "asked", answer=b"y\n")[0] == 0
+    assert '"asked"' not in run(local, "topic", "list", "--json")
 
 
 def test_offsets_by_time_and_of_groups(local: LocalCluster) -> None:
@@ -240,3 +271,20 @@ async def test_a_controller_that_hangs_delays_no_more_than_its_session() -> None
                 await Admin(cluster, timeout_s=30).create_topics([NewTopic(name="during", replication_factor=1)])
             finally:
                 os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.long
+def test_a_partition_without_a_leader_hides_no_offsets_of_others() -> None:
+    with LocalCluster(brokers=2, settings={"zookeeper.session.timeout.ms": 6000}, restart_after_s=0) as of_two:
+        run(of_two, "topic", "create", "half", "--partitions", "2", "--replication-factor", "1")
+        described = json.loads(run(of_two, "topic", "describe", "half", "--json"))
+        (lost,) = [row["partition"] for row in described["partitions"] if row["leader"] == 2]
+        os.kill(of_two.pids["broker-2"], signal.SIGKILL)
+        wait_for("the loss", lambda: json.loads(run(of_two, "topic", "list", "--json"))["topics"][0]["without_leader"])
+        said = run(of_two, "topic", "offsets", "half", "--json", code=1)
+        offsets, reason = said.splitlines()
+        assert {row["partition"]: row["offset"] for row in json.loads(offsets)["partitions"]} == {
+            lost: None,
+            1 - lost: 0,
+        }
+        assert f"no leader: half-{lost};" in reason

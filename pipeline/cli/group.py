@@ -222,7 +222,12 @@ async def _describe(
     """Return the group, its progress, and the members whose assignment is unreadable."""
     async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
         with _explained(name):
-            group = await groups.describe_group(cluster, name, timeout_s=TIMEOUT_S)
+            try:
+                group = await groups.describe_group(cluster, name, timeout_s=TIMEOUT_S)
+            except KafkaError as error:
+                if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                    await _refuse_other_protocols(cluster, name)
+                raise
         owners, unreadable = read_assignments(group)
         return group, await progress_of(cluster, name, owners), unreadable
 
@@ -264,6 +269,15 @@ async def _new_offsets(
     else:
         wanted = {p: committed[p].offset + (target.distance or 0) for p in existing if p in committed}
     return {p: min(max(offset, starts[p]), ends[p]) for p, offset in wanted.items()}
+
+
+async def _refuse_other_protocols(cluster: Cluster, name: str) -> None:
+    """End the command if the group exists, though its coordinator does not describe it."""
+    if name in {group.id for group in await groups.list_groups(cluster, timeout_s=TIMEOUT_S)}:
+        output.exit_with(
+            f"group {name} has the protocol of KIP-848, whose members this command cannot show; "
+            "`pipeline group list --lag` shows its lag"
+        )
 
 
 @contextmanager

@@ -10,7 +10,9 @@ from uuid import uuid4
 import pytest
 import trio
 from confluent_kafka import Consumer
+from typer.testing import CliRunner
 
+from pipeline.cli.main import app
 from pipeline.client import (
     ALL_RECORDS,
     EARLIEST,
@@ -296,3 +298,24 @@ async def test_reassignments_and_elections(server: str) -> None:
                 first: ErrorCode.ELECTION_NOT_NEEDED, missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             }  # fmt: skip
         assert await admin.elect_leaders(ElectionType.PREFERRED) == {}
+
+
+async def test_a_group_of_the_newer_protocol_is_not_called_missing(apache_kafka: str) -> None:
+    """Its coordinator answers GROUP_ID_NOT_FOUND to a request for groups of the protocol before (KIP-848)."""
+    group, first = fresh("newer"), TopicPartition(fresh("read"), 0)
+    settings = {"bootstrap.servers": apache_kafka, "group.id": group, "group.protocol": "consumer"}
+    async with administrator(apache_kafka) as (_, admin):
+        await admin.create_topics([NewTopic(name=first.topic, partitions=1)])
+        with closing(Consumer(settings)) as consumer:
+            consumer.subscribe([first.topic])
+            await trio.to_thread.run_sync(
+                wait_for, "the assignment", lambda: consumer.poll(0.1) is None and bool(consumer.assignment())
+            )
+            with pytest.raises(KafkaError, match="is not a classic group") as refused:
+                await admin.describe_consumer_group(group)
+            assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+            described = await trio.to_thread.run_sync(
+                CliRunner().invoke, app, ["group", "describe", group, "-b", apache_kafka]
+            )
+        assert described.exit_code == 1
+        assert "has the protocol of KIP-848" in described.stderr

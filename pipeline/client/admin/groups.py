@@ -124,7 +124,9 @@ async def _list_all(cluster: Cluster, deadline: float) -> list[GroupListing]:
 
 
 async def describe_group(cluster: Cluster, group: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> GroupDescription:
-    """Return state and members. Raises KafkaError (GROUP_ID_NOT_FOUND) for an unknown group."""
+    """Return state and members. Raises KafkaError (GROUP_ID_NOT_FOUND) for an unknown group, and for one of another
+    protocol than consumers have had up to KIP-848.
+    """
     coordinator, response = await _ask_coordinator(
         cluster, group, DescribeGroupsRequest(groups=[group]), _errors_of_described, timeout_s
     )
@@ -293,7 +295,10 @@ def _top_level(response: ListGroupsResponse) -> Iterable[tuple[int, str]]:
 
 
 def _errors_of_described(response: DescribeGroupsResponse) -> Iterable[tuple[int, str]]:
-    return [(group.error_code, f"group {group.group_id}") for group in response.groups]
+    return [
+        (group.error_code, f"group {group.group_id}" + (f": {group.error_message}" if group.error_message else ""))
+        for group in response.groups
+    ]
 
 
 def _errors_of_offsets(response: OffsetFetchResponse) -> Iterable[tuple[int, str]]:

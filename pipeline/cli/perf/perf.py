@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.perf.consuming import count_records
 from pipeline.cli.perf.figures import Throughput
 from pipeline.cli.perf.payloads import random_payloads, read_payloads
 from pipeline.cli.perf.producing import Published, publish_payloads
@@ -28,7 +27,6 @@ from pipeline.cli.terminal.connect import (
 )
 from pipeline.cli.terminal.interruption import run_interruptibly
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.producer.batches import DeliveryError
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import ConfigurationError
@@ -134,6 +132,9 @@ def measure_consuming(
     if asks_for_list(settings):
         output.say(output.table(("SETTING", "DEFAULT"), describe_settings(ClientConfig, ConsumerConfig)))
         return
+    from pipeline.cli.perf.consuming import count_records
+    from pipeline.client.consumer.consumer import open_consumer
+
     client, consuming = parse_client_settings(settings, ClientConfig, ConsumerConfig)
     config = ConsumerConfig(**consuming)
 

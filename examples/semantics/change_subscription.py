@@ -8,6 +8,7 @@ that was away for longer than `delete.retention.ms` has missed tombstones: delet
 
 import sqlite3
 import sys
+from contextlib import suppress
 
 import trio
 
@@ -57,4 +58,5 @@ async def main(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    with suppress(KeyboardInterrupt):  # may stop anywhere, as a crash
+        trio.run(main, *sys.argv[1:])

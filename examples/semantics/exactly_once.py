@@ -8,6 +8,7 @@ no group is needed: the program reads all partitions.
 
 import sqlite3
 import sys
+from contextlib import suppress
 
 import trio
 
@@ -54,4 +55,5 @@ async def main(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    with suppress(KeyboardInterrupt):  # may stop anywhere, as a crash
+        trio.run(main, *sys.argv[1:])

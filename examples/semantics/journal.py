@@ -10,6 +10,7 @@ Start the next process when the last one is dead: two at a time would write to o
 
 import sys
 import time
+from contextlib import suppress
 from random import SystemRandom
 
 import trio
@@ -74,4 +75,5 @@ async def main(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    with suppress(KeyboardInterrupt):  # may stop anywhere, as a crash
+        trio.run(main, *sys.argv[1:])

@@ -20,7 +20,7 @@ import trio
 
 from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError, ProtocolError
 from pipeline.model import HostPort
-from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.nurseries import lasting_nursery, unwrapped_errors
 from pipeline.net.transport import Transport, connect
 from pipeline.protocol.api import API
 from pipeline.protocol.connection import ClientConnection
@@ -314,12 +314,11 @@ class ConnectionPool:
 
 @asynccontextmanager
 async def open_connection_pool(client_id: str, connect: Connect = connect) -> AsyncGenerator[ConnectionPool, None]:
-    """Open a pool whose connections live as long as the block."""
+    """Open a pool whose connections live as long as the block, also while it unwinds after a cancellation."""
     with unwrapped_errors():
-        async with trio.open_nursery() as nursery:
+        async with lasting_nursery() as nursery:
             pool = ConnectionPool(client_id, nursery, connect)
             try:
                 yield pool
             finally:
                 pool.close()
-                nursery.cancel_scope.cancel()

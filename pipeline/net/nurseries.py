@@ -4,12 +4,33 @@ Invariant: `except PipelineError` around `unwrapped_errors` catches every forese
 once, even while they were cancelled. So no caller needs `except*`.
 """
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
 from pipeline.errors import PipelineError
+
+
+@asynccontextmanager
+async def lasting_nursery() -> AsyncGenerator[trio.Nursery]:
+    """Open a nursery whose tasks go on while a cancelled block unwinds, and are cancelled when it has ended.
+
+    So what the block has opened can be closed in order, in a shielded scope of its own.
+    """
+    async with trio.open_nursery() as around:
+        nursery, scope = await around.start(_keep_open)
+        try:
+            yield nursery
+        finally:
+            scope.cancel()
+
+
+async def _keep_open(*, task_status: trio.TaskStatus[tuple[trio.Nursery, trio.CancelScope]]) -> None:
+    with trio.CancelScope(shield=True) as scope:
+        async with trio.open_nursery() as nursery:
+            task_status.started((nursery, scope))
+            await trio.sleep_forever()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import trio
 
-from pipeline.client.admin.groups import CommittedOffset, fetch_offsets
+from pipeline.client.admin.groups import CommittedOffset, describe_group, fetch_offsets
 from pipeline.client.admin.topics import create_partitions, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.group.errors import CommitFailedError
@@ -240,3 +240,21 @@ async def test_a_shutdown_during_a_rebalance_commits_what_was_finished(cluster: 
         nursery.start_soon(finish, stream)
         await eventually(lambda: other.assignment)
         assert await committed(cluster) == seen
+
+
+async def test_a_member_whose_program_is_cancelled_commits_and_leaves(cluster: Cluster) -> None:
+    """Also if the cancellation, as of Ctrl-C, ends the block of its cluster."""
+    await publish(cluster, "t", 1, range(5))
+    with trio.CancelScope() as program:
+        async with (
+            open_cluster(cluster.config) as own,
+            open_member(own, auto_commit_interval_ms=60_000, session_timeout_ms=60_000) as one,
+        ):
+            (stream,) = (await one.create_message_streams({"t": 1}))["t"]
+            records = aiter(stream)
+            for _ in range(3):
+                await anext(records)
+            program.cancel()
+            await anext(records)
+    assert await committed(cluster) == {0: 3}
+    assert (await describe_group(cluster, "g")).members == ()

@@ -1,7 +1,12 @@
-"""Brokers are killed and leaders moved while four producers run: nothing is lost, nothing doubled, all is in order."""
+"""Brokers are killed and leaders moved while four producers and two groups run: nothing is lost, nothing doubled.
 
-import time
+The log holds what each producer sent, once and in its order. A group by the coordinator and a group by ZooKeeper, of
+two members each, are handed what the log holds: all of it, in order, and once, since no member dies.
+"""
+
+import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,16 +15,25 @@ import pytest
 import trio
 
 from pipeline.client.admin.elections import alter_reassignments, elect_leaders
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster, open_cluster
-from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
+from pipeline.client.connector.config import ConnectorConfig
+from pipeline.client.connector.connector import open_consumer_connector
 from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.group.config import GroupConfig
+from pipeline.client.group.group_consumer import open_group_consumer
+from pipeline.client.group.listener import RebalanceListener
 from pipeline.client.producer.producer import Producer, open_producer
+from pipeline.client.streams.stream import MessageStream
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.elect_leaders import ElectionType
+from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.records.compression import Codec
 from pipeline.records.record import iterate_records
 from pipeline.settings import parse_addresses
+from tests.support.brokers import clock
 from tests.support.cluster.observation import Observer
 from tests.support.cluster.systems import ClusterProcesses, local_places, our_cluster
 
@@ -61,7 +75,7 @@ async def send_until(cluster: Cluster, number: int, ended: trio.Event, sent: dic
     send, settings = PRODUCERS[number]
     random = Random(SEED + number)
     config = ProducerConfig(request_timeout_ms=3000, delivery_timeout_ms=300_000, max_block_ms=300_000, **settings)
-    async with open_producer(cluster, config, clock=lambda: time.time_ns() // 1_000_000, rng=random) as producer:
+    async with open_producer(cluster, config, clock=clock, rng=random) as producer:
         count = 0
         while not ended.is_set():
             partition = random.randrange(len(PARTITIONS))
@@ -71,7 +85,7 @@ async def send_until(cluster: Cluster, number: int, ended: trio.Event, sent: dic
             sent[PARTITIONS[partition]] += values
             await trio.sleep(random.uniform(0, 0.02))
         assert await producer.aclose() == []
-    assert count > 500
+    assert count > 100
 
 
 async def move_leaders(cluster: Cluster, random: Random) -> None:
@@ -102,15 +116,91 @@ async def disturb(system: ClusterProcesses, cluster: Cluster, observer: Observer
         await trio.to_thread.run_sync(observer.wait_until_in_sync, [TOPIC])
 
 
-async def read_back(cluster: Cluster, sent: dict[TopicPartition, list[bytes]]) -> dict[TopicPartition, list[Any]]:
+async def ends_of_logs(cluster: Cluster) -> dict[TopicPartition, int]:
+    found = await list_offsets(cluster, dict.fromkeys(PARTITIONS, LATEST), timeout_s=60)
+    return {partition: listed.offset for partition, listed in found.items()}
+
+
+async def read_back(cluster: Cluster) -> dict[TopicPartition, list[Any]]:
+    """Return the values of each partition up to its end, at their offsets."""
+    ends = await ends_of_logs(cluster)
     seen: dict[TopicPartition, list[Any]] = {partition: [] for partition in PARTITIONS}
     async with open_consumer(cluster, ConsumerConfig(max_wait_ms=100)) as consumer:
         consumer.assign(dict.fromkeys(PARTITIONS, 0))
-        while any(len(seen[partition]) < len(sent[partition]) for partition in PARTITIONS):
+        while any(consumer.position(partition) < ends[partition] for partition in PARTITIONS):
             for batches in await consumer.poll_batches():
-                records = iterate_records(batches.data)
-                seen[batches.topic_partition] += [each.value for each in records if each.offset >= batches.position]
+                for record in iterate_records(batches.data):
+                    if record.offset >= batches.position:
+                        assert record.offset == len(seen[batches.topic_partition])
+                        seen[batches.topic_partition].append(record.value)
     return seen
+
+
+class GroupNotes:
+    """What a group was handed: the values by offset, and where each tenure of a member continues."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.values: dict[TopicPartition, list[Any]] = {partition: [] for partition in PARTITIONS}
+        self.repeated = 0
+        self.has_all = trio.Event()
+        self._ends: dict[TopicPartition, int] | None = None
+
+    def expect(self, ends: dict[TopicPartition, int]) -> None:
+        """Set `has_all` once all up to these offsets was handed out."""
+        self._ends = ends
+        self._look()
+
+    async def read(self, stream: MessageStream, tenures: "Tenures") -> None:
+        async for record in stream:
+            partition, offset = record.topic_partition, record.offset
+            values = self.values[partition]
+            assert tenures.next_offset.get(partition, offset) == offset, f"{self.name}: {partition} jumps to {offset}"
+            tenures.next_offset[partition] = offset + 1
+            if offset < len(values):
+                self.repeated += 1
+                assert values[offset] == record.value, f"{self.name}: {partition} at {offset} changed"
+            else:
+                assert offset == len(values), f"{self.name}: skipped before {partition} at {offset}"
+                values.append(record.value)
+            if self._ends is not None:
+                self._look()
+
+    def _look(self) -> None:
+        if self._ends == {partition: len(values) for partition, values in self.values.items()}:
+            self.has_all.set()
+
+
+class Tenures(RebalanceListener):
+    """Where a member's partitions continue, as long as it has them."""
+
+    def __init__(self) -> None:
+        self.next_offset: dict[TopicPartition, int] = {}
+
+    async def partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        for partition in partitions:
+            self.next_offset.pop(partition, None)
+
+
+async def be_member(bootstrap: str, zookeeper: str | None, notes: GroupNotes, number: int) -> None:
+    """Be a member of a group, by the coordinator or by ZooKeeper, until the group has all."""
+    tenures, random = Tenures(), Random(SEED + number)
+    by_coordinator = GroupConfig(group_id=notes.name, auto_offset_reset=OffsetReset.EARLIEST, max_wait_ms=100)
+    by_zookeeper = ConnectorConfig(group_id=notes.name, auto_offset_reset=OffsetReset.EARLIEST, max_wait_ms=100)
+    client = ClientConfig(bootstrap=parse_addresses(bootstrap), request_timeout_ms=5000)
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(open_cluster(client))
+        opened: Any = (
+            open_group_consumer(cluster, by_coordinator, rng=random, listener=tenures)
+            if zookeeper is None
+            else open_consumer_connector(cluster, zookeeper, by_zookeeper, clock=clock, rng=random, listener=tenures)
+        )
+        group = await stack.enter_async_context(opened)
+        streams = (await group.create_message_streams({TOPIC: 1}))[TOPIC]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(notes.read, streams[0], tenures)
+            await notes.has_all.wait()
+            await group.shutdown()
 
 
 def by_producer(values: list[Any]) -> dict[bytes, list[int]]:
@@ -131,19 +221,35 @@ def system(tmp_path: Path) -> Iterator[ClusterProcesses]:
 @pytest.mark.long
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("rounds", [6])
-async def test_four_producers_lose_and_double_nothing(system: ClusterProcesses, rounds: int) -> None:
+async def test_four_producers_and_two_groups_lose_and_double_nothing(
+    system: ClusterProcesses, tmp_path: Path, rounds: int
+) -> None:
     observer = Observer(system)
     observer.create_topics([TOPIC], len(PARTITIONS), BROKERS)
+    zookeeper = tomllib.loads((tmp_path / "1.toml").read_text())["zookeeper"]["connect"]
+    groups = {GroupNotes("by-coordinator"): None, GroupNotes("by-zookeeper"): zookeeper}
     sent: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}
     ended = trio.Event()
     with trio.fail_after(DEADLINE_S):
-        async with open_cluster(ClientConfig(bootstrap=parse_addresses(system.bootstrap))) as cluster:
-            async with trio.open_nursery() as nursery:
+        async with (
+            open_cluster(ClientConfig(bootstrap=parse_addresses(system.bootstrap))) as cluster,
+            trio.open_nursery() as reading,
+        ):
+            for number, (notes, connect) in enumerate((*groups.items(), *groups.items())):
+                reading.start_soon(be_member, system.bootstrap, connect, notes, number)
+            async with trio.open_nursery() as sending:
                 for number in range(len(PRODUCERS)):
-                    nursery.start_soon(send_until, cluster, number, ended, sent)
+                    sending.start_soon(send_until, cluster, number, ended, sent)
                 await disturb(system, cluster, observer, rounds)
                 ended.set()
-            seen = await read_back(cluster, sent)
+            seen = await read_back(cluster)
+            ends = {partition: len(values) for partition, values in seen.items()}
+            for notes in groups:
+                notes.expect(ends)
     for partition in PARTITIONS:
         assert by_producer(seen[partition]) == by_producer(sent[partition])
+    for notes in groups:
+        assert notes.values == seen
+        print(f"{notes.name}: {notes.repeated} handed out again")
+        assert notes.repeated == 0
     print(f"{sum(map(len, sent.values()))} records of {len(PRODUCERS)} producers, {rounds} kills: none lost or doubled")

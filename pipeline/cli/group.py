@@ -9,7 +9,14 @@ from typing import Annotated
 import trio
 import typer
 
-from pipeline.cli.group_progress import PartitionProgress, lags_of, leaders_of, progress_of, read_assignments
+from pipeline.cli.group_progress import (
+    PartitionProgress,
+    lag_of_all,
+    lags_of,
+    leaders_of,
+    progress_of,
+    read_assignments,
+)
 from pipeline.cli.group_transfer import export_offsets, import_offsets
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
@@ -67,11 +74,12 @@ def list_(
 def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
     """Show a group: state, members, and for each partition committed offset, end and lag.
 
-    Exit code 1 if no broker reports the end of a partition: the lag is unknown then.
+    The lag is unknown while a partition has no committed offset, and if no broker reports the end of a partition; the
+    exit code is 1 then.
     """
     group, progress, unreadable = trio.run(partial(_describe, name, bootstrap, zookeeper))
     silent = [str(partition.topic_partition) for partition in progress if partition.is_silent]
-    lag = None if silent else sum(partition.lag or 0 for partition in progress)
+    lag = lag_of_all(progress)
     if json:
         output.print_json(
             {

@@ -56,8 +56,14 @@ class PartitionProgress:
         }
 
 
+def lag_of_all(progress: Iterable[PartitionProgress]) -> int | None:
+    """Return the lag over all partitions that exist; None if it is unknown for one, or there are none."""
+    lags = [partition.lag for partition in progress if partition.end is not None or partition.is_silent]
+    return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
+
+
 async def lags_of(cluster: Cluster, listed: Sequence[GroupListing]) -> dict[str, int | None]:
-    """Return the lag of each group over all partitions that it has committed; None if it is unknown.
+    """Return the lag of each group over all partitions that it has committed; None if it is unknown, or there are none.
 
     Coordinators are asked at the same time, each for many groups in a request, and leaders for the ends once for all.
     """
@@ -73,6 +79,8 @@ async def lags_of(cluster: Cluster, listed: Sequence[GroupListing]) -> dict[str,
 def _lag(
     committed: Offsets, leaders: Mapping[TopicPartition, BrokerId | None], ends: Mapping[TopicPartition, int]
 ) -> int | None:
+    if not committed:
+        return None
     lag = 0
     for topic_partition, offset in committed.items():
         if offset is None or topic_partition not in leaders:  # a partition that does not exist any more

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.group_progress import progress_of, read_assignments
+from pipeline.cli.group_progress import PartitionProgress, lag_of_all, progress_of, read_assignments
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember, commit_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.consumer.consumer_protocol import CONSUMER
@@ -32,6 +32,18 @@ async def test_partitions_without_a_leader_hide_none_of_the_others(tmp_path: Pat
         progress = await progress_of(brokers.cluster, "g", {})
     told = [(each.topic_partition.partition, each.committed, each.lag, each.is_silent) for each in progress]
     assert told == [(index, 0, None if index == lost else 0, index == lost) for index in range(3)]
+
+
+def test_the_lag_of_a_partition_without_a_committed_offset_is_unknown_and_not_0() -> None:
+    def partition(number: int, committed: int | None, end: int | None, *, is_silent: bool = False) -> PartitionProgress:
+        at = TopicPartition("t", number)
+        return PartitionProgress(topic_partition=at, committed=committed, end=end, member=None, is_silent=is_silent)
+
+    read, deleted = partition(0, 7, 10), partition(1, 5, None)
+    assert lag_of_all([]) is None
+    assert lag_of_all([read, deleted]) == 3
+    assert lag_of_all([read, partition(2, None, 4)]) is None
+    assert lag_of_all([read, partition(2, 4, None, is_silent=True)]) is None
 
 
 def test_an_assignment_that_cannot_be_read_hides_none_of_the_others() -> None:

@@ -214,6 +214,7 @@ class Sender:
     async def _identify(self) -> None:
         """Request a producer id (KIP-98). A refusal is retried, and is the reason given if batches expire."""
         failures = 0
+        self._obstacle = NetworkError("no broker has given the producer an id yet")
         while self._accumulator.identity is None:
             try:
                 response: InitProducerIdResponse = await self._cluster.request_any(

@@ -274,3 +274,28 @@ async def test_a_topic_recreated_with_fewer_partitions_while_a_send_waits_for_me
             scripted.hold_produce.set()
             await producer.send("wide", b"", partition=0)  # follows the new view
         assert [str(error) for error in refused] == ["UNKNOWN_TOPIC_OR_PARTITION: wide-1"]
+
+
+async def test_a_record_that_was_never_sent_for_want_of_a_producer_id_says_so(
+    scripted: ScriptedCluster, connect: OpenCluster, produce: OpenProducer
+) -> None:
+    """The cluster knows the leader, and the broker that was asked for an id does not answer in time."""
+    settings = {"delivery_timeout_ms": 300, "request_timeout_ms": 200, "linger_ms": 0}
+    async with trio.open_nursery() as nursery:
+        broker = await nursery.start(_run_broker, scripted)
+        async with connect() as cluster:
+            await cluster.topic("t")
+            broker.cancel()
+            async with produce(cluster, **settings) as producer:
+                delivery = await producer.send("t", b"x")
+                with pytest.raises(DeliveryError, match="an id yet") as caught:
+                    await delivery.wait()
+                await producer.aclose(0)
+    assert not caught.value.outcome_unknown
+
+
+async def _run_broker(scripted: ScriptedCluster, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+    with trio.CancelScope() as scope:
+        async with scripted.broker(1):
+            task_status.started(scope)
+            await trio.sleep_forever()

@@ -9,6 +9,7 @@ Ends once it has read so many records, and prints its counts.
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from random import Random
 
 import trio
@@ -58,5 +59,6 @@ async def count(connect: str, group: str, topics: str, records: int) -> Counter[
 
 if __name__ == "__main__":
     zookeeper, group, topics, limit = sys.argv[1:]
-    for topic, number in sorted(trio.run(count, zookeeper, group, topics, int(limit)).items()):
-        print(f"{topic}: {number} records")
+    with suppress(KeyboardInterrupt):  # the member has left its group by then
+        for topic, number in sorted(trio.run(count, zookeeper, group, topics, int(limit)).items()):
+            print(f"{topic}: {number} records")

@@ -33,6 +33,7 @@ def test_kafka_topics_creates_alters_and_deletes_topics(our_broker: str) -> None
     assert "java-topics" not in run(topics, our_broker, "--list").split()
 
 
+@pytest.mark.long
 def test_kafka_configs_describes_and_alters_settings(our_broker: str) -> None:
     create(our_broker, "java-configs")
     of_topic = ["--entity-type", "topics", "--entity-name", "java-configs"]

@@ -78,6 +78,7 @@ def test_partitions_are_moved_and_led_by_others(cluster: LocalCluster, tmp_path:
     )
 
 
+@pytest.mark.long
 def test_a_plan_of_kafkas_tool(cluster: LocalCluster, tmp_path: Path) -> None:
     topics = tmp_path / "topics.json"
     topics.write_text('{"version":1,"topics":[{"topic":"java-moved"}]}')

@@ -74,9 +74,8 @@ def consume_some(bootstrap: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-@pytest.mark.parametrize(
-    "count", [TAKEN_RECORDS, pytest.param(MANY_RECORDS, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("count", [TAKEN_RECORDS, pytest.param(MANY_RECORDS, marks=pytest.mark.timeout(1800))])
 def test_memory_after_gigabytes(tmp_path: Path, record_property: Callable[[str, object], None], count: int) -> None:
     with LocalCluster() as cluster:
         admin = AdminClient({"log_level": 0, "bootstrap.servers": cluster.bootstrap})

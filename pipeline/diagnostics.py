@@ -17,11 +17,10 @@ _TO_CALLER = 3
 class DiagnosticLogger:
     """Logger of a module. Asks with each event how the process is configured."""
 
-    __slots__ = ("_standard", "_structured")
+    __slots__ = ("_standard",)
 
     def __init__(self, name: str) -> None:
         self._standard = logging.getLogger(name)
-        self._structured = structlog.get_logger()
 
     def debug(self, event: str, **fields: Any) -> None:
         """Log what helps to find a fault of the code."""
@@ -45,7 +44,7 @@ class DiagnosticLogger:
 
     def _log(self, level: int, method: str, event: str, fields: dict[str, Any]) -> None:
         if structlog.is_configured():
-            getattr(self._structured, method)(event, **fields)
+            getattr(structlog.get_logger(), method)(event, **fields)  # no logger of an earlier configuration
         elif self._standard.isEnabledFor(level):
             exc_info = fields.pop("exc_info", None)
             line = " ".join((event, *(f"{name}={value!r}" for name, value in fields.items())))

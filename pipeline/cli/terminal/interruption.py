@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import trio
@@ -17,9 +18,7 @@ _Result = TypeVar("_Result")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_OF_SIGNAL = 128
 EXIT_READER_GONE = EXIT_OF_SIGNAL + signal.SIGPIPE
-
-
-_blocks: list[trio.CancelScope] = []
+_BLOCKS: ContextVar[list[trio.CancelScope]] = ContextVar("blocks")
 """Blocks of the command that runs, the innermost last: a signal cancels that one."""
 
 
@@ -29,12 +28,13 @@ def interrupted_first() -> Iterator[None]:
 
     Raises typer.Exit then.
     """
+    blocks = _BLOCKS.get([])
     with trio.CancelScope() as scope:
-        _blocks.append(scope)
+        blocks.append(scope)
         try:
             yield
         finally:
-            _blocks.remove(scope)
+            blocks.remove(scope)
     if scope.cancelled_caught:
         raise typer.Exit(EXIT_FAILED)  # the signal's own code takes its place
 
@@ -56,9 +56,11 @@ async def _run(command: Callable[..., Awaitable[_Result]], arguments: tuple[obje
     if threading.current_thread() is not threading.main_thread():
         return await command(*arguments)  # signals are the main thread's
     caught: list[int] = []
+    scope = trio.CancelScope()
+    blocks = [scope]
+    _BLOCKS.set(blocks)
     async with trio.open_nursery() as nursery:
-        scope = trio.CancelScope()
-        await nursery.start(_watch, scope, caught)
+        await nursery.start(_watch, blocks, caught)
         try:
             with scope:
                 return await command(*arguments)
@@ -71,7 +73,7 @@ async def _run(command: Callable[..., Awaitable[_Result]], arguments: tuple[obje
 
 
 async def _watch(
-    scope: trio.CancelScope, caught: list[int], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    blocks: list[trio.CancelScope], caught: list[int], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     with trio.open_signal_receiver(*SIGNALS) as signals:
         task_status.started()
@@ -79,4 +81,4 @@ async def _watch(
             if caught:
                 os._exit(EXIT_OF_SIGNAL + number)
             caught.append(number)
-            (_blocks[-1] if _blocks else scope).cancel()
+            blocks[-1].cancel()

@@ -26,8 +26,8 @@ RECORD = bytes(1000)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Three brokers, of which one that dies stays dead."""
-    with LocalCluster(brokers=3, restart_after_s=0) as running:
+    """Three brokers, of which one that dies stays dead, and no leader is elected unasked."""
+    with LocalCluster(brokers=3, restart_after_s=0, settings={"auto.leader.rebalance.enable": False}) as running:
         wait_for("three brokers", lambda: len(describe(running)["brokers"]) == 3)
         yield running
 

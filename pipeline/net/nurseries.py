@@ -27,9 +27,11 @@ async def lasting_nursery() -> AsyncGenerator[trio.Nursery]:
 
 
 async def _keep_open(*, task_status: trio.TaskStatus[tuple[trio.Nursery, trio.CancelScope]]) -> None:
-    with trio.CancelScope(shield=True) as scope:
+    with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             task_status.started((nursery, scope))
+            await trio.lowlevel.checkpoint_if_cancelled()  # a cancelled start waits for the end of this task
+            scope.shield = True
             await trio.sleep_forever()
 
 

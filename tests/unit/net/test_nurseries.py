@@ -6,7 +6,9 @@ import pytest
 import trio
 
 from pipeline.errors import NetworkError, PipelineError, StorageError
-from pipeline.net.nurseries import essential_error, unwrapped_errors
+from pipeline.net.nurseries import essential_error, lasting_nursery, unwrapped_errors
+
+DEADLINE_S = 30
 
 
 async def fail_when_cancelled(error: Any) -> None:
@@ -64,3 +66,56 @@ def test_an_unforeseen_error_stands_for_foreseen_ones_and_several_stay_a_group()
     assert essential_error(several) is several
     interrupt = KeyboardInterrupt()
     assert essential_error(BaseExceptionGroup("", [foreseen, interrupt])) is interrupt
+
+
+async def test_tasks_of_a_lasting_nursery_work_until_a_cancelled_block_has_unwound() -> None:
+    asked, answered = trio.Event(), trio.Event()
+
+    async def answer() -> None:
+        await asked.wait()
+        answered.set()
+        await trio.sleep_forever()
+
+    with trio.CancelScope() as scope:
+        async with lasting_nursery() as nursery:
+            nursery.start_soon(answer)
+            scope.cancel()
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.move_on_after(DEADLINE_S, shield=True):
+                    asked.set()
+                    await answered.wait()
+    assert scope.cancelled_caught
+    assert answered.is_set()
+
+
+async def test_a_lasting_nursery_that_is_cancelled_while_it_opens_ends_at_once() -> None:
+    with trio.fail_after(DEADLINE_S), trio.CancelScope() as scope:
+        scope.cancel()
+        async with lasting_nursery():
+            raise AssertionError("opened")
+    assert scope.cancelled_caught
+    with trio.fail_after(DEADLINE_S), trio.CancelScope() as scope:
+        async with trio.open_nursery() as others:
+            for turns in range(6):
+                others.start_soon(_cancel_after, turns, scope)
+                async with lasting_nursery():
+                    pass
+    assert scope.cancel_called
+
+
+async def _cancel_after(turns: int, scope: trio.CancelScope) -> None:
+    for _ in range(turns):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+async def test_an_error_of_a_task_of_a_lasting_nursery_ends_the_block() -> None:
+    async def fail() -> None:
+        raise PipelineError("x")
+
+    with trio.fail_after(DEADLINE_S), pytest.raises(PipelineError, match="x"), unwrapped_errors():
+        async with lasting_nursery() as nursery:
+            nursery.start_soon(fail)
+            await trio.sleep_forever()

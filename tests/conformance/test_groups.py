@@ -161,7 +161,7 @@ SCENARIOS: dict[str, tuple[Callable[[Watched], None], str, str]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["our_broker", "apache_kafka"])
+@pytest.fixture(scope="module", params=["our_broker", pytest.param("apache_kafka", marks=pytest.mark.long)])
 def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     """All scenarios under way."""
     bootstrap = request.getfixturevalue(request.param)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 from pipeline.net.open_files import raise_open_files_limit
 from pipeline.processes import free_port
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -91,6 +93,7 @@ def wait_for_connections(broker: BrokerProcess, good: GoodClient, opened: Sequen
         client.ask(MetadataRequest(), 4)
 
 
+@pytest.mark.long
 def test_a_crowd_costs_little_and_takes_nothing_from_others(
     tmp_path: Path, zookeeper: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import trio
 
 from pipeline.cli.demo.datacenters import HUB, LIVE, Datacenters
@@ -45,6 +46,7 @@ async def promote(datacenters: Datacenters, *options: str, life_s: float = DEADL
     return row
 
 
+@pytest.mark.long
 async def test_a_topic_is_promoted_by_commands_that_are_killed(tmp_path: Path) -> None:
     random = Random(SEED)
     async with Datacenters(tmp_path, [TOPIC]) as datacenters:

@@ -43,9 +43,10 @@ def resident_mb(pid: int) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "cases",
-    [CASES, *(pytest.param(part, marks=[pytest.mark.long, pytest.mark.timeout(1200)]) for part in PARTS)],
+    [CASES, *(pytest.param(part, marks=pytest.mark.timeout(1200)) for part in PARTS)],
     ids=["some", *(f"from-{part.start}" for part in PARTS)],
 )
 def test_hostile_schemas_hold_up_nobody(tmp_path: Path, cases: range) -> None:

@@ -329,6 +329,7 @@ def check_log(broker: BrokerProcess) -> None:
         assert found < 0, text[max(0, found - 500) : found + 3000]
 
 
+@pytest.mark.long
 async def test_a_sample_of_all_fields_at_their_limits_harms_nobody(tmp_path: Path, zookeeper: str) -> None:
     outcomes = await run_limits(tmp_path, zookeeper, SAMPLE)
     assert outcomes["answered"] > SAMPLE / 2

@@ -117,6 +117,7 @@ async def restart_all(loaded: Load) -> None:
     await loaded.check(0)
 
 
+@pytest.mark.long
 async def test_a_killed_and_a_paused_mirror_lose_and_double_nothing(tmp_path: Path) -> None:
     with unwrapped_errors():
         async with load(tmp_path) as loaded:

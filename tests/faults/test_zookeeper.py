@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from random import Random
 
+import pytest
 import trio
 
 from pipeline.cli.demo.datacenters import HUB, Datacenters
@@ -41,6 +42,7 @@ async def until_registered(zookeeper: CoordinationClient, *, is_there: bool) -> 
             await trio.sleep(0.05)
 
 
+@pytest.mark.long
 async def test_zookeeper_and_sessions_are_lost_and_nothing_stops(tmp_path: Path) -> None:
     random = Random(SEED)
     async with Datacenters(tmp_path, [".*"]) as datacenters:

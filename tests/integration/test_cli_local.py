@@ -68,6 +68,7 @@ def test_a_directory_serves_one_cluster_at_a_time_and_survives_a_kill(tmp_path: 
         assert set(again["pids"]) == {"zookeeper", "broker-1"}
 
 
+@pytest.mark.long
 def test_a_damaged_partition_is_named_and_keeps_nothing_down(tmp_path: Path) -> None:
     options = ["--port", "0", "--dir", str(tmp_path / "cluster")]
 

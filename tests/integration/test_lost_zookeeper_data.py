@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
@@ -100,6 +101,7 @@ async def make_clicks(running: Site) -> Path:
     return running.handle.replicas.partitions[CLICKS].log.directory
 
 
+@pytest.mark.long
 async def test_a_topic_that_a_backup_lacks_is_kept_and_served_again(tmp_path: Path) -> None:
     async with site(tmp_path) as running:
         older = await running.back_up()

@@ -13,6 +13,7 @@ LAST_SEED = 240
 LAST_SEED_TO_NOTICE = 200
 SELDOM_NOTICED = frozenset(
     {
+        "appends without an expected end",
         "counts the age of an answer from its arrival",
         "does the duties of a source at once",
         "remembers its position",

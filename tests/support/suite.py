@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = 4
+PROCESSES = 5
 MAX_REPEATED = 3
 """More failures than these are no accident."""
 
@@ -68,12 +68,22 @@ TABLES = tuple(
     )
 )
 CLUSTERS = tuple(f"faults/test_{name}.py" for name in ("cluster", "kills", "zookeeper", "zookeeper_ensemble"))
+COMMANDS = tuple(
+    f"integration/test_{name}.py"
+    for name in (
+        *("admin", "cli", "cli_cluster", "cli_interruptions", "cli_local", "cli_perf", "cli_processes", "cli_records"),
+        "local_cluster",
+    )
+)
+CLIENTS = ("unit/cli", "unit/client")
 MIRROR, BROKER, REGISTRY = ("unit/mirror",), ("unit/broker",), ("unit/schema_registry",)
 PARTS = (
     Part("simulation", ["simulation"]),
     Part("conformance", ["conformance"]),
-    Part("integration", ["integration"], without=[*SPARK, *TABLES]),
-    Part("unit", ["unit"], without=[*MIRROR, *BROKER, *REGISTRY]),
+    Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES]),
+    Part("commands", COMMANDS),
+    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY]),
+    Part("unit of clients and commands", CLIENTS),
     Part("unit of the broker", BROKER),
     Part("unit of the mirror", MIRROR),
     Part("unit of the registry", REGISTRY),

@@ -129,7 +129,12 @@ async def test_an_address_that_cannot_be_is_an_error_of_its_broker_alone(
 async def test_a_connection_to_a_former_address_ends_with_its_last_answer(
     scripted: ScriptedCluster, connect: OpenCluster
 ) -> None:
-    async with scripted.broker(1), connect() as cluster, scripted.broker(2) as old, trio.open_nursery() as nursery:
+    async with (
+        scripted.broker(1),
+        connect(request_timeout_ms=1000) as cluster,
+        scripted.broker(2) as old,
+        trio.open_nursery() as nursery,
+    ):
         await cluster.refresh()
         hold = trio.Event()
         answered = trio.Event()

@@ -289,7 +289,7 @@ async def test_a_topic_or_producer_that_is_gone_after_the_first_rows_says_how_ma
     caught: list[ColumnsNotAcceptedError] = []
     async with (
         three.broker(1),
-        connect() as cluster,
+        connect(request_timeout_ms=1000) as cluster,
         produce(cluster, batch_size=2000, buffer_memory=20_000) as producer,
         trio.open_nursery() as nursery,
     ):

@@ -117,8 +117,11 @@ def test_a_topic_made_while_its_brokers_are_dead_but_registered_is_whole_when_th
             await create_topics(rig.client, [NewTopic(name="t", partitions=4, replication_factor=2)])
             await rig.until_whole("t", 4, 2)
             await rig.write(T)
-        for broker in (2, 3, 4):
-            rig.machine(broker).kill()
+        controller = rig.cluster.controller()
+        assert controller is not None
+        dead = [machine for machine in rig.cluster.machines if machine.id != controller.id]
+        for machine in dead:
+            machine.kill()
         if kind == "grown":
             await create_partitions(rig.client, {"t": 8}, timeout_s=3)
         else:
@@ -126,8 +129,8 @@ def test_a_topic_made_while_its_brokers_are_dead_but_registered_is_whole_when_th
                 rig.cluster.inside.removals.deleted["t"] = None
                 await delete_topics(rig.client, ["t"], timeout_s=3)
             await create_topics(rig.client, [NewTopic(name="t", partitions=8, replication_factor=2)], timeout_s=3)
-        for broker in (3, 4, 2):
-            rig.cluster.start(rig.machine(broker))
+        for machine in (*dead[1:], dead[0]):
+            rig.cluster.start(machine)
         await rig.until_whole("t", 8, 2)
         for index in range(8):
             await rig.write(TopicPartition("t", index))
@@ -171,8 +174,10 @@ def test_a_log_is_not_removed_while_its_broker_is_in_the_isr_and_the_controller_
         controller = rig.cluster.controller()
         assert controller is not None
         assert controller.connection is not None
-        spare = {1, 2, 3, 4} - set(rig.cluster.replica_ids(T))
-        first, second = sorted(spare, key=lambda broker: broker == controller.id)
+        other, first, second = sorted({1, 2, 3, 4} - {controller.id})
+        await rig.move(T, controller.id, other)
+        await rig.until(lambda: sorted(rig.cluster.states()[T].isr) == sorted([controller.id, other]))
+        await rig.until(lambda: sorted(rig.cluster.replica_ids(T)) == sorted([controller.id, other]))
         rig.machine(second).pause()  # so that the move is under way for as long as it takes
         await rig.move(T, first, second)
         await rig.until(lambda: first in rig.cluster.states()[T].isr)

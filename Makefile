@@ -11,7 +11,7 @@ install-test: install
 demo: install
 	@.venv/bin/pipeline demo $(if $(KEEP),--keep)
 
-# TESTS names some of them; all run in parts, five at a time.
+# TESTS names some of them; all run in parts, six at a time.
 test: install install-test
 	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),.venv/bin/python -m tests.support.suite)
 

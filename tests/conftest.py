@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+import structlog
 import trio.testing
 from hypothesis import HealthCheck, settings
 
@@ -18,6 +19,13 @@ settings.load_profile("repeatable")  # neither luck nor the speed of the machine
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 
 _chroot_numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def no_logging_of_another_test() -> Iterator[None]:
+    """A command that a test runs in this process configures structlog, by a level of its own."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = 5
+PROCESSES = 6
 MAX_REPEATED = 3
 """More failures than these are no accident."""
 
@@ -78,19 +78,19 @@ COMMANDS = tuple(
 CLIENTS = ("unit/cli", "unit/client")
 MIRROR, BROKER, REGISTRY = ("unit/mirror",), ("unit/broker",), ("unit/schema_registry",)
 PARTS = (
-    Part("simulation", ["simulation"]),
-    Part("conformance", ["conformance"]),
-    Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES]),
-    Part("commands", COMMANDS),
-    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY]),
-    Part("unit of clients and commands", CLIENTS),
     Part("unit of the broker", BROKER),
-    Part("unit of the mirror", MIRROR),
-    Part("unit of the registry", REGISTRY),
-    Part("faults of clusters", CLUSTERS),
+    Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES]),
+    Part("conformance", ["conformance"]),
+    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY]),
     Part("Spark", SPARK),
+    Part("unit of the mirror", MIRROR),
+    Part("unit of clients and commands", CLIENTS),
     Part("tables of loads", TABLES),
+    Part("commands", COMMANDS),
     Part("faults", ["faults"], without=CLUSTERS),
+    Part("faults of clusters", CLUSTERS),
+    Part("unit of the registry", REGISTRY),
+    Part("simulation", ["simulation"]),
 )
 
 

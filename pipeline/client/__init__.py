@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         open_consumer_connector,
     )
     from pipeline.client.connector.ownership import OwnershipLostError
-    from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, open_consumer
+    from pipeline.client.consumer.consumer import Consumer, open_consumer
     from pipeline.client.consumer.errors import (
         PartitionBatchError,
         PartitionFetchError,
@@ -48,6 +48,15 @@ if TYPE_CHECKING:
         PartitionTruncatedError,
     )
     from pipeline.client.consumer.fetch_plan import FetchedBatches
+    from pipeline.client.consumer.messages import (
+        DeadLetters,
+        DecodedMessage,
+        ErrorPolicy,
+        MessageDecodeError,
+        RaiseErrors,
+        SkipErrors,
+    )
+    from pipeline.client.consumer.record import ConsumerRecord
     from pipeline.client.encoding.decoders import AwaitedDecoder, BytesDecoder, Decoder, JsonDecoder, StrDecoder
     from pipeline.client.encoding.encoders import AwaitedEncoder, BytesEncoder, Encoder, JsonEncoder, StrEncoder
     from pipeline.client.group.config import GroupConfig
@@ -73,14 +82,6 @@ if TYPE_CHECKING:
         topic_record_name_strategy,
     )
     from pipeline.client.simple.simple_consumer import MultiFetchResponse, SimpleConsumer, open_simple_consumer
-    from pipeline.client.streams.messages import (
-        DeadLetters,
-        DecodedMessage,
-        ErrorPolicy,
-        MessageDecodeError,
-        RaiseErrors,
-        SkipErrors,
-    )
     from pipeline.client.streams.stream import MessageStream
     from pipeline.client.streams.topic_filter import BlackList, TopicFilter, WhiteList
     from pipeline.client.sync.core_thread import ProducerThreadError
@@ -247,13 +248,11 @@ _HOMES = (
     "pipeline.client.producer.record", "pipeline.client.producer.interceptors", "pipeline.client.producer.partitioner",
     "pipeline.client.encoding.encoders", "pipeline.client.encoding.decoders",
     "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",
-    "pipeline.client.streams.topic_filter", "pipeline.client.streams.messages",
-    "pipeline.client.admin.groups", "pipeline.client.streams.stream", "pipeline.client.streams.topic_filter",
-    "pipeline.client.streams.topic_filter", "pipeline.client.admin.groups", "pipeline.client.streams.stream",
+    "pipeline.client.consumer.messages", "pipeline.client.consumer.record",
+    "pipeline.client.streams.topic_filter", "pipeline.client.streams.stream",
     "pipeline.client.group.config", "pipeline.client.group.errors", "pipeline.client.group.listener",
     "pipeline.client.group.group_consumer", "pipeline.coordination.zookeeper",
     "pipeline.client.connector.config", "pipeline.client.connector.ownership", "pipeline.client.connector.connector",
-    "pipeline.client.simple.simple_consumer",
     "pipeline.client.simple.simple_consumer", "pipeline.client.sync.sync_producer",
     "pipeline.client.sync.deliveries", "pipeline.client.sync.core_thread",
     "pipeline.records.compression", "pipeline.client.registry.schemas",

@@ -1,7 +1,6 @@
 """`pipeline consume`: print the records of topics."""
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from pipeline.cli.consume.arguments import (
     UntilOption,
 )
 from pipeline.cli.consume.layout import NULL_TEXT, Layout, parse_layout, simple_layout
+from pipeline.cli.consume.options import PATTERN, ConsumeOptions
 from pipeline.cli.consume.printing import Printer, PrintOptions
 from pipeline.cli.consume.reading import print_ranges
 from pipeline.cli.consume.selection import END, FIRST, Selection, find_ranges, known_partitions
@@ -44,24 +44,6 @@ from pipeline.cli.terminal.interruption import run_interruptibly
 from pipeline.cli.terminal.standard_output import StandardOutput
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, IsolationLevel
 from pipeline.client.consumer.consumer import open_consumer
-
-PATTERN = "^"
-"""First character of a topic that is a regular expression."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeOptions:
-    """Options of `consume`. `client`, `consumer`: settings of ClientConfig, and of ConsumerConfig or GroupConfig."""
-
-    selection: Selection
-    printing: PrintOptions
-    follow: bool = False
-    group: str | None = None
-    registry: str | None = None
-    avro_keys: bool = False
-    reader_schema: str | None = None
-    client: dict[str, Any] = field(default_factory=dict)
-    consumer: dict[str, Any] = field(default_factory=dict)
 
 
 def consume(

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import trio
 
-from pipeline.cli.consume.consume import PATTERN, ConsumeOptions
 from pipeline.cli.consume.fetched import unopened_batch
+from pipeline.cli.consume.options import PATTERN, ConsumeOptions
 from pipeline.cli.consume.printing import Printer
 from pipeline.cli.consume.reading import LOOK_S
 from pipeline.cli.consume.selection import END

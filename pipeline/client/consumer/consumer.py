@@ -10,7 +10,7 @@ records that were not returned.
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from pipeline.client.cluster.background import background_tasks
@@ -21,14 +21,14 @@ from pipeline.client.consumer.committed_batches import committed_batches
 from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, OnAnswer, begin_at, epoch_before
 from pipeline.client.consumer.fetch_queue import LimitOf, unlimited
 from pipeline.client.consumer.fetcher import Fetcher, Taken
+from pipeline.client.consumer.messages import DecodedMessages, ErrorPolicy
 from pipeline.client.consumer.opening import RecordIterator, open_payload
+from pipeline.client.consumer.record import ConsumerRecord
 from pipeline.client.encoding.decoders import DecoderLike
-from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy
 from pipeline.errors import CorruptBatchError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import BatchHeader
-from pipeline.records.builder import Header
 from pipeline.records.memory import Charge
 from pipeline.records.opening import open_uncharged
 from pipeline.records.record import fields_of_payload
@@ -40,17 +40,6 @@ POLL_TIMEOUT_S = 1.0
 
 _ClosedBatch = tuple[FetchState, FetchedBatches, int, BatchHeader]
 """A batch not yet opened, and its position among the fetched bytes."""
-
-
-class ConsumerRecord(NamedTuple):
-    """A record and its place. A tuple, because a process makes millions of them."""
-
-    topic_partition: TopicPartition
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...]
 
 
 _MADE_OF = partial(tuple.__new__, ConsumerRecord)

@@ -18,7 +18,6 @@ from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.cluster.config import ConsumerConfig, IsolationLevel, OffsetReset
 from pipeline.client.cluster.leaders import by_leader
 from pipeline.client.cluster.metadata import ClusterMetadata
-from pipeline.client.consumer.consumer import ConsumerRecord
 from pipeline.client.consumer.errors import PartitionBatchError, PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.fetch_plan import (
     FetchBounds,
@@ -32,6 +31,7 @@ from pipeline.client.consumer.fetch_plan import (
     judge_answer,
 )
 from pipeline.client.consumer.opening import each_record
+from pipeline.client.consumer.record import ConsumerRecord
 from pipeline.client.simple.fetch_sizes import MAX_ANSWER_BYTES, MAX_FETCH_BYTES, grown_bytes
 from pipeline.client.simple.offsets_before import divided_offsets
 from pipeline.errors import ConfigurationError, CorruptBatchError, DeadlineExceededError, NetworkError, PipelineError

@@ -30,11 +30,12 @@ from uuid import UUID
 import trio
 
 from pipeline.client.consumer.column_reader import OpenedColumns
-from pipeline.client.consumer.consumer import Consumer, ConsumerRecord
+from pipeline.client.consumer.consumer import Consumer
 from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.consumer.messages import DecodedMessages, ErrorPolicy, ReaderState
 from pipeline.client.consumer.opening import ReaderTurns
+from pipeline.client.consumer.record import ConsumerRecord
 from pipeline.client.encoding.decoders import DecoderLike
-from pipeline.client.streams.messages import DecodedMessages, ErrorPolicy, ReaderState
 from pipeline.errors import PipelineError
 from pipeline.model import NO_LEADER_EPOCH, TopicPartition
 

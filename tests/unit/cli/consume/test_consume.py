@@ -11,8 +11,9 @@ import pytest
 import trio
 import typer
 
-from pipeline.cli.consume.consume import ConsumeOptions, print_records
+from pipeline.cli.consume.consume import print_records
 from pipeline.cli.consume.layout import simple_layout
+from pipeline.cli.consume.options import ConsumeOptions
 from pipeline.cli.consume.printing import PrintOptions
 from pipeline.cli.consume.selection import Selection
 from pipeline.client.admin.topics import NewTopic, create_topics

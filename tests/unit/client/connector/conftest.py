@@ -16,7 +16,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.connector.config import ConnectorConfig
 from pipeline.client.connector.connector import ConsumerConnector, open_consumer_connector
-from pipeline.client.consumer.consumer import ConsumerRecord
+from pipeline.client.consumer.record import ConsumerRecord
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.client.streams.stream import MessageStream
 from pipeline.model import TopicPartition

@@ -12,11 +12,11 @@ import trio.testing
 
 from pipeline.client.cluster.config import Acks, ProducerConfig
 from pipeline.client.consumer.consumer import Consumer
+from pipeline.client.consumer.messages import DeadLetters, DecodedMessage, MessageDecodeError, RaiseErrors, SkipErrors
 from pipeline.client.encoding.decoders import JsonDecoder, StrDecoder
 from pipeline.client.encoding.encoders import JsonEncoder, StrEncoder
 from pipeline.client.producer.producer import open_producer
 from pipeline.client.registry.errors import SerializationError
-from pipeline.client.streams.messages import DeadLetters, DecodedMessage, MessageDecodeError, RaiseErrors, SkipErrors
 from pipeline.client.streams.stream import MessageStream, TakenBack
 from pipeline.client.sync.sync_producer import SyncProducer
 from pipeline.errors import ConfigurationError, DeadlineExceededError, PipelineError

@@ -23,8 +23,8 @@ from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import TopicPartition
 from pipeline.records.builder import Header
 
-if TYPE_CHECKING:  # both import this module
-    from pipeline.client.consumer.consumer import ConsumerRecord
+if TYPE_CHECKING:
+    from pipeline.client.consumer.record import ConsumerRecord
     from pipeline.client.producer.producer import Producer
 
 KEY = "key"

@@ -74,8 +74,8 @@ def list_(
 def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
     """Show a group: state, members, and for each partition committed offset, end and lag.
 
-    The lag is unknown while a partition has no committed offset, and if no broker reports the end of a partition; the
-    exit code is 1 then.
+    The lag is unknown while a partition has no committed offset. Exit code 1 if no broker reports the end of a
+    partition: the lag is unknown then, too.
     """
     group, progress, unreadable = trio.run(partial(_describe, name, bootstrap, zookeeper))
     silent = [str(partition.topic_partition) for partition in progress if partition.is_silent]

@@ -132,7 +132,10 @@ def _client_settings(settings: list[str] | None, group: str | None) -> tuple[dic
     """Return the settings of client, and of consumer or member."""
     client, consumer, member = parse_client_settings(settings, *_kinds_of_settings())
     if consumer.get("isolation_level", IsolationLevel.READ_UNCOMMITTED) is not IsolationLevel.READ_UNCOMMITTED:
-        output.exit_with("-X isolation.level: records of aborted transactions cannot be left out", output.EXIT_USAGE)
+        output.exit_with(
+            "-X isolation.level: the command prints records of aborted transactions, too; a program reads without them",
+            output.EXIT_USAGE,
+        )
     ConsumerConfig(**consumer)  # checks the bounds before anything is connected
     return client, consumer if group is None else member
 

@@ -211,8 +211,7 @@ async def open_group_consumer(
     """Open a member of a group. The group sees it when its first streams are created.
 
     The end of the block is a `shutdown` that waits for no reader and takes 10 s at most, 1 s after an error or
-    when cancelled. Raises what the methods of
-    `listener` raise.
+    when cancelled. Raises what the methods of `listener` raise.
     """
     async with background_tasks() as nursery:
         consumer = GroupConsumer(cluster, config, nursery, listener or RebalanceListener(), rng)

@@ -15,34 +15,17 @@ D. A recreated topic is another source: `instance` is the topic's id. The source
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import NamedTuple
 
-from pipeline.errors import PipelineError
+from pipeline.audit.events.encoding import AuditMessageError
+from pipeline.audit.events.tiers import AUDIT_TOPIC, Tier, is_audited
 from pipeline.model import TopicPartition
 from pipeline.records.compression import Codec
 from pipeline.records.tally import CodecCounts, Counts
 
-AUDIT_TOPIC = "_audit"
+__all__ = ["AUDIT_TOPIC", "AuditMessageError", "Tier", "is_audited"]
 MESSAGE_VERSION = 2
 MAX_WINDOWS_PER_MESSAGE = 5000
-
-
-def is_audited(topic: str) -> bool:
-    """True if batches of the topic are counted. Internal topics (`_...`) are not: each report would cause another."""
-    return not topic.startswith("_")
-
-
-class Tier(StrEnum):
-    """A step on the way of a batch at which batches are counted."""
-
-    PRODUCER = "producer"
-    BROKER = "broker"
-    LOAD = "load"
-
-
-class AuditMessageError(PipelineError):
-    """A record of the audit topic is not a monitoring event of this version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,170 @@
+"""Monitoring events of version 3 as JSON: a list for each column, as docs/audit/events.md describes. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.audit.events.report import (
+    POSITION,
+    ROW,
+    CountReport,
+    LatencyCounts,
+    LifeSign,
+    ReportedTopic,
+    RowClaim,
+    Rows,
+)
+from pipeline.audit.events.tiers import Counter, Tier
+from pipeline.errors import PipelineError
+
+VERSION: Final = 3
+MAX_ROWS: Final = 1_000
+"""Rows in one record: at most 600 KB, below the limit of brokers (`message.max.bytes`)."""
+MAX_ROWS_READ: Final = 100_000
+MAX_TOPICS_READ: Final = 100_000
+MAX_BUCKETS_READ: Final = 100_000
+
+
+class AuditMessageError(PipelineError):
+    """A record of the audit topic is not a monitoring event of a known version."""
+
+
+def portions(report: CountReport) -> Iterator[CountReport]:
+    """Split a report into records of bounded size. Each holds for the rows that it has, so their order is free.
+
+    Only the last one bears the life sign: what it says of closed windows is true once all portions have arrived.
+    """
+    size = max(len(report.rows), len(report.positions), 1)
+    starts = range(0, size, MAX_ROWS)
+    for start in starts:
+        is_last = start + MAX_ROWS >= size
+        yield replace(
+            report,
+            rows=report.rows[start : start + MAX_ROWS],
+            positions=report.positions[start : start + MAX_ROWS],
+            claims=report.claims if start == 0 else (),
+            latencies=report.latencies if start == 0 else (),
+            life=report.life if is_last else None,
+        )
+
+
+def encode_key(report: CountReport) -> bytes:
+    """Return the record key: the counter and its process."""
+    counter = report.counter
+    return "/".join((counter.tier, counter.cluster, counter.name, report.process)).encode()
+
+
+def encode_report(report: CountReport) -> bytes:
+    """Return the report as JSON. Columns that are 0 in all rows are left out."""
+    document = {
+        "version": VERSION,
+        **asdict(report.counter),
+        "process": report.process,
+        "created_ms": report.created_ms,
+        "window_ms": report.window_ms,
+    }
+    parts = {
+        "topics": report.topics,
+        "rows": _columns(report.rows),
+        "positions": _columns(report.positions),
+        "claims": report.claims,
+        "latencies": report.latencies,
+        "life": None if report.life is None else asdict(report.life),
+    }
+    document |= {name: part for name, part in parts.items() if part}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_report(value: bytes) -> CountReport:
+    """Return the report in a record's value. Unknown fields are ignored. Raises AuditMessageError."""
+    try:
+        document = json.loads(value)
+        if document["version"] != VERSION:
+            raise AuditMessageError(f"monitoring event of version {document['version']}; expected {VERSION}")
+        topics = tuple(ReportedTopic(str(name), str(topic_id)) for name, topic_id in document.get("topics", ()))
+        report = CountReport(
+            counter=Counter(
+                tier=Tier(document["tier"]),
+                cluster=str(document["cluster"]),
+                name=str(document["name"]),
+                instance=str(document["instance"]),
+            ),
+            process=str(document["process"]),
+            created_ms=_int64(document["created_ms"]),
+            window_ms=_int64(document["window_ms"]),
+            topics=topics,
+            rows=_table(document.get("rows", {}), ROW, len(topics)),
+            positions=_table(document.get("positions", {}), POSITION, len(topics)),
+            claims=tuple(RowClaim(*map(_int64, claim)) for claim in document.get("claims", ())),
+            latencies=tuple(_latency(*each) for each in document.get("latencies", ())),
+            life=_life(document["life"]) if document.get("life") else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise AuditMessageError(f"not a monitoring event: {error!r}") from error
+    _check(report)
+    return report
+
+
+def _columns(table: Rows) -> dict[str, Any]:
+    if not len(table):
+        return {}
+    columns = {name: table[name].tolist() for name in table.dtype.names or () if table[name].any()}
+    return {"size": len(table), **columns}
+
+
+def _table(columns: Mapping[str, Any], dtype: np.dtype[np.void], topics: int) -> Rows:
+    """Return columns as a table. Raises ValueError, OverflowError, TypeError."""
+    size = _int64(columns.get("size", 0))
+    if not 0 <= size <= MAX_ROWS_READ:
+        raise ValueError(f"{size} rows")
+    table = np.zeros(size, dtype)
+    for name in dtype.names or ():
+        values = columns.get(name)
+        if values is None:
+            continue
+        if not isinstance(values, list) or len(values) != size:
+            raise ValueError(f"column {name} has not {size} values")
+        if not set(map(type, values)) <= {int, bool}:
+            raise ValueError(f"column {name} has values that are no integers")
+        table[name] = np.array(values, dtype[name])  # raises OverflowError
+    if size and (table["topic"].min() < 0 or table["topic"].max() >= topics or table["partition"].min() < 0):
+        raise ValueError("a row of no topic or partition")
+    return table
+
+
+def _int64(value: Any) -> int:
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"{number} is no 64-bit integer")
+    return number
+
+
+def _latency(topic: Any, start_ms: Any, process: Any, buckets: Any) -> LatencyCounts:
+    if len(buckets) > MAX_BUCKETS_READ:
+        raise ValueError(f"{len(buckets)} buckets")
+    pairs = tuple((_int64(key), _int64(records)) for key, records in buckets)
+    return LatencyCounts(_int64(topic), _int64(start_ms), str(process), pairs)
+
+
+def _life(document: Mapping[str, Any]) -> LifeSign:
+    return LifeSign(
+        host=str(document["host"]),
+        started_ms=_int64(document["started_ms"]),
+        interval_ms=_int64(document["interval_ms"]),
+        closed_ms=_int64(document["closed_ms"]),
+        is_ended=bool(document["is_ended"]),
+        unsent_records=_int64(document["unsent_records"]),
+    )
+
+
+def _check(report: CountReport) -> None:
+    """Check indexes. Raises AuditMessageError."""
+    topics = len(report.topics)
+    if topics > MAX_TOPICS_READ:
+        raise AuditMessageError(f"monitoring event of {topics} topics")
+    named = [claim.topic for claim in report.claims] + [latency.topic for latency in report.latencies]
+    if any(not 0 <= topic < topics for topic in named):
+        raise AuditMessageError("monitoring event with a claim or latency of no topic")

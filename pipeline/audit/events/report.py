@@ -56,6 +56,7 @@ ROW: Final = np.dtype(
         ("marked_sum", np.uint64),  # content_sum of these batches
         ("uncertain_records", np.int64),  # sent by a producer, outcome unknown; not among the counts
         ("quarantined", np.int64),  # set aside by a load; not among the counts
+        ("by_record", np.bool_),  # records were counted one by one, each in the window of its own timestamp
     ]
 )
 """Columns of the counts. All sums are modulo 2**64."""

@@ -7,7 +7,7 @@ import trio
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.appending.appended_offsets import AppendedOffsets
-from pipeline.mirror.config import DestinationMode
+from pipeline.mirror.config import DestinationMode, MirrorConfig
 from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.mirror.copying.recompression import RecompressingDestination
@@ -19,10 +19,11 @@ from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.journal_topic import create_journals
 from pipeline.mirror.journals.offset_map_journal import OffsetMapJournal
 from pipeline.mirror.journals.pause_journal import PauseJournal
+from pipeline.mirror.journals.selection_journal import SelectionJournal
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.sharing.share import ALONE
-from pipeline.mirror.topics.flows import SourceFlows
+from pipeline.mirror.topics.flows import SourceFlows, mirror_name_of, selection_in
 from pipeline.mirror.topics.known_sources import KnownSource, KnownSources
 from pipeline.mirror.topics.replica_topics import ReplicaTopics
 from pipeline.mirror.topics.selected_topics import SelectedTopics
@@ -46,6 +47,7 @@ class Hub:
         self.gaps = GapJournal(destination, clock=clock, rng=rng)
         self.epochs = EpochJournal(destination, clock=clock, rng=rng)
         self.pauses = PauseJournal(destination, clock=clock, rng=rng)
+        self.selections = SelectionJournal(destination, clock=clock, rng=rng)
         self.group_offsets = GroupOffsetJournal(destination, clock=clock, rng=rng)
         self.selected = SelectedTopics(self.journal.table)
         self.destination: Destination = RecompressingDestination(
@@ -70,13 +72,21 @@ class Hub:
         self._all_asked = trio.Event()
 
     async def open(self, *, timeout_s: float) -> None:
-        """Read all journals; `timeout_s` bounds the first contact. Raises PipelineError."""
+        """Read all journals, and record the selection; `timeout_s` bounds the first contact. Raises PipelineError."""
         await self.cluster.refresh(timeout_s=timeout_s)
-        journals = (self.journal, self.gaps, self.epochs, self.pauses)
+        journals = (self.journal, self.gaps, self.epochs, self.pauses, self.selections)
         await create_journals(self.cluster, [journal.topic for journal in journals])
         async with trio.open_nursery() as nursery:
             for opened in (*journals, self.destination):
                 nursery.start_soon(opened.open)
+        recorded = None
+        while recorded is not self.config.now:  # settings that come meanwhile are recorded as well
+            recorded = self.config.now
+            await self.record_selection(recorded)
+
+    async def record_selection(self, config: MirrorConfig) -> None:
+        """Record what these settings select, durably. Raises PipelineError; it may be recorded in part then."""
+        await self.selections.record(mirror_name_of(config), selection_in(config))
 
     def set_sources(self, sources: Mapping[str, KnownSource], flows: Mapping[str, SourceFlows]) -> None:
         """Have these sources and flows from now on, in the order of the settings."""

@@ -133,7 +133,10 @@ class MirrorService:
         running.ended.set()
 
     async def _change_to(self, config: MirrorConfig, flows: Mapping[str, SourceFlows]) -> None:
-        """Put checked settings in force. Raises NotStartedError and ConfigurationError, and changes nothing then."""
+        """Put checked settings in force. Raises PipelineError, and changes nothing then.
+
+        The hub has the new selection before anything is copied by it.
+        """
         before = self._config.now
         known = {each.name: each for each in before.sources}
         fresh = [each for each in config.sources if each.name not in known or is_opened_anew(known[each.name], each)]
@@ -142,6 +145,9 @@ class MirrorService:
             for each in fresh:
                 running = await self._open_source(each, flows[each.name])
                 opened.append(running)
+            if self._hub_opened.is_set():  # else the hub records it when it opens
+                with unwrapped_errors():
+                    await self._hub.record_selection(config)
         except BaseException:
             for running in opened:
                 running.scope.cancel()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.mirror.config import CompressionType, GapPolicy, MirrorConfig
+from pipeline.mirror.journals.selections import MirrorSelection, SelectedFlow
 from pipeline.mirror.journals.table import refusal_of_topic
 from pipeline.mirror.selection import UNDERSCORE, Matches, TopicSelection, compile_patterns, matches_whole
 
@@ -113,4 +114,49 @@ def flows_of(config: MirrorConfig, matches: Matches = matches_whole) -> Mapping[
                 compression_type=config.compression_type,
             )
             flows.append(flow_of_source)
+    return {name: SourceFlows(flows) for name, flows in declared.items()}
+
+
+def mirror_name_of(config: MirrorConfig) -> str:
+    """Return the name under which a mirror records its selection: that of its group, or one of a process of its own."""
+    shares_work = config.zookeeper_connect is not None
+    return config.group if shares_work else f"{config.group}@{config.http_listen}"
+
+
+def selection_in(config: MirrorConfig) -> MirrorSelection:
+    """Return what the settings select, for the hub's journal of selections."""
+    sources = tuple(source.name for source in config.sources)
+    flows = tuple(
+        SelectedFlow(
+            name=flow.name,
+            source=flow.source,
+            topics=flow.topics,
+            exclude=flow.exclude,
+            replica_topic=flow.replica_topic,
+        )
+        for flow in config.flows
+    )
+    if not flows:
+        flows = tuple(
+            SelectedFlow(name=name, source=name, topics=config.topics, exclude=config.exclude) for name in sources
+        )
+    return MirrorSelection(mode=config.destination_mode.value, sources=sources, flows=flows)
+
+
+def flows_selected(selection: MirrorSelection, matches: Matches = matches_whole) -> Mapping[str, SourceFlows]:
+    """Return the flows of a recorded selection by source. Raises ConfigurationError for a bad pattern."""
+    declared: dict[str, list[Flow]] = {name: [] for name in selection.sources}
+    for flow in selection.flows:
+        topics = TopicSelection(
+            compile_patterns("topics", flow.topics), compile_patterns("topics.exclude", flow.exclude), matches
+        )
+        declared.setdefault(flow.source, []).append(
+            Flow(
+                name=flow.name,
+                source=flow.source,
+                selection=topics,
+                template=flow.replica_topic,
+                gap_policy=GapPolicy.HALT,
+            )
+        )
     return {name: SourceFlows(flows) for name, flows in declared.items()}

@@ -53,6 +53,7 @@ TOPICS_OF_SERVICES = frozenset(
         "_mirror_group_offsets",
         "_mirror_partitions",
         "_mirror_pauses",
+        "_mirror_selections",
         "_schemas",
     }
 )

@@ -16,6 +16,7 @@ from pipeline.audit.events.report import (
     ReportedTopic,
     RowClaim,
     Rows,
+    SkippedOffsets,
 )
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.errors import PipelineError
@@ -26,6 +27,7 @@ MAX_ROWS: Final = 1_000
 MAX_ROWS_READ: Final = 100_000
 MAX_TOPICS_READ: Final = 100_000
 MAX_BUCKETS_READ: Final = 100_000
+MAX_SKIPPED_READ: Final = 100_000
 
 
 class AuditMessageError(PipelineError):
@@ -37,7 +39,7 @@ def portions(report: CountReport) -> Iterator[CountReport]:
 
     Only the last one bears the life sign: what it says of closed windows is true once all portions have arrived.
     """
-    size = max(len(report.rows), len(report.positions), 1)
+    size = max(len(report.rows), len(report.positions), len(report.skipped), 1)
     starts = range(0, size, MAX_ROWS)
     for start in starts:
         is_last = start + MAX_ROWS >= size
@@ -45,6 +47,7 @@ def portions(report: CountReport) -> Iterator[CountReport]:
             report,
             rows=report.rows[start : start + MAX_ROWS],
             positions=report.positions[start : start + MAX_ROWS],
+            skipped=report.skipped[start : start + MAX_ROWS],
             claims=report.claims if start == 0 else (),
             latencies=report.latencies if start == 0 else (),
             life=report.life if is_last else None,
@@ -72,6 +75,7 @@ def encode_report(report: CountReport) -> bytes:
         "positions": _columns(report.positions),
         "claims": report.claims,
         "latencies": report.latencies,
+        "skipped": report.skipped,
         "life": None if report.life is None else asdict(report.life),
     }
     document |= {name: part for name, part in parts.items() if part}
@@ -100,6 +104,7 @@ def decode_report(value: bytes) -> CountReport:
             positions=_table(document.get("positions", {}), POSITION, len(topics)),
             claims=tuple(RowClaim(*map(_int64, claim)) for claim in document.get("claims", ())),
             latencies=tuple(_latency(*each) for each in document.get("latencies", ())),
+            skipped=tuple(_skipped(*each) for each in document.get("skipped", ())),
             life=_life(document["life"]) if document.get("life") else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -149,6 +154,14 @@ def _latency(topic: Any, start_ms: Any, process: Any, buckets: Any) -> LatencyCo
     return LatencyCounts(_int64(topic), _int64(start_ms), str(process), pairs)
 
 
+def _skipped(
+    topic: Any, partition: Any, start_ms: Any, first: Any, last: Any, records: Any, reason: Any
+) -> SkippedOffsets:
+    start = None if start_ms is None else _int64(start_ms)
+    numbers = [_int64(each) for each in (first, last, records)]
+    return SkippedOffsets(_int64(topic), _int64(partition), start, *numbers, str(reason))
+
+
 def _life(document: Mapping[str, Any]) -> LifeSign:
     return LifeSign(
         host=str(document["host"]),
@@ -165,6 +178,8 @@ def _check(report: CountReport) -> None:
     topics = len(report.topics)
     if topics > MAX_TOPICS_READ:
         raise AuditMessageError(f"monitoring event of {topics} topics")
-    named = [claim.topic for claim in report.claims] + [latency.topic for latency in report.latencies]
+    if len(report.skipped) > MAX_SKIPPED_READ:
+        raise AuditMessageError(f"monitoring event of {len(report.skipped)} skipped ranges")
+    named = [each.topic for each in (*report.claims, *report.latencies, *report.skipped)]
     if any(not 0 <= topic < topics for topic in named):
-        raise AuditMessageError("monitoring event with a claim or latency of no topic")
+        raise AuditMessageError("monitoring event with a claim, latency or skipped range of no topic")

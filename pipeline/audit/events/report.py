@@ -18,6 +18,7 @@ E. A recreated topic is another topic: `topic_id` differs. Of tiers without live
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -78,6 +79,17 @@ POSITION: Final = np.dtype(
 Rows = NDArray[np.void]
 
 
+class SkipReason(StrEnum):
+    """Reasons why a load has fewer records than the topic had."""
+
+    LOST = "lost"
+    """The records were gone before the load read them: retention, DeleteRecords, compaction, or a truncated source."""
+    ABORTED = "aborted"
+    """The records belong to aborted transactions."""
+    COMPACTED = "compacted"
+    """The topic was compacted before the load read it."""
+
+
 class ReportedTopic(NamedTuple):
     """A topic of a report. `topic_id` is empty if it is not known, as for producers, mirrors and loads."""
 
@@ -92,6 +104,22 @@ class RowClaim(NamedTuple):
     partition: int
     leader_epoch: int
     start_offset: int
+
+
+class SkippedOffsets(NamedTuple):
+    """Offsets `first` to `last`, inclusive, in which a load has fewer records than the topic had: at most `records`.
+
+    `start_ms` is the window whose records are missing; None if they may be of any window. `reason` is a SkipReason. A
+    fact: reports may repeat it, and it holds once.
+    """
+
+    topic: int
+    partition: int
+    start_ms: int | None
+    first: int
+    last: int
+    records: int
+    reason: str
 
 
 class LatencyCounts(NamedTuple):
@@ -142,4 +170,5 @@ class CountReport:
     positions: Rows = field(default_factory=lambda: np.zeros(0, POSITION))
     claims: Sequence[RowClaim] = ()
     latencies: Sequence[LatencyCounts] = ()
+    skipped: Sequence[SkippedOffsets] = ()
     life: LifeSign | None = None

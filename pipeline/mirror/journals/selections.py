@@ -99,9 +99,9 @@ class Selections:
         """Grows whenever a selection may have changed."""
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Apply the next record; one without value removes a portion. Raises SelectionRecordError, changes nothing then.
+        """Apply the next record; one without value removes a portion.
 
-        A selection whose portions are complete and cannot be read makes its mirror one of `troubles`.
+        Raises SelectionRecordError, and changes nothing then. A selection whose portions are complete and cannot be read makes its mirror one of `troubles`.
         """
         mirror, number = _decode_key(key)
         if value is None:

@@ -24,6 +24,8 @@ from pipeline.audit.events.report import (
     LifeSign,
     ReportedTopic,
     RowClaim,
+    SkippedOffsets,
+    SkipReason,
 )
 from pipeline.audit.events.tiers import Counter, Tier
 
@@ -56,6 +58,10 @@ def report_of(seed: int, size: int) -> CountReport:
         positions=filled(POSITION, size, seed + 1),
         claims=[RowClaim(1, 3, 7, 2**40)],
         latencies=[LatencyCounts(0, 600_000, "1", ((-3, 5), (8, 1)))],
+        skipped=[
+            SkippedOffsets(0, 1, None, 5, 9, 5, SkipReason.LOST),
+            SkippedOffsets(1, 2, -600_000, 5, 9, 2, SkipReason.ABORTED),
+        ],
         life=LIFE,
     )
 
@@ -67,7 +73,7 @@ def assert_equal(left: CountReport, right: CountReport) -> None:
 
 
 def _rest_of(report: CountReport) -> list[object]:
-    lists = [list(each) for each in (report.topics, report.claims, report.latencies)]
+    lists = [list(each) for each in (report.topics, report.claims, report.latencies, report.skipped)]
     return [report.counter, report.process, report.created_ms, report.window_ms, report.life, *lists]
 
 
@@ -93,6 +99,12 @@ def test_portions_hold_all_rows_once_and_the_last_one_bears_the_life_sign() -> N
     assert np.array_equal(np.concatenate([part.positions for part in parts]), report.positions)
     assert [part.life for part in parts] == [None, None, LIFE]
     assert [len(part.claims) for part in parts] == [1, 0, 0]
+
+
+def test_portions_hold_all_skipped_ranges_once() -> None:
+    ranges = tuple(SkippedOffsets(0, 0, None, first, first, 1, SkipReason.LOST) for first in range(MAX_ROWS + 1))
+    parts = list(portions(replace(report_of(1, 1), skipped=ranges)))
+    assert len(parts) == 2 and (*parts[0].skipped, *parts[1].skipped) == ranges
 
 
 @given(

@@ -158,8 +158,8 @@ def _skipped(
     topic: Any, partition: Any, start_ms: Any, first: Any, last: Any, records: Any, reason: Any
 ) -> SkippedOffsets:
     start = None if start_ms is None else _int64(start_ms)
-    numbers = [_int64(each) for each in (first, last, records)]
-    return SkippedOffsets(_int64(topic), _int64(partition), start, *numbers, str(reason))
+    offsets = _int64(first), _int64(last)
+    return SkippedOffsets(_int64(topic), _int64(partition), start, *offsets, _int64(records), str(reason))
 
 
 def _life(document: Mapping[str, Any]) -> LifeSign:
@@ -180,6 +180,7 @@ def _check(report: CountReport) -> None:
         raise AuditMessageError(f"monitoring event of {topics} topics")
     if len(report.skipped) > MAX_SKIPPED_READ:
         raise AuditMessageError(f"monitoring event of {len(report.skipped)} skipped ranges")
-    named = [each.topic for each in (*report.claims, *report.latencies, *report.skipped)]
+    named = [claim.topic for claim in report.claims] + [latency.topic for latency in report.latencies]
+    named += [passed.topic for passed in report.skipped]
     if any(not 0 <= topic < topics for topic in named):
         raise AuditMessageError("monitoring event with a claim, latency or skipped range of no topic")

@@ -101,7 +101,8 @@ class Selections:
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Apply the next record; one without value removes a portion.
 
-        Raises SelectionRecordError, and changes nothing then. A selection whose portions are complete and cannot be read makes its mirror one of `troubles`.
+        Raises SelectionRecordError, and changes nothing then. A selection whose portions are complete and cannot be
+        read makes its mirror one of `troubles`.
         """
         mirror, number = _decode_key(key)
         if value is None:

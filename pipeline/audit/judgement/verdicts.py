@@ -88,12 +88,17 @@ class Witness:
     """A party whose word a verdict needs and does not have. `cluster` and `partition` may not apply.
 
     `name` says who, `reason` why the word is missing, and what to do: "the broker of east never reported clicks-0".
+    `cluster`: hours of topics whose way touches the cluster need the word; None: those of all topics.
     """
 
     name: str
     reason: str
     cluster: str | None = None
     partition: TopicPartition | None = None
+    topic: str | None = None
+    """Topic of `cluster` that alone needs the word; None: all of them."""
+    since_ms: int | None = None
+    """Hours that end after this time need the word; None: all hours."""
 
     def __str__(self) -> str:
         """Return one sentence for people."""

@@ -182,6 +182,18 @@ class MirroredTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventLoss:
+    """Loss of events of a cluster's audit topic: retention, DeleteRecords, compaction, or a topic that was replaced.
+
+    Hours that began before `before_ms` and whose way touches the cluster are UNKNOWN, with the witness.
+    """
+
+    cluster: str
+    before_ms: int
+    witness: Witness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expectations:
     """Parties that should have counted: what does not follow from the counts themselves.
 
@@ -199,3 +211,5 @@ class Expectations:
     unknown: Sequence[Witness] = ()
     read_to_ms: Mapping[str, int] = field(default_factory=dict)
     """By cluster: all events that its audit topic held at this time were read. Absent: never read to its end."""
+    losses: Sequence[EventLoss] = ()
+    """Losses of events of audit topics."""

@@ -36,7 +36,7 @@ NOUNS = {
     "mirror": ("mirror.mirror", "app"),
     "registry": ("registry", "app"),
     "schema": ("schema.schema", "app"),
-    "audit": ("audit", "app"),
+    "audit": ("audit.audit", "app"),
     "load": ("load.load", "app"),
     "demo": ("demo.demo", "demo"),
     "profile": ("profile", "app"),

@@ -9,7 +9,7 @@ import crc32c
 import trio
 
 from pipeline.audit.publisher import open_audited_producer
-from pipeline.cli.audit import render
+from pipeline.cli.audit.rendering import render
 from pipeline.cli.demo.datacenters import HUB, Datacenters
 from pipeline.cli.terminal.connect import connected, wall_clock
 from pipeline.client.admin.topics import NewTopic, create_topics

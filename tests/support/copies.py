@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import trio
 
-from pipeline.cli.audit import render
+from pipeline.cli.audit.rendering import render
 from pipeline.cli.demo.datacenters import HUB, Datacenters
 from pipeline.cli.terminal.connect import connected
 from pipeline.client.admin.offsets import list_offsets

@@ -309,7 +309,7 @@ class Demo:
         return result
 
     async def _report(self) -> dict[str, Any]:
-        from pipeline.cli.audit import render
+        from pipeline.cli.audit.rendering import render
 
         wait = f"{AUDIT_TIMEOUT_S:.0f}"
         with self._show.step("\nAsked the audit what every tier counted, by hour of the events"):

@@ -12,7 +12,7 @@ from pipeline.audit.config import AuditConfig
 from pipeline.audit.message import AuditEvent, AuditSource, Tier
 from pipeline.audit.reconcile import Route
 from pipeline.audit.server import AuditMetrics, AuditService
-from pipeline.cli.audit import render
+from pipeline.cli.audit.rendering import render
 from pipeline.errors import NetworkError
 from pipeline.model import TopicPartition
 from pipeline.records.tally import Counts

@@ -9,7 +9,7 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.cli.audit import _mirror_routes
+from pipeline.cli.audit.expectations import mirror_routes
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.topics import delete_topics, list_topics
 from pipeline.client.cluster.cluster import Cluster
@@ -118,7 +118,7 @@ async def test_gaps_are_skipped_if_the_settings_say_so(site: Site) -> None:
         async with site.mirroring(gap_policy="skip"):
             await until_at(site.hub, [0, 3, 4])
     assert ranges(await ledger_of(site.hub)) == [("clicks-0", "retention", 1, 2)]
-    (route,) = await _mirror_routes(site.hub, CollectorRegistry())()
+    (route,) = await mirror_routes(site.hub, CollectorRegistry())()
     assert route.deleted_offsets == 2  # for the audit
 
 

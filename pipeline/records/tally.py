@@ -4,26 +4,27 @@ A batch belongs to the window of its base timestamp, the creation time of its fi
 compaction ever rewrites. So every tier files a batch under the same window from its header alone (paper section 4).
 """
 
-import struct
 from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from pipeline.records.batch import BatchHeader
+from pipeline.records.batch_hashes import header_hash_of
 from pipeline.records.compression import Codec
 
 DEFAULT_WINDOW_MS = 600_000
 HOUR_MS = 3_600_000
 CRC_SUM_MODULUS = 1 << 64
-_OF_BROKERS = 0x0F
-"""Attribute bits that a broker may change when it appends: codec, timestamp type."""
-_OF_PRODUCERS = struct.Struct(">hiqqhii")
+
+
+MAX_TIMESTAMP_MS = 1 << 60
+MIN_TIMESTAMP_MS = -MAX_TIMESTAMP_MS
+"""Bounds of the times that have windows of their own; a batch beyond them is filed under the nearest."""
 
 
 def window_start(timestamp_ms: int, window_ms: int) -> int:
     """Return the start of the window of `timestamp_ms`. Windows begin at multiples of `window_ms` since 1970 UTC."""
+    timestamp_ms = min(max(timestamp_ms, MIN_TIMESTAMP_MS), MAX_TIMESTAMP_MS)
     return timestamp_ms - timestamp_ms % window_ms
 
 
@@ -39,20 +40,10 @@ class CodecCounts(NamedTuple):
 
     def with_batch(self, header: BatchHeader) -> "CodecCounts | None":
         """Return the counts with one batch more; None for a codec that Kafka does not know."""
-        attributes, batches = header.attributes, self.batches
-        number = attributes & 0x07
+        number, batches = header.attributes & 0x07, self.batches
         if number >= len(batches):
             return None
-        fields = _OF_PRODUCERS.pack(
-            attributes & ~_OF_BROKERS,
-            header.last_offset_delta,
-            header.base_timestamp,
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.record_count,
-        )
-        total = (self.header_sum + crc32c(fields)) % CRC_SUM_MODULUS
+        total = (self.header_sum + header_hash_of(header)) % CRC_SUM_MODULUS
         return CodecCounts(total, (*batches[:number], batches[number] + 1, *batches[number + 1 :]))
 
     def plus(self, other: "CodecCounts | None") -> "CodecCounts | None":

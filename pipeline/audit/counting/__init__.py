@@ -1,0 +1,1 @@
+"""Counting of batches by brokers, producers, mirrors, groups and readers of foreign clusters."""

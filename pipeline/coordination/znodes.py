@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.errors import CoordinationError
 from pipeline.model import BROKER_IDS, MAX_INT64, NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
+from pipeline.records.producer_marks import MARK
 from pipeline.settings import MAX_INT32
 
 BROKER_EPOCHS = "/brokers/epochs"
@@ -383,8 +384,8 @@ class ClusterId:
 class _ProducerIdBlockJson(BaseModel):
     version: int
     broker: BrokerId
-    block_start: Annotated[int, Field(ge=0, le=MAX_INT64)]
-    block_end: Annotated[int, Field(ge=0, le=MAX_INT64 - 1_000_000)]
+    block_start: Annotated[int, Field(ge=0, le=MARK - 1)]
+    block_end: Annotated[int, Field(ge=0, le=MARK - 1_000_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,15 +178,18 @@ class ProducerConfig:
     idempotence: bool = True
     """True if retries neither duplicate nor reorder records. Kafka's `enable.idempotence`."""
     record_headers: tuple[Header, ...] = ()
-    """Headers that are added to every record. `open_audited_producer` sets them. Kafka has no such setting."""
+    """Headers that are added to every record. An audited producer sets them. Kafka has no such setting."""
     window_ms: Annotated[int | None, Between(1, MAX_TIMEOUT_MS * 366, or_none=True)] = None
-    """Length in ms of windows of time; no batch holds records of two windows. `open_audited_producer` sets it.
-    Kafka has no such setting."""
+    """Length in ms of windows of time; no batch holds records of two windows. An audited producer sets it. Kafka
+    has no such setting."""
+    is_counted: bool = False
+    """True if the producer reports its batches to the audit, and requests a producer id that shows it. An audited
+    producer sets it. Kafka has no such setting."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         _take_members(self, {"acks": Acks, "compression": Codec})
-        require_kinds(self, {"idempotence": bool})
+        require_kinds(self, {"idempotence": bool, "is_counted": bool})
         try:
             encode_headers(self.record_headers)
         except (TypeError, ValueError, AttributeError) as error:

@@ -10,7 +10,7 @@ D. With a window, no batch holds records of two windows.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.client.producer.batches import DeliveryError, ProducerBatch, ProducerIdentity
@@ -58,6 +58,7 @@ class Drained:
     wake_ms: int | None = None
     leader_missing: bool = False
     identity_missing: bool = False
+    new_topics: set[str] = field(default_factory=set)
 
     def wake_at(self, when_ms: int) -> None:
         """Lower `wake_ms` to this time, if it is later."""
@@ -199,6 +200,10 @@ class Accumulator:
         """Return every batch without an outcome."""
         return [batch for queue in self._waiting.values() for batch in queue.batches]
 
+    def oldest_window(self) -> int | None:
+        """Return the lowest window of a batch without an outcome; None if there is no such batch."""
+        return min((batch.window for batch in self.incomplete() if batch.window is not None), default=None)
+
     def close_open_batches(self) -> None:
         """Make all buffered batches due now."""
         for queue in self._waiting.values():
@@ -211,8 +216,12 @@ class Accumulator:
         now_ms: int,
         *,
         pressed: bool = False,
+        begun_topics: Container[str] | None = None,
     ) -> Drained:
-        """Take due batches: one request for each leader that may be sent to. `pressed`: a `send` waits for memory."""
+        """Take due batches: one request for each leader that may be sent to. `pressed`: a `send` waits for memory.
+
+        With `begun_topics`, batches of other topics stay, and these topics are `new_topics` of the result.
+        """
         drained = Drained()
         request_bytes: dict[BrokerId, int] = {}
         for topic_partition, queue in self._waiting.items():
@@ -223,6 +232,9 @@ class Accumulator:
             due_ms = self._due_ms(batch, pressed)
             if due_ms > now_ms:
                 drained.wake_at(due_ms)
+                continue
+            if begun_topics is not None and topic_partition.topic not in begun_topics:
+                drained.new_topics.add(topic_partition.topic)
                 continue
             leader = leader_of(topic_partition)
             if leader is None:

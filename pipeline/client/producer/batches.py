@@ -9,6 +9,7 @@ Invariants:
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
@@ -61,6 +62,26 @@ class DeliveredBatch:
     topic_partition: TopicPartition
     header: BatchHeader
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedBatch:
+    """A batch that was given up. If `outcome_unknown`, the broker may have appended it. `window`: see ProducerBatch."""
+
+    topic_partition: TopicPartition
+    record_count: int
+    window: int | None
+    outcome_unknown: bool
+
+
+class ProducerObserver(Protocol):
+    """Learns of the topics that a producer sends to, and of its failures. Called on the producer's event loop."""
+
+    async def begin_topic(self, topic: str) -> None:
+        """Called once, before the first batch of a topic is sent. Batches of the topic wait until it returns."""
+
+    def failed(self, batch: FailedBatch) -> None:
+        """Called once for each batch that was given up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from pipeline.client.producer.batches import (
     DeliveryCallback,
     ProducerBatch,
     ProducerIdentity,
+    ProducerObserver,
     RecordMetadata,
 )
 from pipeline.client.producer.column_sender import ColumnSender
@@ -35,7 +36,7 @@ from pipeline.client.producer.interceptors import ProducerInterceptor
 from pipeline.client.producer.partitioner import Partitioner, murmur2, next_sticky_partition, partition_for_key
 from pipeline.client.producer.preparation import Preparation, preparation_of
 from pipeline.client.producer.record import ProducerRecord, UndeliveredRecord
-from pipeline.client.producer.routes import TopicRoute, require_partitioner
+from pipeline.client.producer.routes import TopicRoute, require_partition, require_partitioner
 from pipeline.client.producer.sender import Sender, now_ms
 from pipeline.client.producer.undelivered import undelivered_records
 from pipeline.errors import DeadlineExceededError, PipelineError
@@ -93,6 +94,11 @@ class Producer:
             find_grown=self._grown_route,
             take_turn=self._wait_for_turn,
         )
+
+    @property
+    def oldest_window(self) -> int | None:
+        """Lowest number of a window (see `ProducerConfig.window_ms`) with records that have no outcome yet."""
+        return self._accumulator.oldest_window()
 
     @property
     def identity(self) -> ProducerIdentity | None:
@@ -287,7 +293,7 @@ class Producer:
         accumulator = self._accumulator
         if accumulator.used_bytes + charge > self._room_bytes or charge > self._max_charge or self._memory_waiters:
             await self._wait_for_memory(topic, charge, deadline)
-            self._require_partition(route, topic, partition)
+            require_partition(route, topic, partition)
         if timestamp_ms is None:
             timestamp_ms = self._clock()
         if partition is None:
@@ -334,7 +340,7 @@ class Producer:
             charge = overhead + len(values[position] or b"")
             if self._memory_waiters or not self._accumulator.has_room(charge):
                 await self._wait_for_memory(topic, charge, self._block_deadline())
-                self._require_partition(route, topic, partition)
+                require_partition(route, topic, partition)
             time_ms = self._clock() if timestamp_ms is None else timestamp_ms
             target = partition
             if target is None and key is not None:
@@ -407,13 +413,8 @@ class Producer:
         deadline = self._block_deadline()
         await self._cluster.refresh(timeout_s=self.config.max_block_ms / 1000)
         route = await self._route(name, deadline)
-        self._require_partition(route, name, partition)
+        require_partition(route, name, partition)
         return route
-
-    def _require_partition(self, route: TopicRoute, topic: str, partition: int | None) -> None:
-        """Raise KafkaError if the topic has no such partition, any more if it was recreated during a wait."""
-        if partition is not None and not 0 <= partition < len(route.partitions):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
 
     def _require_open(self) -> None:
         """Raise PipelineError after the end of the block, when records are no longer sent. Called after each wait."""
@@ -463,15 +464,14 @@ async def open_producer(
     value_encoder: EncoderLike | None = None,
     partitioner: Partitioner | None = None,
     interceptors: Sequence[ProducerInterceptor] = (),
+    observer: ProducerObserver | None = None,
 ) -> AsyncIterator[Producer]:
     """Open a producer until the block ends. `on_delivered` is called once for each acknowledged batch.
 
     Without encoders keys and values are bytes; without a partitioner the partition is the Java client's.
-
     With `identity`, a producer id whose epoch was never used, brokers remember no further producer (KIP-360).
 
     A block that ends normally flushes, and may raise DeliveryError; an exception gives up all undelivered records.
-
     Raises ConfigurationError for objects that are no encoders, partitioner or interceptors.
     """
     require_partitioner(partitioner)
@@ -486,7 +486,7 @@ async def open_producer(
         idempotent=config.idempotence,
     )
     accumulator.identity = identity
-    sender = Sender(cluster, accumulator, config, rng, on_delivered)
+    sender = Sender(cluster, accumulator, config, rng, on_delivered, observer)
     preparation = preparation_of(key_encoder, value_encoder, interceptors)
     producer = Producer(
         cluster, config, accumulator, sender, clock, rng, preparation=preparation, partitioner=partitioner

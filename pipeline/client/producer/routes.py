@@ -61,6 +61,12 @@ class TopicRoute:
         return chosen
 
 
+def require_partition(route: TopicRoute, topic: str, partition: int | None) -> None:
+    """Raise KafkaError if the topic has no such partition, any more if it was recreated during a wait."""
+    if partition is not None and not 0 <= partition < len(route.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
+
+
 def require_partitioner(given: object) -> None:
     """Raise ConfigurationError for an object that is neither a partitioner nor None."""
     is_text = isinstance(given, (type, str, bytes, bytearray))  # text has a method of this name

@@ -15,7 +15,14 @@ from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.cluster.config import Acks, ProducerConfig
 from pipeline.client.producer.accumulator import Accumulator
-from pipeline.client.producer.batches import DeliveredBatch, DeliveryError, ProducerBatch, ProducerIdentity
+from pipeline.client.producer.batches import (
+    DeliveredBatch,
+    DeliveryError,
+    FailedBatch,
+    ProducerBatch,
+    ProducerIdentity,
+    ProducerObserver,
+)
 from pipeline.client.producer.produce_plan import ProduceVerdict, produce_answers, produce_request, verdict_of
 from pipeline.client.producer.undelivered import UndeliveredBatches
 from pipeline.diagnostics import get_logger
@@ -47,12 +54,16 @@ class Sender:
         config: ProducerConfig,
         rng: Random,
         on_delivered: Callable[[DeliveredBatch], None] | None,
+        observer: ProducerObserver | None = None,
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._config = config
         self._rng = rng
         self._on_delivered = on_delivered
+        self._observer = observer
+        self._begun_topics: set[str] = set()
+        self._beginning: set[str] = set()
         self._in_flight: Counter[BrokerId] = Counter()
         self._wake = Wakeup()
         self._freed = trio.lowlevel.ParkingLot()
@@ -103,10 +114,14 @@ class Sender:
             lambda broker: self._in_flight[broker] < self._config.max_in_flight,
             now,
             pressed=len(self._freed) > 0,
+            begun_topics=None if self._observer is None else self._begun_topics,
         )
         for leader, batches in drained.requests.items():
             self._in_flight[leader] += 1
             nursery.start_soon(self._send, leader, batches)
+        for topic in drained.new_topics - self._beginning:
+            self._beginning.add(topic)
+            nursery.start_soon(self._begin_topic, topic)
         if drained.identity_missing and not self._identifying:
             self._identifying = True
             nursery.start_soon(self._identify)
@@ -204,12 +219,27 @@ class Sender:
         logger.error("delivery_failed", partition=str(batch.topic_partition), error=str(error))
         self.first_failure = self.first_failure or error
         self.undelivered.keep(batch)
+        if self._observer is not None:
+            self._observer.failed(
+                FailedBatch(
+                    topic_partition=batch.topic_partition,
+                    record_count=batch.record_count,
+                    window=batch.window,
+                    outcome_unknown=batch.outcome_unknown,
+                )
+            )
         self._tell(batch)
 
     def _tell(self, batch: ProducerBatch) -> None:
         for raised in batch.tell():
             logger.error("delivery_callback_failed", partition=str(batch.topic_partition), exc_info=raised)
         self._freed.unpark_all()
+
+    async def _begin_topic(self, topic: str) -> None:
+        assert self._observer is not None
+        await self._observer.begin_topic(topic)
+        self._begun_topics.add(topic)
+        self.wake()
 
     async def _identify(self) -> None:
         """Request a producer id (KIP-98). A refusal is retried, and is the reason given if batches expire."""
@@ -218,7 +248,11 @@ class Sender:
         while self._accumulator.identity is None:
             try:
                 response: InitProducerIdResponse = await self._cluster.request_any(
-                    InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+                    InitProducerIdRequest(
+                        transactional_id=None,
+                        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                        is_counted=self._config.is_counted,
+                    )
                 )
                 if response.error_code != ErrorCode.NONE:
                     raise KafkaError(response.error_code, "InitProducerId")

@@ -2,6 +2,8 @@
 
 Version 2 is flexible, 3 lets a producer raise its own epoch (KIP-360), 4 may answer PRODUCER_FENCED (KIP-588), 5 is for
 transactions (KIP-890), 6 for two-phase commit (KIP-939).
+
+The tagged field 10000, ours, asks for an id with the mark of producers that the audit counts.
 """
 
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ class InitProducerIdRequest(Message):
     producer_epoch: Annotated[Int16, Wire(since=3)] = -1
     enable_2pc: Annotated[Bool, Wire(since=6)] = False
     keep_prepared_txn: Annotated[Bool, Wire(since=6)] = False
+    is_counted: Annotated[Bool, Wire(since=2, tag=10000, ignorable=True)] = False
+    """True if the producer reports its batches to the audit: see `records.producer_marks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

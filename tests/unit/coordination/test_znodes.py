@@ -23,6 +23,7 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.errors import CoordinationError
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
+from pipeline.records.producer_marks import MARK
 
 ONE = BrokerId(1)
 
@@ -131,6 +132,13 @@ def test_registrations_that_describe_no_broker_are_refused(data: bytes) -> None:
     with pytest.raises(CoordinationError) as caught:
         BrokerRegistration.decode(ONE, data)
     assert caught.value.path == "/brokers/ids/1"
+
+
+def test_a_block_of_producer_ids_with_marks_is_refused() -> None:
+    data = b'{"version":1,"broker":2,"block_start":"3000","block_end":"%d"}'
+    with pytest.raises(CoordinationError):
+        ProducerIdBlock.decode(data % MARK)
+    assert ProducerIdBlock.decode(data % (MARK - 1_000_000)).last == MARK - 1_000_000
 
 
 @pytest.mark.parametrize("topic_id", ["", "AAAA", "?" * 22, "ä" * 22])

@@ -378,8 +378,11 @@ def _of_batches(table: HeaderTable, numbers: _Numbers, window_ms: int) -> _Group
     sums[:, _COLUMN["stamped"]] = table["attributes"] & _LOG_APPEND_TIME != 0
     sums[:, _COLUMN["marked_records"]] = np.where(is_marked, records, 0)
     sums[:, _COLUMN["marked_sum"]] = np.where(is_marked, contents.view(np.int64), 0)
-    last = table["base_offset"] + table["last_offset_delta"]
-    return _Groups(numbers, times - times % window_ms, sums, table["base_offset"], last, np.ones(len(table), np.bool_))
+    base_offset = table["base_offset"]
+    has_offset = base_offset >= 0  # brokers do not give producers the offset with acks=0, or if they had the batch
+    first = np.where(has_offset, base_offset, _NO_FIRST)
+    last = np.where(has_offset, base_offset + table["last_offset_delta"], UNKNOWN_OFFSET)
+    return _Groups(numbers, times - times % window_ms, sums, first, last, np.ones(len(table), np.bool_))
 
 
 def _grouped(groups: _Groups) -> _Groups:

@@ -101,7 +101,8 @@ def _row(headers: list[BatchHeader]) -> dict[str, Any]:
         "marked_records": sum(header.record_count for header in marked),
         "marked_sum": sum(map(content_hash_of, marked)) % 2**64,
     }
-    return {"topic": 0, "revision": 0, "leader_epoch": 0, "uncertain_records": 0, "quarantined": 0, **sums}
+    zeros = dict.fromkeys(("topic", "revision", "leader_epoch", "uncertain_records", "quarantined"), 0)
+    return {**zeros, "by_record": False, **sums}
 
 
 @settings(max_examples=200)

@@ -12,7 +12,7 @@ from random import SystemRandom
 
 import trio
 
-from pipeline.audit.publisher import open_audited_producer
+from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.client import (
     AvroSerializer,
     ClientConfig,

@@ -8,7 +8,7 @@ from typing import Any
 import crc32c
 import trio
 
-from pipeline.audit.publisher import open_audited_producer
+from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.cli.audit.rendering import render
 from pipeline.cli.demo.datacenters import HUB, Datacenters
 from pipeline.cli.terminal.connect import connected, wall_clock

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.audit.publisher import open_audited_producer
+from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.cli import foreground
 from pipeline.cli.child_services import ServiceUnit
 from pipeline.cli.demo.datacenters import HUB, Datacenters

@@ -8,7 +8,8 @@ import trio
 from pipeline.audit.broker_counter import BrokerCounter
 from pipeline.audit.checkpoints import PartitionCheckpoints
 from pipeline.audit.collector import Collector
-from pipeline.audit.publisher import open_audited_producer, publish_regularly
+from pipeline.audit.counting.lives import open_audited_producer
+from pipeline.audit.publisher import publish_regularly
 from pipeline.audit.reconcile import HourReport, Stage, Status, reconcile
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster

@@ -7,7 +7,7 @@ from random import Random
 
 import trio
 
-from pipeline.audit.publisher import open_audited_producer
+from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.cli.demo.datacenters import LIVE, Datacenters
 from pipeline.cli.terminal.connect import connected, wall_clock
 from pipeline.client.admin.topics import NewTopic, create_topics

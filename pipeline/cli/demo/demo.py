@@ -242,7 +242,7 @@ class Demo:
 
     async def _publish_in(self, datacenter: str, views: Sequence[PageView]) -> None:
         """Publish as a frontend server of this datacenter: Avro records with event times, counted for the audit."""
-        from pipeline.audit.publisher import open_audited_producer
+        from pipeline.audit.counting.lives import open_audited_producer
         from pipeline.client.cluster.cluster import open_cluster
         from pipeline.client.cluster.config import ClientConfig, ProducerConfig
         from pipeline.client.registry.avro import AvroSerializer

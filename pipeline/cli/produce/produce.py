@@ -229,7 +229,7 @@ async def publish_lines(options: ProduceOptions, bootstrap: str | None, zookeepe
 def _producer(cluster: Cluster, options: ProduceOptions) -> Any:
     if options.datacenter is None:
         return open_producer(cluster, options.config, clock=wall_clock, rng=randomness())
-    from pipeline.audit.publisher import open_audited_producer
+    from pipeline.audit.counting.lives import open_audited_producer
 
     return open_audited_producer(
         cluster,

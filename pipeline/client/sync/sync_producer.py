@@ -9,8 +9,8 @@ accepted records, and by `HANDOVER_BYTES` for those on their way to the core thr
 
 import atexit
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -71,13 +71,16 @@ class SyncProducer:
         interceptors: Sequence[ProducerInterceptor] = (),
         clock: Clock = system_clock,
         rng: Random | None = None,
+        open_with: Callable[..., AbstractAsyncContextManager[Producer]] = open_producer,
     ) -> None:
         """Open a producer for the brokers at `bootstrap` (`host:port,...`), or those of `client`; with `zookeeper`
         (`host:port,.../chroot`) for those that are registered there, and watch for changes (see `from_zookeeper`).
 
         Connects to brokers when first used, to ZooKeeper at once: raises CoordinationUnavailableError if no server
         answers within 30 s. Everything else is as in `open_producer`: encoders, partitioner, interceptors and
-        callbacks run on the producer's thread. Raises ConfigurationError.
+        callbacks run on the producer's thread. `open_with` is called instead of `open_producer`, with its arguments:
+        `audited(datacenter=...)` of `pipeline.audit.counting.lives` has the audit count the records; opening then
+        waits for brokers, and raises what it raises. Raises ConfigurationError.
         """
         addresses = parse_addresses(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
         settings = client or ClientConfig(bootstrap=addresses)
@@ -95,7 +98,7 @@ class SyncProducer:
                 if zookeeper:
                     discover = from_zookeeper(await stack.enter_async_context(open_zookeeper(zookeeper)))
                 cluster = await stack.enter_async_context(open_cluster(settings, discover=discover))
-                async with open_producer(
+                async with open_with(
                     cluster,
                     config,
                     clock=clock,

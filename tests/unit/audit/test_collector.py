@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from pipeline.audit.collector import Collector, ReadingState
+from pipeline.audit.counting.audit_topic import ensure_audit_topic
 from pipeline.audit.message import AUDIT_TOPIC, Tier
-from pipeline.audit.publisher import ensure_audit_topic, publish_load
+from pipeline.audit.publisher import publish_load
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer

@@ -1,0 +1,198 @@
+"""Publishes reports of counts, at regular intervals, to the audit topic of the cluster where they were counted.
+
+Invariants:
+A. A cluster that is away only delays reports. At most one set of reports is on its way; the counts that it lacks wait
+   in the counter, where they take no more memory than before.
+B. A life sign is sent once the reports before it, and the other portions of its own, are acknowledged: so a life sign
+   that arrived says the truth about the rows.
+C. If the audit topic was recreated, all that the counter has is reported again.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Final, Protocol
+
+import trio
+
+from pipeline.audit.counting.audit_topic import MAX_EVENT_BYTES, ensure_audit_topic
+from pipeline.audit.events.encoding import encode_key, encode_report, portions
+from pipeline.audit.events.report import CountReport
+from pipeline.audit.events.tiers import AUDIT_TOPIC
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import Producer, open_producer
+from pipeline.diagnostics import get_logger
+from pipeline.errors import PipelineError
+from pipeline.model import Clock
+from pipeline.net.nurseries import lasting_nursery, unwrapped_errors
+from pipeline.protocol.schema import ZERO_UUID
+from pipeline.records.compression import Codec
+
+DEFAULT_INTERVAL_S: Final = 10.0
+ROWS_ENCODED_AT_ONCE: Final = 50
+"""More rows than these are encoded in a thread, so that the event loop goes on."""
+
+REPORTER: Final = ProducerConfig(
+    # Repeated and overtaken reports change nothing: without producer ids brokers remember nothing of short lives.
+    idempotence=False,
+    compression=Codec.ZSTD,
+    max_request_size=MAX_EVENT_BYTES,
+    buffer_memory=4 * MAX_EVENT_BYTES,
+    max_block_ms=30_000,
+    delivery_timeout_ms=30_000,
+    request_timeout_ms=15_000,
+)
+
+logger = get_logger(__name__)
+
+
+class Counting(Protocol):
+    """A counter whose reports are published. `published` and `put_back` follow each `take_reports`, one of the two."""
+
+    def take_reports(self) -> list[CountReport]:
+        """Return reports of all that changed since the last call."""
+
+    def published(self, reports: Sequence[CountReport]) -> None:
+        """Take note that brokers have these reports. Called in a thread: may write files."""
+
+    def put_back(self, reports: Sequence[CountReport]) -> None:
+        """Take these reports again next time: brokers may lack some."""
+
+    def report_again(self) -> None:
+        """Take all counts next time, whether they changed or not: earlier reports are gone."""
+
+
+class CountPublisher:
+    """Publishes the reports of a counter. Made by `open_publisher`; tasks may share it."""
+
+    def __init__(self, counter: Counting, cluster: Cluster, producer: Producer) -> None:
+        self._counter = counter
+        self._cluster = cluster
+        self._producer = producer
+        self._turn = trio.Lock()
+        self._topic_id: uuid.UUID | None = None
+        """Id of the topic that has the reports so far; None before the first, and after a failure."""
+        self._is_ensured = False
+
+    async def run(self, interval_s: float) -> None:
+        """Publish after each `interval_s` until cancelled."""
+        while True:
+            await trio.sleep(interval_s)
+            await self.publish()
+
+    async def publish(self, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Publish what changed, and return True. If that fails, log it, keep the counts and return False.
+
+        Reports of other tasks go first. Nothing is published if `unless` returns True after them.
+        """
+        try:
+            await self.publish_or_raise(unless)
+        except PipelineError as error:
+            logger.warning("audit_publish_failed", error=str(error))
+            return False
+        return True
+
+    async def publish_or_raise(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """Publish what changed. Raises KafkaError, DeliveryError, NetworkError; the counts are kept then.
+
+        The audit topic is created with the first reports: by then the brokers that will hold it are there.
+        """
+        async with self._turn:
+            if unless():
+                return
+            await self._publish_all()
+            if self._is_recreated():
+                logger.warning("audit_topic_recreated", help="all counts of this process are reported again")
+                self._counter.report_again()
+                await self._publish_all()
+
+    async def _publish_all(self) -> None:
+        reports = self._counter.take_reports()
+        if not reports:
+            return
+        try:
+            if not self._is_ensured or AUDIT_TOPIC not in self._cluster.view.topics:
+                await ensure_audit_topic(self._cluster)
+                self._is_ensured = True
+            parts = [part for report in reports for part in portions(report)]
+            await self._send([part for part in parts if part.life is None])
+            await self._send([part for part in parts if part.life is not None])  # invariant B
+        except BaseException:
+            self._is_ensured = False
+            self._counter.put_back(reports)
+            raise
+        with trio.CancelScope(shield=True):  # brokers have them, and the counter is to know
+            await trio.to_thread.run_sync(self._counter.published, reports)
+
+    async def _send(self, parts: Sequence[CountReport]) -> None:
+        deliveries = []
+        for part in parts:
+            if len(part.rows) + len(part.positions) > ROWS_ENCODED_AT_ONCE:
+                value = await trio.to_thread.run_sync(encode_report, part)
+            else:
+                value = encode_report(part)
+            deliveries.append(await self._producer.send(AUDIT_TOPIC, value, key=encode_key(part)))
+        await self._producer.flush()
+        for delivery in deliveries:
+            await delivery.wait()
+
+    def _is_recreated(self) -> bool:
+        topic = self._cluster.view.topics.get(AUDIT_TOPIC)
+        before, now = self._topic_id, ZERO_UUID if topic is None else topic.id
+        if now == ZERO_UUID:  # without ids none can be told from the one before
+            return False
+        self._topic_id = now
+        return before is not None and before != now
+
+
+@asynccontextmanager
+async def open_publisher(
+    cluster: Cluster, counter: Counting, *, clock: Clock, rng: Random
+) -> AsyncIterator[CountPublisher]:
+    """Open a publisher until the block ends.
+
+    The publisher goes on while a cancelled block unwinds, so that the block may publish the last counts in a shielded
+    scope.
+    """
+    with unwrapped_errors():
+        async with lasting_nursery() as nursery:
+            producer = await nursery.start(_keep_reporter, cluster, clock, rng)
+            yield CountPublisher(counter, cluster, producer)
+
+
+async def _keep_reporter(
+    cluster: Cluster, clock: Clock, rng: Random, *, task_status: trio.TaskStatus[Producer]
+) -> None:
+    async with open_producer(cluster, REPORTER, clock=clock, rng=rng) as producer:
+        task_status.started(producer)
+        await trio.sleep_forever()
+
+
+async def publish_reports(cluster: Cluster, reports: Sequence[CountReport], *, clock: Clock, rng: Random) -> None:
+    """Publish reports once, as a load does at its end. Raises KafkaError, DeliveryError, NetworkError.
+
+    Repeated reports change nothing.
+    """
+    async with open_publisher(cluster, _Once(reports), clock=clock, rng=rng) as publisher:
+        await publisher.publish_or_raise()
+
+
+class _Once:
+    """Reports that are published as they are."""
+
+    def __init__(self, reports: Sequence[CountReport]) -> None:
+        self._reports = reports
+
+    def take_reports(self) -> list[CountReport]:
+        return list(self._reports)
+
+    def published(self, reports: Sequence[CountReport]) -> None:
+        pass
+
+    def put_back(self, reports: Sequence[CountReport]) -> None:
+        pass
+
+    def report_again(self) -> None:
+        pass

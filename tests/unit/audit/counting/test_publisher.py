@@ -1,0 +1,191 @@
+"""Publishing of reports: order, failures, an audit topic that is away, deleted or cannot be written."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from pipeline.audit.counting import publisher as publisher_module
+from pipeline.audit.counting.audit_topic import SETTINGS
+from pipeline.audit.counting.publisher import REPORTER, CountPublisher, open_publisher, publish_reports
+from pipeline.audit.events.encoding import MAX_ROWS, decode_report
+from pipeline.audit.events.report import ROW, CountReport, LifeSign, ReportedTopic
+from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
+from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.errors import PipelineError
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from tests.support.audit_reports import read_reports
+from tests.support.brokers import clock, replicated_cluster, serving_cluster
+
+DEADLINE_S = 60
+
+
+class Rows:
+    """A counter of so many changed rows of a partition."""
+
+    def __init__(self, rows: int = 1) -> None:
+        self.changed = self.rows = rows
+        self.revision = 0
+
+    def take_reports(self) -> list[CountReport]:
+        self.revision += 1
+        rows = np.zeros(self.changed, ROW)
+        rows["partition"] = np.arange(self.changed)
+        rows["records"] = rows["revision"] = self.revision
+        self.changed = 0
+        life = LifeSign(host="h", started_ms=1, interval_ms=1, closed_ms=self.revision)
+        return [
+            CountReport(
+                counter=Counter(tier=Tier.PRODUCER, cluster="east", instance="one"),
+                process="one",
+                created_ms=self.revision,
+                window_ms=1,
+                topics=[ReportedTopic("clicks")],
+                rows=rows,
+                life=life,
+            )
+        ]
+
+    def published(self, reports: Sequence[CountReport]) -> None:
+        pass
+
+    def put_back(self, reports: Sequence[CountReport]) -> None:
+        self.changed = sum(len(report.rows) for report in reports)
+
+    def report_again(self) -> None:
+        self.changed = self.rows
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Any]:
+    async with serving_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+def opened(cluster: Cluster, counter: Rows) -> Any:
+    return open_publisher(cluster, counter, clock=clock, rng=Random(1))
+
+
+def sizes(reports: Sequence[CountReport]) -> list[tuple[int, bool]]:
+    """Rows and life sign of each record."""
+    return [(len(report.rows), report.life is not None) for report in reports]
+
+
+async def test_large_reports_are_portions_of_which_the_last_bears_the_life_sign(cluster: Cluster) -> None:
+    async with opened(cluster, Rows(2 * MAX_ROWS + 7)) as publisher:
+        assert await publisher.publish()
+        assert await publisher.publish()
+    assert sizes(await read_reports(cluster)) == [(MAX_ROWS, False), (MAX_ROWS, False), (7, True), (0, True)]
+
+
+class FailingProducer:
+    """Fails the n-th send; holds what was sent."""
+
+    def __init__(self, fails_at: int) -> None:
+        self.fails_at = fails_at
+        self.sent: list[CountReport] = []
+
+    async def send(self, _topic: str, value: bytes, key: bytes) -> Any:
+        self.fails_at -= 1
+        if self.fails_at == 0:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "")
+        self.sent.append(decode_report(value))
+        return self
+
+    async def flush(self) -> None:
+        pass
+
+    async def wait(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+async def test_no_life_sign_is_sent_if_a_portion_before_it_failed_and_all_rows_are_taken_again(
+    cluster: Cluster, fails_at: int
+) -> None:
+    counter, producer = Rows(2 * MAX_ROWS + 7), FailingProducer(fails_at)
+    publisher = CountPublisher(counter, cluster, producer)  # type: ignore[arg-type]
+    assert not await publisher.publish()
+    assert not any(report.life for report in producer.sent)
+    producer.sent.clear()
+    assert await publisher.publish()
+    assert sizes(producer.sent) == [(MAX_ROWS, False), (MAX_ROWS, False), (7, True)]
+
+
+async def test_a_recreated_audit_topic_gets_all_counts_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient = replace(REPORTER, delivery_timeout_ms=1_000, request_timeout_ms=500)
+    monkeypatch.setattr(publisher_module, "REPORTER", impatient)
+    counter = Rows(3)
+    async with opened(cluster, counter) as publisher:
+        assert await publisher.publish()
+        await delete_topics(cluster, [AUDIT_TOPIC])
+        with trio.fail_after(DEADLINE_S):
+            while not await publisher.publish():
+                await trio.sleep(0.01)
+        assert max(size for size, _ in sizes(await read_reports(cluster))) == 3
+        before = len(await read_reports(cluster))
+        assert await publisher.publish()
+        assert sizes(await read_reports(cluster))[before:] == [(0, True)]
+
+
+async def test_a_cluster_that_is_away_only_delays_reports(tmp_path: Path) -> None:
+    async with replicated_cluster(tmp_path, 1) as brokers, opened(brokers.cluster, Rows(3)) as publisher:
+        assert await publisher.publish()
+        publisher._counter.report_again()
+        await brokers.stop(1)
+        with trio.move_on_after(0.5):
+            await publisher.publish()
+        await brokers.start(1)
+        with trio.fail_after(DEADLINE_S):
+            while not await publisher.publish():
+                await trio.sleep(0.01)
+        assert sum(size for size, _ in sizes(await read_reports(brokers.cluster))) >= 6
+
+
+async def test_a_topic_that_refuses_reports_keeps_no_more_than_the_memory_of_the_reporter(cluster: Cluster) -> None:
+    read_only = {**SETTINGS, "mirror.source": "east"}
+    await create_topics(cluster, [NewTopic(name=AUDIT_TOPIC, partitions=1, configs=read_only)])
+    counter = Rows(20 * MAX_ROWS)
+    async with opened(cluster, counter) as publisher:
+        for _ in range(3):
+            assert not await publisher.publish()
+        assert counter.changed == 20 * MAX_ROWS
+        assert publisher._producer._sender.undelivered._kept_bytes <= REPORTER.buffer_memory
+        with pytest.raises(PipelineError):
+            await publisher.publish_or_raise()
+
+
+async def test_a_publisher_goes_on_in_a_shielded_scope_while_its_block_is_cancelled(cluster: Cluster) -> None:
+    with trio.CancelScope() as scope:
+        async with opened(cluster, Rows(3)) as publisher:
+            try:
+                scope.cancel()
+                await trio.sleep_forever()
+            finally:
+                with trio.move_on_after(DEADLINE_S, shield=True):
+                    assert await publisher.publish()
+    assert sizes(await read_reports(cluster)) == [(3, True)]
+
+
+async def test_tasks_that_publish_at_once_wait_for_each_other_and_skip_what_is_done(cluster: Cluster) -> None:
+    counter = Rows(1)
+
+    async def publish(publisher: CountPublisher, unless: Callable[[], bool]) -> None:
+        assert await publisher.publish(unless)
+
+    async with opened(cluster, counter) as publisher, trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(publish, publisher, lambda: counter.revision > 0)
+    assert counter.revision == 1
+
+
+async def test_reports_are_published_once_by_themselves(cluster: Cluster) -> None:
+    reports = Rows(5).take_reports()
+    await publish_reports(cluster, reports, clock=clock, rng=Random(1))
+    assert sizes(await read_reports(cluster)) == [(5, True)]

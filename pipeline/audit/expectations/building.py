@@ -54,8 +54,8 @@ class SelectedReplicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What was read last, and when; `error` says why a later attempt failed. `facts` is None if none succeeded."""
+class KnownCluster:
+    """Facts of a cluster as read last, and when; None if never. `error` says why a later attempt failed."""
 
     facts: ClusterFacts | None = None
     read_ms: int | None = None
@@ -73,7 +73,7 @@ class KnownMirrors:
 
 
 def expectations_of(
-    live: Sequence[str], replica: str | None, clusters: Mapping[str, Known], mirrors: KnownMirrors
+    live: Sequence[str], replica: str | None, clusters: Mapping[str, KnownCluster], mirrors: KnownMirrors
 ) -> Expectations:
     """Return what is expected (invariants A and B). `read_to_ms` is the time at which each cluster's topics were read.
 
@@ -84,7 +84,7 @@ def expectations_of(
     unknown: list[Witness] = []
     read_to: dict[str, int] = {}
     for name in (*live, *([] if replica is None else [replica])):
-        known = clusters.get(name, Known())
+        known = clusters.get(name, KnownCluster())
         unknown += _witnesses_of_cluster(name, known)
         if known.facts is not None and known.read_ms is not None:
             partitions |= {(name, topic): count for topic, count in known.facts.partitions.items() if is_audited(topic)}
@@ -115,7 +115,7 @@ def expectations_of(
     )
 
 
-def _witnesses_of_cluster(name: str, known: Known) -> list[Witness]:
+def _witnesses_of_cluster(name: str, known: KnownCluster) -> list[Witness]:
     found = []
     if known.facts is None:
         reason = f"its list of topics was never read: {known.error or 'not asked yet'}"
@@ -129,7 +129,7 @@ def _witnesses_of_cluster(name: str, known: Known) -> list[Witness]:
 
 
 def _witnesses_of_mirrors(
-    live: Sequence[str], replica: str, clusters: Mapping[str, Known], mirrors: KnownMirrors
+    live: Sequence[str], replica: str, clusters: Mapping[str, KnownCluster], mirrors: KnownMirrors
 ) -> list[Witness]:
     facts = mirrors.facts
     if facts is None:
@@ -153,7 +153,7 @@ def _witnesses_of_mirrors(
     found += [Witness(name=MIRROR, reason=reason) for reason in facts.losses]
     for name in live:
         selected = mirrors.selected.get(name)
-        known = clusters.get(name, Known()).facts
+        known = clusters.get(name, KnownCluster()).facts
         if selected is not None:
             found += _of_topics(MIRROR, name, "selection is not known", selected.unknown)
         elif known is not None and facts.has_selection:

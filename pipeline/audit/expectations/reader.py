@@ -11,7 +11,7 @@ import trio
 
 from pipeline.audit.expectations.building import (
     ClusterFacts,
-    Known,
+    KnownCluster,
     KnownMirrors,
     MirrorFacts,
     SelectedReplicas,
@@ -56,7 +56,7 @@ class ExpectationsReader:
         self._clock = clock
         self._max_age_s = max_age_s
         self._timeout_s = timeout_s
-        self._known = {name: Known() for name in (*live, *(() if replica is None else (replica[0],)))}
+        self._known = {name: KnownCluster() for name in (*live, *(() if replica is None else (replica[0],)))}
         self._mirrors = KnownMirrors()
         self._read_at = float("-inf")
         self._turn = trio.Lock()
@@ -71,7 +71,7 @@ class ExpectationsReader:
 
     @property
     def last(self) -> Expectations:
-        """What is expected, as last read."""
+        """Expectations as last read."""
         replica = None if self._replica is None else self._replica[0]
         return expectations_of(tuple(self._live), replica, self._known, self._mirrors)
 
@@ -93,7 +93,7 @@ class ExpectationsReader:
         if facts is None:
             self._known[name] = replace(before, error=error)
         else:
-            self._known[name] = Known(facts=facts, read_ms=began_ms)
+            self._known[name] = KnownCluster(facts=facts, read_ms=began_ms)
         if error != before.error and error is not None:
             logger.warning("expectations_not_read", cluster=name, error=error)
 

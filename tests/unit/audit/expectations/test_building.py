@@ -5,7 +5,7 @@ from typing import Any
 from pipeline.audit.expectations.building import (
     MAX_TOPIC_WITNESSES,
     ClusterFacts,
-    Known,
+    KnownCluster,
     KnownMirrors,
     MirrorFacts,
     SelectedReplicas,
@@ -21,8 +21,8 @@ def facts(*, cluster_id: str = "E", unreadable: dict[str, str] | None = None, **
     return ClusterFacts(cluster_id=cluster_id, partitions=partitions, unreadable=unreadable or {})
 
 
-def known(read_ms: int = 5, error: str | None = None, **more: Any) -> Known:
-    return Known(facts=facts(**more), read_ms=read_ms, error=error)
+def known(read_ms: int = 5, error: str | None = None, **more: Any) -> KnownCluster:
+    return KnownCluster(facts=facts(**more), read_ms=read_ms, error=error)
 
 
 EAST, HUB = known(clicks=2, _audit=1), known(cluster_id="H", clicks=2)
@@ -30,7 +30,7 @@ SELECTED = {"east": SelectedReplicas(replicas={"clicks": ["clicks"], "_schemas":
 MIRRORS = KnownMirrors(facts=MirrorFacts(has_selection=True), read_ms=7, selected=SELECTED)
 
 
-def build(east: Known = EAST, hub: Known = HUB, mirrors: KnownMirrors = MIRRORS) -> Expectations:
+def build(east: KnownCluster = EAST, hub: KnownCluster = HUB, mirrors: KnownMirrors = MIRRORS) -> Expectations:
     return expectations_of(["east"], "hub", {"east": east, "hub": hub}, mirrors)
 
 
@@ -52,9 +52,9 @@ def test_without_a_hub_no_mirror_is_asked_for() -> None:
 
 
 def test_each_party_that_is_missing_is_a_witness() -> None:
-    assert reasons(build(east=Known())) == [("cluster east", "east", None, None)]
+    assert reasons(build(east=KnownCluster())) == [("cluster east", "east", None, None)]
     assert reasons(build(east=known(error="away", clicks=2))) == [("cluster east", "east", None, 5)]
-    assert reasons(build(hub=Known(error="away"))) == [("cluster hub", "hub", None, None)]
+    assert reasons(build(hub=KnownCluster(error="away"))) == [("cluster hub", "hub", None, None)]
     assert reasons(build(mirrors=KnownMirrors())) == [("mirror", None, None, None)]
     assert reasons(build(mirrors=KnownMirrors(facts=MirrorFacts(), read_ms=7, selected=SELECTED))) == [
         ("mirror", None, None, None)

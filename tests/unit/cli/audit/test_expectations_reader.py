@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.audit.expectations.reader import ExpectationsReader
 from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, OffsetSpan
-from pipeline.cli.audit_expectations import expectations_reader
+from pipeline.cli.audit.expectations_reader import expectations_reader
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.topics import create_partitions, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster

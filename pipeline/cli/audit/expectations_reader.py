@@ -137,11 +137,16 @@ class MirrorJournals:
 
 
 def routes_of(table: PartitionTable, gaps: GapLedger) -> list[Route]:
-    """Return a route for the newest topic of each source partition, with what its source had deleted uncopied."""
+    """Return the routes of all entries, each with what its source had deleted uncopied.
+
+    The newest topic of each source partition comes first; those that it replaced follow, with other topic ids.
+    """
     deleted: dict[tuple[str, TopicPartition], list[OffsetSpan]] = {}
     for gap in gaps:
         if gap.reason in (GapReason.START, GapReason.RETENTION):
             deleted.setdefault((gap.source, gap.replica), []).append(OffsetSpan(first=gap.first, last=gap.last))
+    newest = table.newest_assignments()
+    replaced = [line for line in table.assignments() if table.is_replaced(line.source)]
     return [
         Route(
             cluster=line.source.cluster,
@@ -150,5 +155,5 @@ def routes_of(table: PartitionTable, gaps: GapLedger) -> list[Route]:
             topic_id="" if line.source.topic_id == ZERO_UUID else str(line.source.topic_id),
             gaps=sorted(deleted.get((line.source.cluster, line.replica), ()), key=lambda span: (span.first, span.last)),
         )
-        for line in table.newest_assignments()  # live brokers report the newest topic of a name, too
+        for line in (*newest, *reversed(replaced))
     ]

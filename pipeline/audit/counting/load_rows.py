@@ -43,10 +43,12 @@ class ContentSums(NamedTuple):
     def plus(self, other: "ContentSums") -> "ContentSums":
         """Return the sums of both."""
         return ContentSums(
-            self.batches + other.batches,
-            *((left + right) % CRC_SUM_MODULUS for left, right in zip(self[1:4], other[1:4], strict=True)),
-            min(self.first_offset, other.first_offset),
-            max(self.last_offset, other.last_offset),
+            batches=self.batches + other.batches,
+            content_sum=(self.content_sum + other.content_sum) % CRC_SUM_MODULUS,
+            place_sum=(self.place_sum + other.place_sum) % CRC_SUM_MODULUS,
+            header_sum=(self.header_sum + other.header_sum) % CRC_SUM_MODULUS,
+            first_offset=min(self.first_offset, other.first_offset),
+            last_offset=max(self.last_offset, other.last_offset),
         )
 
 

@@ -1,0 +1,407 @@
+"""Follows a finding to partition, offset range, batch and record: asks the brokers that still have the records.
+
+Invariants:
+A. Questions, bytes and time are bounded. What was not looked at is said, as a finding with a witness.
+B. Findings that come back are about what the logs hold now. If logs that are equal now were counted differently, that
+   is said instead of a place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import trio
+
+from pipeline.audit.events.report import OLDER
+from pipeline.audit.judgement.verdicts import DiscrepancyKind, Explanation, Finding, OffsetSpan, Status, Witness
+from pipeline.audit.narrowing.access import DifferentRange, FetchedSpan, LogAccess, RangeComparison
+from pipeline.audit.narrowing.records import (
+    Batch,
+    Elsewhere,
+    PlacedContent,
+    RecordContent,
+    RecordDifference,
+    Whereabouts,
+    compare_records,
+    header_fields_that_differ,
+    joined,
+    opened,
+    placed_elsewhere,
+    unlike_contents,
+)
+from pipeline.audit.narrowing.sequences import repeated_batches, sequence_gaps
+from pipeline.errors import PipelineError
+from pipeline.model import TopicPartition
+from pipeline.records.tally import HOUR_MS, window_start
+
+MAX_SIBLINGS: Final = 16
+MAX_FINDINGS: Final = 200
+_PIECE_BYTES: Final = 8 << 20
+_BRANCHES: Final = {
+    DiscrepancyKind.MISSING: Status.MISSING,
+    DiscrepancyKind.DOUBLED: Status.EXTRA,
+    DiscrepancyKind.UNEXPLAINED: Status.EXTRA,
+    DiscrepancyKind.CHANGED: Status.CHANGED,
+    DiscrepancyKind.REORDERED: Status.CHANGED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowLimits:
+    """Bounds of one narrowing. `max_bytes`: of batches that are fetched from each cluster."""
+
+    timeout_s: float = 30.0
+    max_bytes: int = 64 << 20
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What is left of the bounds."""
+
+    deadline: float
+    bytes_left: int
+
+    @property
+    def time_left_s(self) -> float:
+        return max(0.0, self.deadline - trio.current_time())
+
+    @property
+    def is_spent(self) -> bool:
+        return self.bytes_left <= 0 or self.time_left_s <= 0
+
+
+@dataclass(slots=True)
+class _Place:
+    """Differences of one partition, and what is not known about it."""
+
+    differences: list[RecordDifference]
+    unknown: list[tuple[OffsetSpan | None, str]]
+    gaps: list[DifferentRange]
+    comparison: RangeComparison | None = None
+
+
+class Narrower:
+    """Narrows findings. Findings of other stages than brokers are narrowed as far as the brokers' logs tell."""
+
+    def __init__(self, logs: LogAccess, replica_cluster: str | None, limits: NarrowLimits | None = None) -> None:
+        self._logs = logs
+        self._hub = replica_cluster
+        self._limits = limits or NarrowLimits()
+
+    async def narrow(self, finding: Finding, siblings: Sequence[Finding] = ()) -> list[Finding]:
+        """Return findings that say where, or why that cannot be said; at least one.
+
+        `siblings` are the findings of other partitions of the topic and hour: records that are missing here may be
+        there. Raises nothing but a cancellation.
+        """
+        budget = _Budget(trio.current_time() + self._limits.timeout_s, self._limits.max_bytes)
+        if self._is_of_replica(finding) and finding.replica is not None:
+            place = await self._of_replica(finding, budget)
+            others = await self._of_siblings(finding, siblings, place, budget)
+            place.differences = placed_elsewhere(place.differences, others)
+            return self._findings(finding, place)
+        if finding.after.tier == "produced":
+            return self._findings(finding, await self._of_live(finding, budget))
+        reason = f"{finding.at} counts no batches that a broker still has: see what the stage itself knows"
+        return [_not_narrowed(finding, finding.offsets, reason)]
+
+    def _is_of_replica(self, finding: Finding) -> bool:
+        return self._hub is not None and finding.at.tier == "replica"
+
+    async def _of_siblings(
+        self, finding: Finding, siblings: Sequence[Finding], place: _Place, budget: _Budget
+    ) -> dict[str, list[RecordDifference]]:
+        """Return the differences of other partitions, if records of this one may be there."""
+        found: dict[str, list[RecordDifference]] = {}
+        if not any(each.lost or each.foreign for each in place.differences):
+            return found
+        others = {
+            each.source: each
+            for each in siblings
+            if each.source.topic == finding.source.topic
+            and (each.cluster, each.at) == (finding.cluster, finding.at)
+            and each.source != finding.source
+            and each.replica is not None
+        }
+        for source, each in list(others.items())[:MAX_SIBLINGS]:
+            if budget.is_spent:
+                break
+            found[str(source)] = (await self._of_replica(each, budget)).differences
+        return found
+
+    async def _of_replica(self, finding: Finding, budget: _Budget) -> _Place:
+        """Compare source and replica range by range, and the records of the ranges that differ."""
+        assert finding.replica is not None and self._hub is not None
+        comparison = await self._logs.compare(
+            finding.cluster, finding.source, finding.replica, finding.offsets, budget.time_left_s
+        )
+        place = _Place([], [*comparison.uncompared], [], comparison)
+        if comparison.more:
+            place.unknown.append((None, f"there are {comparison.more} more ranges that differ"))
+        source: list[PlacedContent] = []
+        replica: list[PlacedContent] = []
+        spans: list[OffsetSpan] = []
+        for each in comparison.different:
+            if each.is_recorded_gap:
+                place.gaps.append(each)
+                continue
+            if each.detail is not None:
+                place.differences.append(_damage(each))
+                continue
+            both = await self._both(finding, each, place, budget)
+            if both is not None:
+                spans.append(each.offsets)
+                source += both[0]
+                replica += both[1]
+        wanted = unlike_contents(source, replica)
+        if wanted:
+            elsewhere = await self._elsewhere(finding, comparison, spans, wanted, place, budget)
+            place.differences += compare_records(source, replica, *elsewhere)
+        return place
+
+    async def _both(
+        self, finding: Finding, each: DifferentRange, place: _Place, budget: _Budget
+    ) -> tuple[list[PlacedContent], list[PlacedContent]] | None:
+        """Return the records of both copies in a range that differs; None if they could not be compared."""
+        assert finding.replica is not None and self._hub is not None
+        ours = await self._fetch(finding.cluster, finding.source, each.offsets, budget)
+        theirs = await self._fetch(self._hub, finding.replica, each.offsets, budget)
+        reason = ours.reason or theirs.reason
+        if reason is not None and (not each.replica_records or not each.source_records):
+            place.differences.append(_of_whole_range(each))  # one of the copies has nothing there: no need to open
+            return None
+        if reason is not None:
+            place.unknown.append((each.offsets, reason))
+            return None
+        left, right = _of_hour(finding.hour_ms, ours.batches, theirs.batches)
+        try:
+            source, replica = opened(left, each.offsets), opened(right, each.offsets)
+        except PipelineError as error:
+            place.unknown.append((each.offsets, f"a batch cannot be opened: {error}"))
+            return None
+        if source == replica:
+            place.differences += _of_headers(left, right, each)
+        return source, replica
+
+    async def _elsewhere(
+        self,
+        finding: Finding,
+        comparison: RangeComparison,
+        spans: Sequence[OffsetSpan],
+        wanted: frozenset[RecordContent],
+        place: _Place,
+        budget: _Budget,
+    ) -> tuple[Elsewhere, Elsewhere]:
+        """Return how often both copies have the wanted contents outside of the ranges that differ.
+
+        Outside of them both copies are equal, so one is read.
+        """
+        found = Elsewhere()
+        span = comparison.compared
+        if span is None:
+            return found, found
+        at = span.first
+        while at <= span.last:
+            if budget.is_spent:
+                reason = f"records from offset {at} on were not searched for equal ones: bytes or time were spent"
+                place.unknown.append((OffsetSpan(first=at, last=span.last), reason))
+                break
+            piece = await self._fetch(
+                finding.cluster, finding.source, OffsetSpan(first=at, last=span.last), budget, _PIECE_BYTES
+            )
+            try:
+                records = opened(piece.batches)
+            except PipelineError as error:
+                place.unknown.append((OffsetSpan(first=at, last=span.last), f"not searched: {error}"))
+                break
+            outside = [
+                record
+                for record in records
+                if record.offset >= at and not any(each.first <= record.offset <= each.last for each in spans)
+            ]
+            found.note(outside, wanted)
+            if piece.up_to <= at:
+                place.unknown.append((OffsetSpan(first=at, last=span.last), f"not searched: {piece.reason}"))
+                break
+            at = piece.up_to
+        return found, found
+
+    async def _of_live(self, finding: Finding, budget: _Budget) -> _Place:
+        """Look for repeated batches, and for gaps in the producers' sequence numbers, in the live cluster's log."""
+        place = _Place([], [], [])
+        if finding.offsets is None:
+            place.unknown.append((None, "the offsets of the hour's batches are not known"))
+            return place
+        fetched = await self._fetch(finding.cluster, finding.source, finding.offsets, budget)
+        if fetched.reason is not None:
+            place.unknown.append((OffsetSpan(first=fetched.up_to, last=finding.offsets.last), fetched.reason))
+        headers = [header for _, header in fetched.batches]
+        for twice in repeated_batches(headers):
+            original = Whereabouts("", twice.original.first, twice.original.last)
+            detail = f"the batch of {original} is there a second time"
+            place.differences.append(
+                RecordDifference(
+                    kind=DiscrepancyKind.DOUBLED, offsets=twice.offsets, records=twice.records, detail=detail
+                )
+            )
+        for gap in sequence_gaps(headers):
+            detail = f"producer {gap.producer_id} numbered records that are not in the log"
+            span = OffsetSpan(first=gap.after, last=gap.before)
+            place.differences.append(
+                RecordDifference(kind=DiscrepancyKind.MISSING, offsets=span, records=gap.records, detail=detail)
+            )
+        return place
+
+    async def _fetch(
+        self, cluster: str, partition: TopicPartition, span: OffsetSpan, budget: _Budget, max_bytes: int | None = None
+    ) -> FetchedSpan:
+        if budget.is_spent:
+            reason = "bytes or time for it were spent: narrow a smaller range"
+            return FetchedSpan(batches=(), up_to=span.first, reason=reason)
+        allowed = budget.bytes_left if max_bytes is None else min(max_bytes, budget.bytes_left)
+        fetched = await self._logs.fetch(cluster, partition, span, max_bytes=allowed, timeout_s=budget.time_left_s)
+        budget.bytes_left -= sum(header.size_bytes for _, header in fetched.batches)
+        return fetched
+
+    def _findings(self, finding: Finding, place: _Place) -> list[Finding]:
+        found = [_finding_of(finding, each) for each in joined(place.differences)]
+        found += [_explained(finding, each) for each in place.gaps]
+        found += [_not_narrowed(finding, span, reason) for span, reason in place.unknown]
+        if len(found) > MAX_FINDINGS:
+            reason = f"{len(found) - MAX_FINDINGS} more places are not listed"
+            found = [*found[:MAX_FINDINGS], _not_narrowed(finding, None, reason)]
+        return found or [_nothing_found(finding, place)]
+
+
+def _damage(each: DifferentRange) -> RecordDifference:
+    records = max(each.source_records, each.replica_records)
+    return RecordDifference(
+        kind=DiscrepancyKind.CHANGED, offsets=each.offsets, records=records, detail=each.detail or "damaged"
+    )
+
+
+def _of_whole_range(each: DifferentRange) -> RecordDifference:
+    is_missing = not each.replica_records
+    kind = DiscrepancyKind.MISSING if is_missing else DiscrepancyKind.UNEXPLAINED
+    detail = "" if is_missing else "the source has nothing there"
+    return RecordDifference(
+        kind=kind, offsets=each.offsets, records=each.source_records or each.replica_records, detail=detail
+    )
+
+
+def _of_hour(hour_ms: int, ours: Sequence[Batch], theirs: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
+    """Return the batches of the hour, and those at the same offsets of the other copy: one may have another time."""
+    if hour_ms == OLDER:
+        return list(ours), list(theirs)
+    in_hour = {
+        header.base_offset for _, header in (*ours, *theirs) if window_start(header.base_timestamp, HOUR_MS) == hour_ms
+    }
+    left, right = ([batch for batch in batches if batch[1].base_offset in in_hour] for batches in (ours, theirs))
+    return left, right
+
+
+def _of_headers(ours: Sequence[Batch], theirs: Sequence[Batch], each: DifferentRange) -> list[RecordDifference]:
+    """Return how batches with equal records differ."""
+    by_offset = {header.base_offset: header for _, header in theirs}
+    found = []
+    for _, header in ours:
+        if not each.offsets.first <= header.last_offset <= each.offsets.last:
+            continue
+        other = by_offset.get(header.base_offset)
+        fields = [] if other is None else header_fields_that_differ(header, other)
+        if other is None or fields or other.crc != header.crc:
+            what = ", ".join(fields) if fields else "the bounds" if other is None else "the encoding"
+            span = OffsetSpan(first=header.base_offset, last=header.last_offset)
+            detail = f"the records are equal, and {what} of the batch differs"
+            found.append(
+                RecordDifference(kind=DiscrepancyKind.CHANGED, offsets=span, records=header.record_count, detail=detail)
+            )
+    return found
+
+
+def _finding_of(finding: Finding, each: RecordDifference) -> Finding:
+    is_lost = bool(each.lost) and not each.foreign
+    status = _BRANCHES.get(each.kind)
+    if status is None:  # misplaced
+        status = Status.CHANGED if each.lost and each.foreign else Status.MISSING if is_lost else Status.EXTRA
+    return replace(
+        finding,
+        status=status,
+        kind=each.kind,
+        records=0 if status is Status.CHANGED else each.records,
+        offsets=each.offsets,
+        explanation=None,
+        witness=None,
+        quarantined=0,
+        text=_sentence(finding, each),
+    )
+
+
+def _sentence(finding: Finding, each: RecordDifference) -> str:
+    place = f"{finding.source} of {finding.cluster}"
+    where = f"{finding.at} {finding.replica or finding.source}"
+    records = f"{each.records} record{'s' * (each.records != 1)}"
+    match each.kind:
+        case DiscrepancyKind.MISSING:
+            text = f"{records} of {place} missing at {where}"
+        case DiscrepancyKind.DOUBLED:
+            text = f"{records} doubled at {where}"
+        case DiscrepancyKind.CHANGED:
+            text = f"{records} of {place} changed at {where}"
+        case DiscrepancyKind.REORDERED:
+            text = f"{records} at another offset at {where}"
+        case DiscrepancyKind.MISPLACED:
+            text = f"{records} in another partition at {where}"
+        case _:
+            text = f"{records} more at {where} than at {finding.after}"
+    told = [each.detail] if each.detail else []
+    if each.origin is not None:
+        again = " a second time" if each.kind is DiscrepancyKind.DOUBLED else ""
+        told.append(f"it has what the source has at {each.origin}{again}")
+    if each.whereto is not None:
+        told.append(f"what should be there is at {each.whereto}")
+    return f"{_offsets(each.offsets)}: {text}" + (f": {'; '.join(told)}" if told else "")
+
+
+def _offsets(span: OffsetSpan) -> str:
+    return f"offset {span.first}" if span.first == span.last else f"offsets {span.first} to {span.last}"
+
+
+def _explained(finding: Finding, gap: DifferentRange) -> Finding:
+    text = f"{_offsets(gap.offsets)}: {gap.source_records} records are in the mirror's ledger of gaps"
+    return replace(
+        finding,
+        status=Status.EXPLAINED,
+        kind=DiscrepancyKind.MISSING,
+        records=gap.source_records,
+        offsets=gap.offsets,
+        explanation=Explanation.GAP,
+        witness=None,
+        text=text,
+    )
+
+
+def _not_narrowed(finding: Finding, span: OffsetSpan | None, reason: str) -> Finding:
+    where = "" if span is None else f"{_offsets(span)}: "
+    witness = Witness(name="narrowing", reason=reason, cluster=finding.cluster, partition=finding.source)
+    return replace(
+        finding, status=Status.UNKNOWN, offsets=span, witness=witness, text=f"{where}not narrowed further: {reason}"
+    )
+
+
+def _nothing_found(finding: Finding, place: _Place) -> Finding:
+    """Say that the logs have no difference now (invariant B)."""
+    compared = None if place.comparison is None else place.comparison.compared
+    if compared is not None:
+        reason = (
+            f"the logs of both brokers are equal now in {_offsets(compared)}, so the difference is in what is no "
+            "longer there, or in the counts"
+        )
+    elif finding.offsets is not None:
+        reason = (
+            f"the batches lie in {_offsets(finding.offsets)} of {finding.source}, and no batch there is repeated, nor "
+            "does a producer's numbering have a gap"
+        )
+    else:
+        reason = "both logs have nothing in common now"
+    return _not_narrowed(finding, compared or finding.offsets, reason)

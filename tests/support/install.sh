@@ -1,5 +1,6 @@
 #!/bin/sh
-# Programs that the tests need beyond Python packages: kcat, a foreign client, and Chromium for the mirror's status page.
+# Programs that the tests need beyond Python packages: kcat, a foreign client, Chromium for the pages, and promtool for
+# the alert rules.
 # From the system, or from Debian's packages, which are unpacked below .cache: nothing on the machine changes, no root.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -23,3 +24,4 @@ fetch() {
 command -v kcat >/dev/null 2>&1 || [ -x .cache/kcat/usr/bin/kcat ] || fetch kcat kcat
 { command -v chromium && command -v chromedriver; } >/dev/null 2>&1 || [ -x .cache/chromium/usr/bin/chromedriver ] ||
     fetch chromium chromium chromium-driver fonts-dejavu-core
+command -v promtool >/dev/null 2>&1 || [ -x .cache/promtool/usr/bin/promtool ] || fetch promtool prometheus

@@ -30,6 +30,11 @@ from pipeline.hadoop.files.doors import FileSystem
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts, window_start
 
 WITNESSES: Final = ("produced", "live", "loaded")
+ON_THE_WAY: Final = ("produced", "live", "replica", "loaded")
+"""Stages through which all records come before they are in the table. Groups, mirrors and files read back stand beside
+the way: their verdicts count, and their sums do not."""
+MAX_TEXTS: Final = 10
+"""Sentences in the reason of one hour."""
 _HOUR_NAME: Final = "%Y-%m-%dT%H:00:00Z"
 _COUNTED: Final = ("records", "bytes", "batches", "crc_sum")
 
@@ -345,11 +350,19 @@ def _refusal(
     if table.last is None or HOUR_MS % table.last.window_ms:
         return "window.ms of the load does not divide an hour"
     if hour["status"] == "pending":
-        return "records are under way"
+        return "; ".join(["records are under way", *_texts(hour)])
+    if hour["status"] == "unknown":
+        return "; ".join(["unknown", *_texts(hour)])
     counted = _counts(stages["loaded"])
     if counted != table.at(hour_ms):
         return f"the audit does not know the counts of commit {table.last.sequence}"
     return "" if hour["hour"] in accepted else _difference(hour, table, hour_ms, without)
+
+
+def _texts(hour: Mapping[str, Any]) -> list[str]:
+    """Return what an hour lacks, in sentences: witnesses by name, and findings. Older audits name no witnesses."""
+    missing = [f"{each['name']}: {each['reason']}" for each in hour.get("missing_witnesses", ())]
+    return list(dict.fromkeys([*missing, *(finding["text"] for finding in hour["findings"])]))[:MAX_TEXTS]
 
 
 def _difference(hour: Mapping[str, Any], table: TableHours, hour_ms: int, without: Collection[str]) -> str:
@@ -361,8 +374,8 @@ def _difference(hour: Mapping[str, Any], table: TableHours, hour_ms: int, withou
     if table.unplaced:
         return f"quarantined: {table.unplaced} records are set aside, and no commit says of which hours"
     # Partitions were compared one by one, each at the stages that reported it.
-    others = {stage: sums for stage, sums in hour["stages"].items() if stage not in without}
-    uneven = [stage for stage, sums in others.items() if _counts(sums) != table.at(hour_ms)]
+    others = {stage: sums for stage, sums in hour["stages"].items() if stage in ON_THE_WAY and stage not in without}
+    uneven = [stage for stage, sums in others.items() if not _agree(stage, _counts(sums), table.at(hour_ms))]
     if uneven:
         return f"a partition was not counted everywhere: {', '.join(uneven)} and loaded have different sums"
     return ""
@@ -403,11 +416,22 @@ def _counts_more(hour: Mapping[str, Any], marker: Marker) -> bool:
     A stage that had not reported then is compared with the table. Fewer records prove nothing: events may be lost.
     """
     for stage, sums in hour["stages"].items():
+        if stage not in ON_THE_WAY:
+            continue
         before = _counts(marker.witnesses[stage]) if stage in marker.witnesses else marker.counts
         now = _counts(sums)
         if now != before and now.records >= before.records:
             return True
     return False
+
+
+def _agree(stage: str, sums: Counts, loaded: Counts) -> bool:
+    """True if a stage of an exact hour counted all partitions. A broker that stamps batches with its own time changes
+    the CRCs of what was produced, and nothing else.
+    """
+    if stage == "produced":
+        sums = replace(sums, crc_sum=loaded.crc_sum)
+    return sums == loaded
 
 
 def _counts(sums: Mapping[str, int]) -> Counts:

@@ -122,6 +122,44 @@ def test_a_difference_can_be_accepted_by_name(state: TableState, status: str) ->
     assert verdict.marker.findings == (f"it is {status}",)
 
 
+@pytest.mark.parametrize("status", ["pending", "unknown"])
+def test_an_hour_without_verdict_cannot_be_accepted(state: TableState, status: str) -> None:
+    (verdict,) = judge(report(hour(status=status)), state, accepted=[ACCEPTED])
+    assert verdict.marker is None
+    assert f"it is {status}" in verdict.why
+
+
+def test_an_hour_without_word_names_the_witness(state: TableState) -> None:
+    witness = {
+        "name": "the broker of hub",
+        "reason": "never reported clicks-0",
+        "cluster": "hub",
+        "partition": "clicks-0",
+    }
+    (verdict,) = judge(report(hour(status="unknown") | {"missing_witnesses": [witness]}), state)
+    assert verdict.why == "unknown; the broker of hub: never reported clicks-0; it is unknown"
+
+
+def test_stages_beside_the_way_need_not_have_the_sums_of_the_table(tmp_path: Path, state: TableState) -> None:
+    """A group that began to count later, and one mirror that was started again, count other batches."""
+    beside = {"consumed:billing": sums(12), "mirrored": sums(14), "stored": sums(10) | {"crc_sum": 0}}
+    (verdict,) = judge(report(hour(**beside)), state)
+    assert verdict.marker is not None
+    files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")
+    verdicts = judge(report(hour()), state)
+    publish_markers(files, layout, state, verdicts, "r7", NOW_MS)
+    valid = valid_markers(state, read_markers(files, layout))
+    (later,) = judge(report(hour(**beside)), state, valid=valid)
+    assert later.superseded == 0
+
+
+def test_batches_that_the_broker_stamped_are_those_that_were_produced(state: TableState) -> None:
+    (verdict,) = judge(report(hour(produced=sums(10) | {"crc_sum": 5})), state)
+    assert verdict.marker is not None
+    (verdict,) = judge(report(hour(live=sums(10) | {"crc_sum": 5})), state)
+    assert verdict.marker is None
+
+
 @pytest.mark.parametrize("status", ["pending", "exact"])
 def test_what_is_not_known_cannot_be_accepted(state: TableState, status: str) -> None:
     (verdict,) = judge(report(hour(status=status, counts=Counts(9, 1, 1, 1))), state, accepted=[ACCEPTED])

@@ -142,7 +142,7 @@ def test_an_hour_without_word_names_the_witness(state: TableState) -> None:
 
 def test_stages_beside_the_way_need_not_have_the_sums_of_the_table(tmp_path: Path, state: TableState) -> None:
     """A group that began to count later, and one mirror that was started again, count other batches."""
-    beside = {"consumed:billing": sums(12), "mirrored": sums(14), "stored": sums(10) | {"crc_sum": 0}}
+    beside: dict[str, Any] = {"consumed:billing": sums(12), "mirrored": sums(14), "stored": sums(10) | {"crc_sum": 0}}
     (verdict,) = judge(report(hour(**beside)), state)
     assert verdict.marker is not None
     files, layout = LocalFileSystem(), topic_layout(str(tmp_path), "clicks")

@@ -6,8 +6,8 @@ from functools import partial
 
 import trio
 
-from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import AUDIT_TOPIC, AuditMessageError, decode_audit_event
+from pipeline.audit.older_ledger import Ledger
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset

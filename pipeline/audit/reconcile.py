@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from pipeline.audit.ledger import NEVER_REPORTED, Ledger, TierCounts, WindowReport
 from pipeline.audit.message import Tier, is_audited
+from pipeline.audit.older_ledger import NEVER_REPORTED, Ledger, TierCounts, WindowReport
 from pipeline.model import TopicPartition
 from pipeline.records.compression import Codec
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.audit.broker_counter import BrokerCounter
 from pipeline.audit.checkpoints import PartitionCheckpoints
-from pipeline.audit.ledger import Ledger
+from pipeline.audit.older_ledger import Ledger
 from pipeline.audit.producer_counter import ProducerCounter
 from pipeline.audit.reconcile import HourReport, Route, Stage, Status, reconcile
 from pipeline.client.cluster.cluster import Cluster

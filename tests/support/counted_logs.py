@@ -7,8 +7,8 @@ from typing import Any
 
 from pipeline.audit.broker_counter import BrokerCounter
 from pipeline.audit.checkpoints import PartitionCheckpoints
-from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import Tier
+from pipeline.audit.older_ledger import Ledger
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.records.tally import NOTHING, Counts, window_start

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.audit.broker_counter import MAX_APPENDED
 from pipeline.audit.checkpoints import PartitionCheckpoints
-from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import AuditEvent, EpochClaim
+from pipeline.audit.older_ledger import Ledger
 from pipeline.log.files import DiskFiles
 from pipeline.records.tally import Counts
 from tests.support.counted_logs import (

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pipeline.audit.broker_counter import FOLLOWER_ROUNDS
 from pipeline.audit.checkpoints import PartitionCheckpoints
-from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import EpochClaim
+from pipeline.audit.older_ledger import Ledger
 from pipeline.log.files import DiskFiles
 from tests.support.counted_logs import CLICKS, WINDOW_MS, Log, counter, ledger_counts, load, summed
 

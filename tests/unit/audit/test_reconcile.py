@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import (
     AuditEvent,
     AuditMessageError,
@@ -20,6 +19,7 @@ from pipeline.audit.message import (
     encode_audit_event,
     portions,
 )
+from pipeline.audit.older_ledger import Ledger
 from pipeline.audit.reconcile import HourReport, Route, Stage, Status, reconcile
 from pipeline.model import TopicPartition
 from pipeline.records.batch import read_header

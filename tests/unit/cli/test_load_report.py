@@ -6,8 +6,8 @@ from typing import Any
 
 import trio
 
-from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, decode_audit_event
+from pipeline.audit.older_ledger import Ledger
 from pipeline.audit.reconcile import Status, reconcile
 from pipeline.cli.load.report import report_counts
 from pipeline.client.cluster.cluster import Cluster

@@ -1,0 +1,163 @@
+"""Rows of the stages of one hour, side by side: one row for each cell (topic and partition). Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.audit.events.report import Rows
+from pipeline.audit.judgement.verdicts import Stage
+from pipeline.audit.ledger.keys import LIFE_BITS, Int64s, cells_of, topics_of_cells
+from pipeline.audit.ledger.ledger import Ledger, Series
+from pipeline.audit.ledger.position_table import NEVER_MS, NO_PROCESS, PositionTable
+from pipeline.audit.ledger.row_table import ABSENT, HOUR_ROW, Mask, RowTable, is_better
+
+_GREATEST: Final = ("revision", "created_ms", "last_offset", "leader_epoch", "process")
+_NO_CELL: Final = -1
+
+Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCells:
+    """A stage's rows and progress by cell.
+
+    `word_ms` is the time up to which all that the stage counted is known; `is_expected` is False for cells whose topic
+    has no such stage. `cells` are the cells of the stage itself: of the replica, if the stage counts replicas.
+    """
+
+    stage: Stage
+    cluster: str
+    cells: Int64s
+    rows: Rows
+    progress: Rows
+    word_ms: Times
+    is_expected: Mask
+
+    @property
+    def is_present(self) -> Mask:
+        """True for each cell that has a row."""
+        present: Mask = self.rows["revision"] != ABSENT
+        return present
+
+    @property
+    def needed_end(self) -> Int64s:
+        """Offset up to which a later stage must have counted to have counted these rows: 0 for absent rows."""
+        last = self.rows["last_offset"]
+        end = np.where(last >= 0, last + 1, self.rows["revision"])
+        return np.where(self.rows["records"] > 0, np.maximum(end, 0), 0)
+
+
+def no_rows(size: int, dtype: np.dtype[np.void] = HOUR_ROW) -> Rows:
+    """Return rows that nobody reported."""
+    rows = np.zeros(size, dtype)
+    rows["revision"] = ABSENT
+    rows["last_offset"] = -1
+    if "first_offset" in (dtype.names or ()):
+        rows["first_offset"] = -1
+    return rows
+
+
+def gather(table: RowTable, cells: Int64s) -> Rows:
+    """Return for each cell the sum of the rows of all its lives."""
+    first = np.searchsorted(table.keys, cells << LIFE_BITS)
+    after = np.searchsorted(table.keys, (cells + 1) << LIFE_BITS)
+    rows = no_rows(len(cells), table.rows.dtype)
+    single = after - first == 1
+    rows[single] = table.rows[first[single]]
+    several = np.flatnonzero(after - first > 1)
+    if len(several):
+        lengths = (after - first)[several]
+        starts = np.cumsum(lengths) - lengths
+        chosen = np.repeat(first[several] - starts, lengths) + np.arange(int(lengths.sum()))
+        rows[several] = summed(table.rows[chosen], starts)
+    return rows
+
+
+def summed(rows: Rows, starts: Int64s) -> Rows:
+    """Return the sums of rows from each of these starts to the next one. Void rows do not count."""
+    result = np.zeros(len(starts), rows.dtype)
+    void = rows["revision"] == ABSENT
+    for name in rows.dtype.names or ():
+        column = rows[name]
+        if name in _GREATEST:
+            result[name] = np.maximum.reduceat(column, starts)
+        elif name == "first_offset":
+            known = np.where((column < 0) | void, np.iinfo(np.int64).max, column)
+            least = np.minimum.reduceat(known, starts)
+            result[name] = np.where(least == np.iinfo(np.int64).max, -1, least)
+        elif name == "has_sums":
+            result[name] = np.logical_and.reduceat(column | void, starts)
+        elif column.dtype == np.bool_:
+            result[name] = np.logical_or.reduceat(column, starts)
+        else:
+            result[name] = np.add.reduceat(column, starts)
+    return result
+
+
+def rows_of(series: Series | None, hour_ms: int, cells: Int64s) -> Rows:
+    """Return a series' rows of an hour by cell: summed over lives, or those of the newest topic of the name."""
+    table = series.hours.get(hour_ms) if series is not None else None
+    if series is None or table is None or not len(cells):
+        return no_rows(len(cells))
+    return of_table(series, table, cells)
+
+
+def of_table(series: Series, table: RowTable, cells: Int64s) -> Rows:
+    """Return a table's rows by cell; no rows for cells of no partition (-1)."""
+    rows = gather(table, cells) if series.key.tier.has_lives else table.at(newest_keys(series, cells))
+    absent = cells == _NO_CELL
+    if absent.any():
+        rows[absent] = no_rows(1, rows.dtype)
+    return rows
+
+
+def newest_keys(series: Series, cells: Int64s) -> Int64s:
+    """Return the keys of cells for the newest topic of each name."""
+    topics = topics_of_cells(cells)
+    names, inverse = np.unique(topics, return_inverse=True)
+    ids = np.array([series.newest_id(topic) for topic in names.tolist()], np.int64)
+    keys: Int64s = (cells << LIFE_BITS) | ids[inverse] if len(names) else cells << LIFE_BITS
+    return keys
+
+
+def progress_of(series: Series | None, cells: Int64s) -> Rows:
+    """Return how far cells were counted: the most of all lives, or that of the newest topic of the name."""
+    if series is None:
+        return PositionTable(0).at(cells)
+    if not series.key.tier.has_lives:
+        return series.positions.at(newest_keys(series, cells))
+    positions = series.positions
+    progress = PositionTable(0).at(cells)
+    owners = cells_of(positions.keys)
+    order = np.searchsorted(cells, owners)
+    known = (order < len(cells)) & (cells[np.minimum(order, max(0, len(cells) - 1))] == owners) if len(cells) else None
+    if known is not None and known.any():
+        places, rows = order[known], positions.progress[known]
+        for name in ("end_offset", "end_ms", "settled_offset", "settled_ms", "seen_ms", "lost_offsets"):
+            column = progress[name].copy()
+            np.maximum.at(column, places, rows[name])
+            progress[name] = column
+    return progress
+
+
+def leader_signs(ledger: Ledger, series: Series | None, progress: Rows) -> Times:
+    """Return the time of the newest word of each partition's leader: a report of it, or a life sign of its process."""
+    signs: Times = progress["leader_ms"].copy()
+    signs[progress["leader"] == NO_PROCESS] = NEVER_MS
+    if series is None or not len(progress):
+        return signs
+    lives = ledger.lives.get(series.key, {})
+    leaders = np.unique(progress["leader"])
+    for leader in leaders[leaders >= 0].tolist():
+        life = lives.get(ledger.processes.names[leader])
+        if life is not None and life.sign is not None:
+            led = progress["leader"] == leader
+            signs[led] = np.maximum(signs[led], life.seen_ms)
+    return signs
+
+
+def better_rows(rows: Rows, other: Rows, order: tuple[str, ...]) -> Rows:
+    """Return for each cell the better one of two rows."""
+    return np.where(is_better(other, rows, order), other, rows)

@@ -1,0 +1,301 @@
+"""The stages of one live cluster in one hour, and the comparisons of neighbouring ones. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeline.audit.judgement.cells import (
+    StageCells,
+    Times,
+    better_rows,
+    gather,
+    newest_keys,
+    no_rows,
+    progress_of,
+    rows_of,
+)
+from pipeline.audit.judgement.comparison import Compared, compare_offsets, compare_produced
+from pipeline.audit.judgement.verdicts import Stage
+from pipeline.audit.judgement.ways import EndStage, is_among
+from pipeline.audit.judgement.words import Words
+from pipeline.audit.ledger.keys import Int64s, topics_of_cells
+from pipeline.audit.ledger.ledger import Series
+from pipeline.audit.ledger.position_table import NEVER_MS
+from pipeline.audit.ledger.row_table import BY_REVISION, Mask
+from pipeline.records.tally import HOUR_MS
+
+PRODUCED = Stage(tier="produced")
+LIVE = Stage(tier="live")
+MIRRORED = Stage(tier="mirrored")
+REPLICA = Stage(tier="replica")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """Two neighbouring stages and how they compare."""
+
+    before: StageCells
+    at: StageCells
+    compared: Compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourCells:
+    """All stages of one live cluster in one hour, by cell, and their comparisons."""
+
+    hour_ms: int
+    words: Words
+    cells: Int64s
+    topics: Int64s
+    """Topic of each cell."""
+    replicas: Int64s
+    stages: list[StageCells]
+    edges: list[Edge]
+    doubtful: list[tuple[StageCells, Mask]]
+    """Stages whose counter began in the middle of the hour, or after it, by cell."""
+
+    @property
+    def end_ms(self) -> int:
+        """Return the end of the hour."""
+        return self.hour_ms + HOUR_MS
+
+    def shown(self, stage: Stage, topic: int) -> Stage:
+        """Return a stage as reports name it: a load has no name if it is the only one of the topic."""
+        if stage.tier not in ("loaded", "stored"):
+            return stage
+        of_topic = self.topics == topic
+        roots = [each for each in self.stages if each.stage.tier == "loaded" and each.is_expected[of_topic].any()]
+        return replace(stage, name="") if len(roots) == 1 else stage
+
+
+def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCells | None:
+    """Compare all stages in one hour, of some topics or of all; None if nobody reported any row."""
+    way = words.way
+    cells = way.cells_at(hour_ms, topics)
+    if not len(cells):
+        return None
+    maker = _Stages(words, hour_ms, cells)
+    live = maker.live()
+    stages, edges = [live], []
+    if way.produced is not None:
+        produced = maker.produced()
+        stages.insert(0, produced)
+        edges.append(Edge(before=produced, at=live, compared=maker.compare_produced(produced, live)))
+    if way.mirror is not None:
+        stages.append(maker.mirrored())
+    replica = None
+    if way.replica_cluster is not None and maker.is_mirrored.any():
+        replica = maker.replica(way.replica_cluster)
+        stages.append(replica)
+        edges.append(maker.edge(live, replica, can_stall=True, mirrors=True))
+    for tier, ends in (("loaded", way.loads), ("consumed", way.groups)):
+        for end in ends:
+            for each in maker.ends(tier, end, replica if end.is_of_replica else live):
+                stages.append(each.at)
+                edges.append(each)
+    return HourCells(
+        hour_ms=hour_ms,
+        words=words,
+        cells=cells,
+        topics=maker.topics,
+        replicas=maker.replicas,
+        stages=stages,
+        edges=edges,
+        doubtful=[(stage, mask) for stage, mask in maker.doubtful(stages) if mask.any()],
+    )
+
+
+class _Stages:
+    """Makes the stages of one hour."""
+
+    def __init__(self, words: Words, hour_ms: int, cells: Int64s) -> None:
+        self.words = words
+        self.way = words.way
+        self.hour_ms = hour_ms
+        self.cells = cells
+        self.topics = topics_of_cells(cells)
+        self.replicas = self.way.replicas_of(cells)
+        self.is_mirrored = self.way.are_mirrored(self.topics)
+        self.timing = words.timing
+
+    def _words(self, cluster: str, signs: Times | None = None) -> Times:
+        read = np.full(len(self.cells), self.timing.read(cluster), np.int64)
+        return read if signs is None else np.minimum(read, signs)
+
+    def produced(self) -> StageCells:
+        series = self.way.produced
+        known = series.topics if series is not None else set()
+        return StageCells(
+            stage=PRODUCED,
+            cluster=self.way.cluster,
+            cells=self.cells,
+            rows=rows_of(series, self.hour_ms, self.cells),
+            progress=progress_of(None, self.cells),
+            word_ms=self._words(self.way.cluster),
+            is_expected=is_among(self.topics, known),
+        )
+
+    def live(self) -> StageCells:
+        series, cluster = self.way.live, self.way.cluster
+        return StageCells(
+            stage=LIVE,
+            cluster=cluster,
+            cells=self.cells,
+            rows=rows_of(series, self.hour_ms, self.cells),
+            progress=progress_of(series, self.cells),
+            word_ms=self._words(cluster, self.words.live.at(self.cells)),
+            is_expected=np.ones(len(self.cells), np.bool_),
+        )
+
+    def compare_produced(self, produced: StageCells, live: StageCells) -> Compared:
+        """Compare producers with all topics that ever had the name: producers do not know topic ids."""
+        series = self.way.live
+        table = series.hours.get(self.hour_ms) if series is not None else None
+        if series is not None and table is not None:
+            live = replace(live, rows=gather(table, self.cells))
+        end_ms = self.hour_ms + HOUR_MS
+        open_lives, silent = np.zeros((2, len(self.cells)), np.bool_)
+        for topic in np.unique(self.topics).tolist():
+            of_topic = self.topics == topic
+            open_lives[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=False))
+            silent[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=True))
+        compared = compare_produced(
+            produced, live, grace_ms=self.timing.grace_ms, open_lives=open_lives, silent_lives=silent
+        )
+        return _only(compared, produced.is_expected)
+
+    def mirrored(self) -> StageCells:
+        """Return what the mirror counted: rows of source partitions, which say where between stages data went wrong."""
+        return StageCells(
+            stage=MIRRORED,
+            cluster=self.way.cluster,
+            cells=self.cells,
+            rows=rows_of(self.way.mirror, self.hour_ms, self.cells),
+            progress=progress_of(self.way.mirror, self.cells),
+            word_ms=self._words(self.way.cluster),
+            is_expected=np.zeros(len(self.cells), np.bool_),
+        )
+
+    def replica(self, cluster: str) -> StageCells:
+        signs = np.full(len(self.cells), NEVER_MS, np.int64)
+        if self.words.replica is not None:
+            signs = self.words.replica.at(self.replicas)
+        return StageCells(
+            stage=REPLICA,
+            cluster=cluster,
+            cells=self.replicas,
+            rows=self._of_replicas(self.way.replica),
+            progress=progress_of_replicas(self.way.replica, self.replicas),
+            word_ms=self._words(cluster, np.where(self.replicas >= 0, signs, self.timing.now_ms)),
+            is_expected=self.is_mirrored,
+        )
+
+    def _of_replicas(self, series: Series | None) -> np.ndarray:
+        rows = no_rows(len(self.cells))
+        known = self.replicas >= 0
+        rows[known] = rows_of(series, self.hour_ms, self.replicas[known])
+        return rows
+
+    def edge(self, before: StageCells, at: StageCells, *, can_stall: bool = False, mirrors: bool = False) -> Edge:
+        """Compare a stage with the one before it."""
+        stalled_ms = self.timing.now_ms - self.timing.pending_max_ms if can_stall else None
+        compared = compare_offsets(before, at, grace_ms=self.timing.grace_ms, stalled_ms=stalled_ms, mirrors=mirrors)
+        return Edge(before=before, at=at, compared=_only(compared, at.is_expected & before.is_expected))
+
+    def ends(self, tier: str, end: EndStage, before: StageCells | None) -> Iterator[Edge]:
+        """Return the comparisons of a load or group, and of the load's files."""
+        if before is None:
+            return
+        cells = before.cells
+        topics = np.where(cells >= 0, topics_of_cells(cells), -1)
+        read = self._end_stage(Stage(tier=tier, name=end.name), before, end.series, end.has_topics(topics))
+        if not read.is_expected.any():
+            return
+        yield self.edge(before, read)
+        if end.stored is not None:
+            stored = self._end_stage(
+                Stage(tier="stored", name=end.name), before, [end.stored], read.is_expected & (cells >= 0)
+            )
+            verified = stored.progress["end_offset"] >= read.needed_end
+            yield self.edge(read, replace(stored, is_expected=stored.is_expected & verified))
+
+    def _end_stage(self, stage: Stage, before: StageCells, series: Sequence[Series], expected: Mask) -> StageCells:
+        cells = before.cells
+        known = cells >= 0
+        rows, progress = no_rows(len(cells)), progress_of(None, cells)
+        for number, each in enumerate(series):
+            found = no_rows(len(cells))
+            found[known] = rows_of(each, self.hour_ms, cells[known])
+            rows = found if number == 0 else better_rows(rows, found, BY_REVISION)
+            mine = progress_of(None, cells)
+            mine[known] = progress_of_sorted(each, cells[known])
+            progress = np.where(mine["end_offset"] > progress["end_offset"], mine, progress)
+        return StageCells(
+            stage=stage,
+            cluster=before.cluster,
+            cells=cells,
+            rows=rows,
+            progress=progress,
+            word_ms=self._words(before.cluster),
+            is_expected=expected,
+        )
+
+    def doubtful(self, stages: list[StageCells]) -> Iterator[tuple[StageCells, Mask]]:
+        """Return the stages of brokers whose counters may not have counted all of the hour."""
+        for stage in stages:
+            series = self.way.live if stage.stage == LIVE else self.way.replica if stage.stage == REPLICA else None
+            if series is not None and series.positions.has_late_beginnings:
+                yield stage, began_late(series, self.hour_ms, stage)
+
+
+def progress_of_replicas(series: Series | None, cells: Int64s) -> np.ndarray:
+    """Return the progress of replica cells, where there is a replica."""
+    progress = progress_of(None, cells)
+    known = cells >= 0
+    progress[known] = progress_of_sorted(series, cells[known])
+    return progress
+
+
+def progress_of_sorted(series: Series | None, cells: Int64s) -> np.ndarray:
+    """Return the progress of cells in any order."""
+    wanted, inverse = np.unique(cells, return_inverse=True)
+    return progress_of(series, wanted)[inverse] if len(cells) else progress_of(None, cells)
+
+
+def began_late(series: Series, hour_ms: int, stage: StageCells) -> Mask:
+    """True for each cell whose counter began within the hour, after it, or so little before it that it is not known.
+
+    A counter that began at an offset knows all of the hours that begin more than an hour after the batch there.
+    """
+    doubtful = np.zeros(len(stage.cells), np.bool_)
+    present = np.flatnonzero(stage.is_present & (stage.cells >= 0))
+    keys = newest_keys(series, stage.cells[present])
+    for process in np.unique(stage.rows["process"][present]).tolist():
+        mine = stage.rows["process"][present] == process
+        for place, key in zip(present[mine].tolist(), keys[mine].tolist(), strict=True):
+            start = int(series.positions.counted_from(process, np.array([key], np.int64))[0])
+            if start > 0:
+                began_ms = _hour_of(series, key, start)
+                doubtful[place] = began_ms is None or hour_ms <= began_ms + HOUR_MS
+    return doubtful
+
+
+def _hour_of(series: Series, key: int, offset: int) -> int | None:
+    """Return the latest hour that had begun at an offset of a partition; None if no row says so."""
+    found = None
+    keys = np.array([key], np.int64)
+    for hour_ms, table in series.hours.items():
+        row = table.at(keys)[0]
+        if 0 <= row["first_offset"] <= offset and (found is None or hour_ms > found):
+            found = hour_ms
+    return found
+
+
+def _only(compared: Compared, where: Mask) -> Compared:
+    """Return a comparison that holds for some cells alone; the others are equal."""
+    if not where.all():
+        compared.codes[~where] = 0
+        compared.records = np.where(where, compared.records, 0)
+        compared.remarks[~where] = 0
+    return compared

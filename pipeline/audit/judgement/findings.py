@@ -1,0 +1,144 @@
+"""Findings of one hour: cells whose stages differ, with what explains them. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeline.audit.events.report import Rows
+from pipeline.audit.judgement.cells import StageCells
+from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
+from pipeline.audit.judgement.edges import Edge, HourCells
+from pipeline.audit.judgement.explaining import explained
+from pipeline.audit.judgement.sentences import sentence
+from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Status, Witness
+from pipeline.audit.judgement.words import producer_witness
+
+_KINDS = {
+    Status.MISSING: DiscrepancyKind.MISSING,
+    Status.EXTRA: DiscrepancyKind.UNEXPLAINED,
+    Status.CHANGED: DiscrepancyKind.CHANGED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A cell whose stages differ."""
+
+    finding: Finding
+    place: int
+    remark: Remark
+    lacks: tuple[int, int]
+    """Records and content that the later stage has too few; negative records: too many."""
+
+
+def findings_of(hour: HourCells, *, is_over: bool) -> dict[int, list[Finding]]:
+    """Return the findings of an hour by topic. Records under way count once the hour is over."""
+    found: dict[int, list[Finding]] = defaultdict(list)
+    for edge in hour.edges:
+        codes = edge.compared.codes
+        suspect = codes != code_of(Status.EXACT)
+        if not is_over:
+            suspect &= codes != code_of(Status.PENDING)
+        places = np.flatnonzero(suspect)
+        if not len(places):
+            continue
+        suspects = [_suspect(hour, edge, place) for place in places.tolist()]
+        suspects = explained(hour, edge, suspects, _explain)
+        for each in _misplaced(suspects):
+            finding = replace(each.finding, text=sentence(each.finding, each.remark))
+            found[int(hour.topics[each.place])].append(finding)
+    return found
+
+
+def _suspect(hour: HourCells, edge: Edge, place: int) -> _Suspect:
+    status = STATUSES[edge.compared.codes[place]]
+    remark = Remark(int(edge.compared.remarks[place]))
+    kind = DiscrepancyKind.REORDERED if remark is Remark.REORDERED else _KINDS.get(status)
+    cell, replica = int(hour.cells[place]), int(hour.replicas[place])
+    before, at = edge.before.rows[place], edge.at.rows[place]
+    both = bool(before["has_sums"] and at["has_sums"])
+    records = int(before["records"]) - int(at["records"])
+    content = (int(before["content_sum"]) - int(at["content_sum"])) % 2**64 if both else -1
+    finding = Finding(
+        cluster=hour.words.way.cluster,
+        source=hour.words.partition(cell),
+        replica=hour.words.partition(replica) if replica >= 0 else None,
+        hour_ms=hour.hour_ms,
+        after=hour.shown(edge.before.stage, int(hour.topics[place])),
+        at=hour.shown(edge.at.stage, int(hour.topics[place])),
+        status=status,
+        records=int(edge.compared.records[place]),
+        kind=kind,
+        offsets=_offsets(before, at),
+        witness=_witness(hour, edge, place, status, remark),
+        quarantined=int(at["quarantined"]),
+    )
+    return _Suspect(finding, place, remark, (records, content))
+
+
+def _offsets(before: Rows, at: Rows) -> OffsetSpan | None:
+    """Return the offsets of the hour at either stage; None if neither knows them."""
+    known = [(int(row["first_offset"]), int(row["last_offset"])) for row in (before, at) if row["last_offset"] >= 0]
+    known = [(first, last) for first, last in known if first >= 0]
+    if not known:
+        return None
+    return OffsetSpan(first=min(first for first, _ in known), last=max(last for _, last in known))
+
+
+def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Remark) -> Witness | None:
+    """Return the witness of an unknown difference: a producer that fell silent."""
+    if status is not Status.UNKNOWN:
+        return None
+    if remark is Remark.FOREIGN_OR_DOUBLED:
+        return Witness(
+            name="producers without marks",
+            reason="producers that do not count, or records doubled: make all producers of the topic count",
+            cluster=hour.words.way.cluster,
+            partition=hour.words.partition(int(hour.cells[place])),
+        )
+    if edge.before.stage.tier != "produced":
+        return None
+    lives = hour.words.unclosed(int(hour.topics[place]), hour.end_ms, silent=True)
+    return producer_witness(lives[0], hour.words.way.cluster, silent=True) if lives else None
+
+
+def _explain(suspect: _Suspect, finding: Finding) -> _Suspect:
+    return replace(suspect, finding=finding)
+
+
+def _misplaced(suspects: Sequence[_Suspect]) -> list[_Suspect]:
+    """Return the suspects, with those named misplaced that lack exactly what another partition of the topic has."""
+    extra: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for number, each in enumerate(suspects):
+        records, content = each.lacks
+        if each.finding.status is Status.EXTRA and content >= 0:
+            extra[each.finding.source.topic, -records, (-content) % 2**64].append(number)
+    result = list(suspects)
+    for number, each in enumerate(suspects):
+        records, content = each.lacks
+        if each.finding.status is not Status.MISSING or content < 0:
+            continue
+        others = extra.get((each.finding.source.topic, records, content))
+        if others:
+            result[number] = _named_misplaced(each)
+            other = others.pop()
+            result[other] = _named_misplaced(suspects[other])
+    return result
+
+
+def _named_misplaced(suspect: _Suspect) -> _Suspect:
+    return replace(suspect, finding=replace(suspect.finding, kind=DiscrepancyKind.MISPLACED))
+
+
+def sums_by_topic(hour: HourCells, stage: StageCells) -> Mapping[int, tuple[int, int, int, int]]:
+    """Return by topic the sums of a stage: records, bytes, batches, crc_sum; of topics with rows only."""
+    present = stage.is_present
+    if not present.any():
+        return {}
+    topics = hour.topics[present]
+    starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]]))
+    rows = stage.rows[present]
+    sums = [np.add.reduceat(rows[name], starts).tolist() for name in ("records", "bytes", "batches", "crc_sum")]
+    return dict(zip(topics[starts].tolist(), zip(*sums, strict=True), strict=True))

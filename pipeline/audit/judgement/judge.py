@@ -1,0 +1,227 @@
+"""The judge of the audit: keeps verdicts, and judges again what changed. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.audit.judgement.comparison import STATUSES
+from pipeline.audit.judgement.edges import HourCells, compare_hour
+from pipeline.audit.judgement.topic_hours import (
+    TopicHour,
+    is_settled,
+    joined,
+    judge_topics,
+    stage_order,
+)
+from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Finding, Stage, Status, Watermark
+from pipeline.audit.judgement.watermarks import watermarks_of
+from pipeline.audit.judgement.ways import ways_of
+from pipeline.audit.judgement.words import Timing, Words
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.model import TopicPartition
+from pipeline.records.tally import Counts
+
+LETTERS: Mapping[Status, str] = {
+    Status.EXACT: "e",
+    Status.RECOMPRESSED: "r",
+    Status.EXPLAINED: "x",
+    Status.QUARANTINED: "q",
+    Status.PENDING: "p",
+    Status.UNKNOWN: "u",
+    Status.CHANGED: "c",
+    Status.EXTRA: "+",
+    Status.MISSING: "-",
+}
+"""Letter of each status in a grid of topics and hours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCounts:
+    """Rows of all stages for one partition of one hour, and the verdict on them."""
+
+    cluster: str
+    source: TopicPartition
+    replica: TopicPartition | None
+    status: Status
+    stages: Mapping[Stage, np.void]
+    """Rows of dtype `ledger.row_table.HOUR_ROW`; stages without a row are absent."""
+    findings: Sequence[Finding]
+
+
+class Judge:
+    """Judges what a ledger holds. Verdicts that cannot change by waiting are judged again if their counts change."""
+
+    def __init__(self, ledger: Ledger, *, grace_ms: int, pending_max_ms: int) -> None:
+        self._ledger = ledger
+        self._grace_ms = grace_ms
+        self._pending_max_ms = pending_max_ms
+        self._verdicts: dict[int, dict[int, TopicHour]] = defaultdict(dict)
+        self._expectations: object = None
+
+    def judge(self, expectations: Expectations, now_ms: int) -> "Judgement":
+        """Return the judgement at this time."""
+        timing = Timing(
+            now_ms=now_ms,
+            grace_ms=self._grace_ms,
+            pending_max_ms=self._pending_max_ms,
+            read_to_ms=dict(expectations.read_to_ms),
+        )
+        ways = ways_of(self._ledger, expectations)
+        words = [Words(self._ledger, way, expectations, timing) for way in ways]
+        self._judge_hours(words, expectations)
+        watermarks = watermarks_of(self._ledger, self._verdicts)
+        return Judgement(self._ledger, words, self._verdicts, watermarks, now_ms)
+
+    def _judge_hours(self, words: Sequence[Words], expectations: Expectations) -> None:
+        touched = self._ledger.take_touched()
+        inputs = _of_witnesses(expectations)
+        if inputs != self._expectations:
+            self._expectations = inputs
+            self._verdicts.clear()
+        for hour_ms in self._ledger.hours():
+            known = self._verdicts[hour_ms]
+            again = set(touched.hours.get(hour_ms, ()))
+            again |= {topic for topic, verdict in known.items() if not is_settled(verdict)}
+            if known and not again:
+                continue
+            self._judge_hour(words, hour_ms, again if known else None)
+
+    def _judge_hour(self, words: Sequence[Words], hour_ms: int, topics: set[int] | None) -> None:
+        parts: dict[int, list[TopicHour]] = defaultdict(list)
+        for each in words:
+            hour = compare_hour(each, hour_ms, topics)
+            if hour is not None:
+                for topic, verdict in judge_topics(hour).items():
+                    parts[topic].append(verdict)
+        known = self._verdicts[hour_ms]
+        for topic in topics or ():
+            known.pop(topic, None)
+        for topic, verdicts in parts.items():
+            known[topic] = joined(verdicts)
+
+
+def _of_witnesses(expectations: Expectations) -> object:
+    """Return what settled verdicts depend on, of the expectations."""
+    return (
+        tuple(expectations.live_clusters),
+        expectations.replica_cluster,
+        tuple(sorted(expectations.partitions.items())),
+        expectations.compacted,
+        tuple(expectations.mirrored),
+        tuple(
+            (route.cluster, route.source, route.replica, route.topic_id, tuple(route.gaps))
+            for route in expectations.routes
+        ),
+        tuple(expectations.unknown),
+        tuple(expectations.losses),
+    )
+
+
+class Judgement:
+    """Verdicts on all topics and hours at one time. Valid until the next judgement."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        words: Sequence[Words],
+        verdicts: Mapping[int, Mapping[int, TopicHour]],
+        watermarks: Sequence[Watermark],
+        now_ms: int,
+    ) -> None:
+        self.now_ms = now_ms
+        self._ledger = ledger
+        self._words = words
+        self._verdicts = verdicts
+        self._watermarks = watermarks
+
+    def hours(
+        self, topic: str | None = None, from_ms: int | None = None, to_ms: int | None = None
+    ) -> list[AuditedHour]:
+        """Return the hours that begin at or after `from_ms` and before `to_ms`, sorted by topic and hour."""
+        names = self._ledger.topics.names
+        chosen = None if topic is None else self._ledger.topics.known(topic)
+        found = []
+        for hour_ms in self._between(from_ms, to_ms):
+            verdicts = self._verdicts[hour_ms]
+            numbers = verdicts if chosen is None else [chosen] if chosen in verdicts else []
+            found += [(names[number], hour_ms, verdicts[number]) for number in numbers]
+        found.sort(key=lambda each: each[:2])
+        return [_audited(name, hour_ms, verdict) for name, hour_ms, verdict in found]
+
+    def _between(self, from_ms: int | None, to_ms: int | None) -> list[int]:
+        return sorted(
+            hour_ms
+            for hour_ms, verdicts in self._verdicts.items()
+            if verdicts and (from_ms is None or hour_ms >= from_ms) and (to_ms is None or hour_ms < to_ms)
+        )
+
+    def watermarks(self) -> list[Watermark]:
+        """Return the watermark of each topic, sorted by topic."""
+        return list(self._watermarks)
+
+    def status_grid(self, from_ms: int | None = None, to_ms: int | None = None) -> dict[str, dict[int, str]]:
+        """Return the letter of each hour, by topic."""
+        grid: dict[str, dict[int, str]] = {}
+        names = self._ledger.topics.names
+        for hour_ms in self._between(from_ms, to_ms):
+            for topic, verdict in self._verdicts[hour_ms].items():
+                grid.setdefault(names[topic], {})[hour_ms] = LETTERS[verdict.status]
+        return dict(sorted(grid.items()))
+
+    def partitions_of(self, topic: str, hour_ms: int) -> list[PartitionCounts]:
+        """Return all partitions of a topic that have counts in an hour, with the rows of each stage."""
+        number = self._ledger.topics.known(topic)
+        found = []
+        if number >= 0:
+            for words in self._words:
+                hour = compare_hour(words, hour_ms, {number})
+                if hour is not None:
+                    found += _partitions(hour, self._verdicts.get(hour_ms, {}).get(number))
+        return found
+
+
+def _audited(topic: str, hour_ms: int, verdict: TopicHour) -> AuditedHour:
+    return AuditedHour(
+        topic=topic,
+        hour_ms=hour_ms,
+        status=verdict.status,
+        stages={stage: Counts(*verdict.sums[stage]) for stage in sorted(verdict.sums, key=stage_order)},
+        findings=verdict.findings,
+        rests_on=verdict.rests_on,
+        missing_witnesses=verdict.missing,
+    )
+
+
+def _partitions(hour: HourCells, verdict: TopicHour | None) -> list[PartitionCounts]:
+    found = []
+    for place, cell in enumerate(hour.cells.tolist()):
+        source = hour.words.partition(cell)
+        replica = int(hour.replicas[place])
+        findings = [
+            finding
+            for finding in (verdict.findings if verdict is not None else ())
+            if finding.source == source and finding.cluster == hour.words.way.cluster
+        ]
+        codes = [int(edge.compared.codes[place]) for edge in hour.edges]
+        found.append(
+            PartitionCounts(
+                cluster=hour.words.way.cluster,
+                source=source,
+                replica=hour.words.partition(replica) if replica >= 0 else None,
+                status=_status(verdict, findings, codes),
+                stages={stage.stage: stage.rows[place] for stage in hour.stages if stage.is_present[place]},
+                findings=findings,
+            )
+        )
+    return found
+
+
+def _status(verdict: TopicHour | None, findings: Sequence[Finding], codes: Sequence[int]) -> Status:
+    """Return the status of a partition: that of its differences, or of the hour if a witness is missing."""
+    worst = {finding.status for finding in findings}
+    worst |= {STATUSES[code] for code in codes if STATUSES[code] is Status.PENDING}
+    if verdict is not None and verdict.status in (Status.PENDING, Status.UNKNOWN):
+        worst.add(verdict.status)
+    return max(worst, key=list(Status).index, default=Status.EXACT)

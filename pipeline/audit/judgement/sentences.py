@@ -1,0 +1,106 @@
+"""Sentences for people about one difference. Pure."""
+
+from pipeline.audit.judgement.comparison import Remark
+from pipeline.audit.judgement.verdicts import Explanation, Finding, Stage, Status
+
+_TIERS = {
+    "produced": "produced",
+    "live": "live",
+    "mirrored": "mirrored",
+    "replica": "at the replica",
+    "loaded": "loaded",
+    "stored": "stored",
+    "consumed": "consumed",
+}
+
+
+def participle(stage: Stage) -> str:
+    """Return what records of a stage are: `live`, `at the replica`, `loaded by /lake`."""
+    words = _TIERS[stage.tier]
+    return f"{words} by {stage.name}" if stage.name else words
+
+
+def counted(records: int) -> str:
+    """Return a number of records: `1 record`, `2 records`."""
+    return "1 record" if records == 1 else f"{records} records"
+
+
+def sentence(finding: Finding, remark: Remark = Remark.NONE) -> str:
+    """Return the sentence of a finding."""
+    where = f"{finding.cluster} {finding.source}"
+    if finding.replica is not None and finding.after.tier != "produced":
+        where += f" (replica {finding.replica})"
+    text = f"{where}: {finding.at}: {_what(finding, remark)}"
+    if finding.quarantined and finding.status is not Status.QUARANTINED:
+        text += f"; {counted(finding.quarantined)} in the quarantine of the load"
+    if finding.offsets is not None and finding.status.is_difference:
+        text += f", between offsets {finding.offsets.first} and {finding.offsets.last}"
+    return text
+
+
+def _what(finding: Finding, remark: Remark) -> str:
+    records, after = counted(finding.records), participle(finding.after)
+    verb = "was" if finding.records == 1 else "were"
+    match finding.status:
+        case Status.MISSING:
+            return f"{records} that {verb} {after} {_is(finding)} missing" + _MISSING.get(remark, "")
+        case Status.EXPLAINED:
+            return _explained(finding, remark)
+        case Status.QUARANTINED:
+            return f"{records} {_is(finding)} in the quarantine of the load"
+        case Status.EXTRA:
+            return f"{records} more than were {after}"
+        case Status.RECOMPRESSED if remark is Remark.UNCOMPARED:
+            return (
+                f"as many records as were {after}, beside records of producers that do not count; brokers wrote the "
+                "batches anew, so contents were not compared"
+            )
+        case Status.RECOMPRESSED:
+            return (
+                f"as many records and batches as were {after}, with the same headers, in another codec; their contents "
+                "were not compared"
+            )
+        case Status.PENDING:
+            return f"{records} that {verb} {after} {_has(finding)} not come yet" if finding.records else _UNDER_WAY
+        case Status.UNKNOWN:
+            return _unknown(finding, remark)
+        case _ if remark is Remark.REORDERED:
+            return f"the same batches as were {after}, at other offsets"
+        case _:
+            return f"as many records as were {after}, but other bytes"
+
+
+_UNDER_WAY = "as many records, but other bytes so far; not all counts have come yet"
+_MISSING = {
+    Remark.STALLED: "; the replica has reported nothing new for longer than pending.max.ms",
+    Remark.UNMARKED: " among the records of producers without marks",
+}
+
+
+def _is(finding: Finding) -> str:
+    return "is" if finding.records == 1 else "are"
+
+
+def _has(finding: Finding) -> str:
+    return "has" if finding.records == 1 else "have"
+
+
+def _explained(finding: Finding, remark: Remark) -> str:
+    records = counted(finding.records)
+    if remark is Remark.UNCERTAIN:
+        return f"{records} more than were acknowledged; the producer does not know the outcome of at least as many"
+    missing = f"{records} that were {participle(finding.after)} {_is(finding)} missing"
+    if finding.explanation is Explanation.COMPACTION:
+        return f"{missing}; the topic is compacted, so the audit cannot tell compaction from loss here"
+    if finding.explanation is None:
+        return missing
+    return f"{missing}, as {finding.explanation} says"
+
+
+def _unknown(finding: Finding, remark: Remark) -> str:
+    records = counted(finding.records)
+    if remark is Remark.FOREIGN_OR_DOUBLED:
+        what = f"{records} more without a mark than were {participle(finding.after)}: records of producers that do not "
+        return what + "count, or records doubled; nobody can tell which"
+    what = f"{records} differ from what was {participle(finding.after)}"
+    return what if finding.witness is None else f"{what}, and the reason is not known: {finding.witness}"

@@ -1,0 +1,184 @@
+"""The way of a live cluster's topics: which stages they have, and which partition is the replica of which. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeline.audit.events.report import OLDER
+from pipeline.audit.events.tiers import Tier, is_audited
+from pipeline.audit.judgement.verdicts import Expectations, OffsetSpan, Route
+from pipeline.audit.ledger.keys import MAX_LEDGER_PARTITIONS, PARTITION_BITS, Int64s, cells_of, topics_of_cells
+from pipeline.audit.ledger.ledger import Ledger, Series, SeriesKey
+from pipeline.audit.ledger.row_table import Mask
+
+__all__ = ["OLDER", "Way", "ways_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndStage:
+    """A load or a consumer group that reads the records of a cluster; `stored` are the files of the load read back."""
+
+    name: str
+    is_of_replica: bool
+    series: Sequence[Series]
+    stored: Series | None = None
+
+    def has_topics(self, topics: Int64s) -> Mask:
+        """True for each topic that it ever reported."""
+        known = {topic for series in self.series for topic in series.topics}
+        return is_among(topics, known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """Stages of one live cluster. Routes are sorted by source cell; -1 stands for no replica."""
+
+    cluster: str
+    replica_cluster: str | None
+    produced: Series | None
+    live: Series | None
+    mirror: Series | None
+    replica: Series | None
+    sources: Int64s
+    replicas: Int64s
+    mirrored: frozenset[int]
+    """Topics that the mirror selects, or has copied."""
+    compacted: frozenset[int]
+    gaps: dict[int, Sequence[OffsetSpan]] = field(default_factory=dict)
+    """By source cell."""
+    loads: Sequence[EndStage] = ()
+    groups: Sequence[EndStage] = ()
+    partitions: dict[int, int] = field(default_factory=dict)
+    """By topic: number of partitions in the metadata of the live cluster."""
+    has_metadata: bool = False
+
+    def replicas_of(self, cells: Int64s) -> Int64s:
+        """Return the replica's cell of each cell; -1 for cells without a route."""
+        return _looked_up(self.sources, self.replicas, cells)
+
+    def sources_of(self, cells: Int64s) -> Int64s:
+        """Return the source's cell of each replica cell; -1 for replicas of other clusters."""
+        order = np.argsort(self.replicas, kind="stable")
+        return _looked_up(self.replicas[order], self.sources[order], cells)
+
+    def are_mirrored(self, topics: Int64s) -> Mask:
+        """True for each topic that should have a replica."""
+        return is_among(topics, self.mirrored)
+
+    def cells_at(self, hour_ms: int, topics: set[int] | None) -> Int64s:
+        """Return the cells, sorted, that have rows of an hour at any stage; only of `topics`, if they are given."""
+        mine = [self.produced, self.live, self.mirror]
+        hub = [self.replica]
+        for end in (*self.loads, *self.groups):
+            (hub if end.is_of_replica else mine).extend([*end.series, end.stored])
+        found = [_cells(series, hour_ms) for series in mine]
+        for series in hub:
+            sources = self.sources_of(_cells(series, hour_ms))
+            found.append(sources[sources >= 0])
+        cells = np.unique(np.concatenate(found))
+        if topics is not None and len(cells):
+            cells = cells[is_among(topics_of_cells(cells), topics)]
+        return cells
+
+    def expected_cells(self, topic: int, seen: Int64s) -> Int64s:
+        """Return the cells that the topic has by the metadata, and those in `seen`."""
+        count = min(self.partitions.get(topic, 0), MAX_LEDGER_PARTITIONS)
+        return np.union1d((topic << PARTITION_BITS) | np.arange(count, dtype=np.int64), seen)
+
+
+def is_among(values: Int64s, chosen: "set[int] | frozenset[int]") -> Mask:
+    """True for each value that is in a set."""
+    if not chosen:
+        return np.zeros(len(values), np.bool_)
+    return np.isin(values, np.fromiter(chosen, np.int64, len(chosen)))
+
+
+def _cells(series: Series | None, hour_ms: int) -> Int64s:
+    table = series.hours.get(hour_ms) if series is not None else None
+    return np.zeros(0, np.int64) if table is None else np.unique(cells_of(table.keys))
+
+
+def _looked_up(keys: Int64s, values: Int64s, wanted: Int64s) -> Int64s:
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[places] == wanted, values[places], -1)
+
+
+def ways_of(ledger: Ledger, expectations: Expectations) -> list[Way]:
+    """Return the way of each live cluster."""
+    return [_way(ledger, expectations, cluster) for cluster in expectations.live_clusters]
+
+
+def _way(ledger: Ledger, expectations: Expectations, cluster: str) -> Way:
+    hub = expectations.replica_cluster
+    routes = _newest_routes(ledger, cluster, expectations.routes)
+    cells = sorted((_cell(ledger, source.source), _cell(ledger, source.replica)) for source in routes)
+    mirrored = {each.topic for each in expectations.mirrored if each.cluster == cluster}
+    mirrored |= {route.source.topic for route in routes}
+    ends = [_ends(ledger, tier, cluster, hub) for tier in (Tier.LOAD, Tier.GROUP)]
+    counted = {topic: count for (name, topic), count in expectations.partitions.items() if name == cluster}
+    return Way(
+        cluster=cluster,
+        replica_cluster=hub,
+        produced=ledger.series.get(SeriesKey(Tier.PRODUCER, cluster)),
+        live=ledger.series.get(SeriesKey(Tier.BROKER, cluster)),
+        mirror=ledger.series.get(SeriesKey(Tier.MIRROR, cluster)),
+        replica=None if hub is None else ledger.series.get(SeriesKey(Tier.BROKER, hub)),
+        sources=np.array([source for source, _ in cells], np.int64),
+        replicas=np.array([replica for _, replica in cells], np.int64),
+        mirrored=_numbers(ledger, mirrored),
+        compacted=_numbers(ledger, {topic for name, topic in expectations.compacted if name == cluster}),
+        gaps={_cell(ledger, route.source): route.gaps for route in routes if route.gaps},
+        loads=ends[0],
+        groups=ends[1],
+        partitions={number: counted[name] for name in counted if (number := ledger.topics.known(name)) >= 0},
+        has_metadata=bool(counted),
+    )
+
+
+def _newest_routes(ledger: Ledger, cluster: str, routes: Sequence[Route]) -> list[Route]:
+    """Return one route for each source partition: that of the topic id which brokers reported last, if it is known."""
+    series = ledger.series.get(SeriesKey(Tier.BROKER, cluster))
+    chosen: dict[object, Route] = {}
+    for route in routes:
+        if route.cluster != cluster or not (is_audited(route.source.topic) and is_audited(route.replica.topic)):
+            continue
+        known = chosen.get(route.source)
+        topic = ledger.topics.known(route.source.topic)
+        newest = ledger.life_names.names[series.newest_id(topic)] if series is not None and topic >= 0 else ""
+        if known is None or route.topic_id == newest:
+            chosen[route.source] = route
+    return list(chosen.values())
+
+
+def _cell(ledger: Ledger, topic_partition: tuple[str, int]) -> int:
+    topic, partition = topic_partition
+    return (ledger.topics.number(topic) << PARTITION_BITS) | partition
+
+
+def _numbers(ledger: Ledger, topics: set[str]) -> frozenset[int]:
+    return frozenset(number for topic in topics if (number := ledger.topics.number(topic)) >= 0)
+
+
+def _ends(ledger: Ledger, tier: Tier, cluster: str, hub: str | None) -> list[EndStage]:
+    """Return the loads or groups that read a live cluster, and those that read its replicas."""
+    found = []
+    for name in (cluster, hub):
+        if name is None:
+            continue
+        all_series = list(ledger.all_series(tier, name))
+        older = [series for series in all_series if not series.key.name]
+        named = [series for series in all_series if series.key.name]
+        joined = [[*older, named[0]]] if older and len(named) == 1 else [[series] for series in all_series]
+        found += [
+            EndStage(
+                name=series[-1].key.name,
+                is_of_replica=name == hub and name != cluster,
+                series=series,
+                stored=ledger.series.get(SeriesKey(Tier.STORED, name, series[-1].key.name)),
+            )
+            for series in joined
+        ]
+    return found

@@ -1,0 +1,289 @@
+"""Words of all parties that an hour needs, and until when each party gave its word. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from pipeline.audit.judgement.cells import Times, leader_signs, newest_keys
+from pipeline.audit.judgement.verdicts import Expectations, Witness
+from pipeline.audit.judgement.ways import Way
+from pipeline.audit.ledger.keys import Int64s, cells_of, partitions_of_cells, topics_of_cells
+from pipeline.audit.ledger.ledger import Ledger, Series, SeriesKey
+from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
+from pipeline.audit.ledger.position_table import NEVER_MS
+from pipeline.model import TopicPartition
+
+DEFAULT_INTERVAL_MS: Final = 10_000
+"""Interval of a process whose life sign is not known."""
+MAX_NAMED: Final = 20
+"""Witnesses that a verdict names; of more it gives the number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Times of one judgement. `pending_max_ms` is the time after which a replica counts as stopped."""
+
+    now_ms: int
+    grace_ms: int
+    pending_max_ms: int
+    read_to_ms: Mapping[str, int]
+
+    def read(self, cluster: str) -> int:
+        """Return the time up to which the events of a cluster were read."""
+        return min(self.now_ms, self.read_to_ms.get(cluster, NEVER_MS))
+
+    def is_unread(self, cluster: str) -> bool:
+        """True if the cluster's events were not read for so long that waiting does not help."""
+        return self.read(cluster) < self.now_ms - 2 * self.grace_ms - MISSED_SIGNS * DEFAULT_INTERVAL_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingWord:
+    """A witness that an hour lacks. `is_lost`: True if waiting will not bring its word."""
+
+    witness: Witness
+    is_lost: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaderWords:
+    """Newest word of the leaders of one cluster, by cell; and the earliest one of each topic."""
+
+    cluster: str
+    cells: Int64s
+    signs: Times
+    silent_ms: int
+    """Time after its newest word at which a leader is silent."""
+    earliest: dict[int, int] = field(default_factory=dict)
+    """By topic."""
+
+    @classmethod
+    def of(cls, ledger: Ledger, series: Series | None, cells: Int64s, timing: Timing, cluster: str) -> "LeaderWords":
+        """Return the words of the leaders of these cells, which are sorted."""
+        signs = np.full(len(cells), NEVER_MS, np.int64)
+        interval_ms = DEFAULT_INTERVAL_MS
+        if series is not None and len(cells):
+            progress = series.positions.at(newest_keys(series, cells))
+            signs = leader_signs(ledger, series, progress)
+            lives = ledger.lives.get(series.key, {})
+            interval_ms = max((life.sign.interval_ms for life in lives.values() if life.sign), default=interval_ms)
+        words = cls(cluster=cluster, cells=cells, signs=signs, silent_ms=MISSED_SIGNS * interval_ms + timing.grace_ms)
+        if len(cells):
+            topics = topics_of_cells(cells)
+            starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]]))
+            least = np.minimum.reduceat(signs, starts)
+            words.earliest = dict(zip(topics[starts].tolist(), least.tolist(), strict=True))
+        return words
+
+    def at(self, cells: Int64s) -> Times:
+        """Return the word of each cell; NEVER_MS for cells of no partition."""
+        if not len(self.cells):
+            return np.full(len(cells), NEVER_MS, np.int64)
+        places = np.minimum(np.searchsorted(self.cells, cells), len(self.cells) - 1)
+        words: Times = np.where(self.cells[places] == cells, self.signs[places], NEVER_MS)
+        return words
+
+    def lacking(self, topic: int, end_ms: int) -> Int64s:
+        """Return the cells of a topic whose leader said nothing at or after `end_ms`."""
+        if self.earliest.get(topic, end_ms) >= end_ms:
+            return self.cells[:0]
+        low, high = np.searchsorted(self.cells, [topic << 17, (topic + 1) << 17])
+        cells, signs = self.cells[low:high], self.signs[low:high]
+        return cells[signs < end_ms]
+
+
+class Words:
+    """Words of all parties on one way."""
+
+    def __init__(self, ledger: Ledger, way: Way, expectations: Expectations, timing: Timing) -> None:
+        self._ledger = ledger
+        self.way = way
+        self.timing = timing
+        self._unknown = [witness for witness in expectations.unknown if self._concerns(witness.cluster)]
+        self._losses = [loss for loss in expectations.losses if self._concerns(loss.cluster)]
+        self._no_mirror = (
+            way.replica_cluster is not None
+            and not expectations.mirrored
+            and not expectations.routes
+            and not any(witness.name == "mirror" for witness in expectations.unknown)
+        )
+        topics = self._topics()
+        live_cells = self._cells(topics)
+        self.live = LeaderWords.of(ledger, way.live, live_cells, timing, way.cluster)
+        replicas = way.replicas_of(live_cells)
+        self.replica: LeaderWords | None = None
+        if way.replica_cluster is not None:
+            self.replica = LeaderWords.of(
+                ledger, way.replica, np.unique(replicas[replicas >= 0]), timing, way.replica_cluster
+            )
+        self._lives = self._open_lives()
+
+    def _concerns(self, cluster: str | None) -> bool:
+        return cluster in (None, self.way.cluster, self.way.replica_cluster)
+
+    def _unknown_of(self, topic: int, hour_ms: int, end_ms: int) -> list[MissingWord]:
+        """Return what could not be read, and losses of events, as far as an hour of a topic is concerned."""
+        name = self._ledger.topics.names[topic]
+        found = [
+            witness
+            for witness in self._unknown
+            if witness.topic in (None, name) and (witness.since_ms is None or end_ms > witness.since_ms)
+        ]
+        found += [loss.witness for loss in self._losses if hour_ms < loss.before_ms]
+        return [MissingWord(witness=witness, is_lost=True) for witness in found]
+
+    def _topics(self) -> set[int]:
+        known = [series.topics for series in (self.way.produced, self.way.live) if series is not None]
+        topics = set().union(*known) | set(self.way.partitions)
+        return {topic for topic in topics if topic >= 0}
+
+    def _cells(self, topics: Iterable[int]) -> Int64s:
+        """Return the cells of the metadata, and those that were reported, sorted."""
+        found = [self.way.expected_cells(topic, np.zeros(0, np.int64)) for topic in sorted(topics)]
+        if self.way.live is not None:
+            found.append(np.unique(cells_of(self.way.live.positions.keys)))
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    def _open_lives(self) -> dict[int, list[LifeRecord]]:
+        """Return by topic the lives of producers that have not ended; under -1 those that named no topic yet."""
+        found: dict[int, list[LifeRecord]] = {}
+        if self.way.produced is None:
+            return found
+        for life in self._ledger.lives.get(self.way.produced.key, {}).values():
+            if life.sign is None or life.is_ended:
+                continue
+            for topic in map(self._ledger.topics.known, life.topics or [""]):
+                found.setdefault(topic, []).append(life)
+        return found
+
+    def unclosed(self, topic: int, end_ms: int, *, silent: bool) -> list[LifeRecord]:
+        """Return the lives of producers of a topic that have not closed windows up to `end_ms`.
+
+        `silent`: those that are silent, with those of which no topic is known; else those that are alive.
+        """
+        lives = self._lives.get(topic, [])
+        if silent:
+            lives = [*lives, *self._lives.get(-1, [])]
+        return [
+            life
+            for life in lives
+            if not life.has_closed(end_ms) and self.is_silent(life) is silent and (not silent or life.first_ms < 2**62)
+        ]
+
+    def is_silent(self, life: LifeRecord) -> bool:
+        """True if a process is silent: as far as the events of its cluster were read."""
+        return life.is_silent(self.timing.now_ms, self.timing.grace_ms)
+
+    def missing(self, topic: int, hour_ms: int, end_ms: int) -> list[MissingWord]:
+        """Return whose word is missing for an hour of a topic."""
+        found = self._unknown_of(topic, hour_ms, end_ms)
+        found += self._unread(topic, end_ms)
+        found += self._silent_leaders(topic, end_ms)
+        found += self._producers(topic, hour_ms, end_ms)
+        if not self.way.has_metadata:
+            found.append(_lost(f"metadata of {self.way.cluster}", _NO_METADATA, self.way.cluster))
+        if self._no_mirror:
+            found.append(_lost("mirror", _NO_MIRROR, self.way.replica_cluster))
+        return found
+
+    def _unread(self, topic: int, end_ms: int) -> list[MissingWord]:
+        clusters = [self.way.cluster]
+        if self.way.replica_cluster is not None and (topic in self.way.mirrored or self._no_mirror):
+            clusters.append(self.way.replica_cluster)
+        found = []
+        for cluster in clusters:
+            if self.timing.read(cluster) >= end_ms + self.timing.grace_ms:
+                continue
+            never = cluster not in self.timing.read_to_ms
+            reason = "its audit topic was never read to the end" if never else "its audit topic was not read up to then"
+            found.append(
+                MissingWord(
+                    witness=Witness(name=f"audit topic of {cluster}", reason=reason, cluster=cluster),
+                    is_lost=never or self.timing.is_unread(cluster),
+                )
+            )
+        return found
+
+    def _silent_leaders(self, topic: int, end_ms: int) -> list[MissingWord]:
+        found = self._lacking(self.live, topic, end_ms) if topic in self.live.earliest else []
+        if self.replica is not None and topic in self.way.mirrored:
+            low, high = np.searchsorted(self.way.sources, [topic << 17, (topic + 1) << 17])
+            for replica_topic in np.unique(topics_of_cells(self.way.replicas[low:high])).tolist():
+                cells = set(self.way.replicas[low:high].tolist())
+                found += self._lacking(self.replica, replica_topic, end_ms, cells)
+        return found
+
+    def _lacking(self, words: LeaderWords, topic: int, end_ms: int, among: set[int] | None = None) -> list[MissingWord]:
+        cells = words.lacking(topic, end_ms)
+        if among is not None and len(cells):
+            cells = np.array([cell for cell in cells.tolist() if cell in among], np.int64)
+        found = []
+        for cell, sign in zip(cells[:MAX_NAMED].tolist(), words.at(cells[:MAX_NAMED]).tolist(), strict=True):
+            partition = self.partition(cell)
+            never = sign == NEVER_MS
+            reason = (
+                f"it never reported {partition}; check that the broker counts (setting datacenter)"
+                if never
+                else f"it did not report {partition} after the hour was over"
+            )
+            newest = max(end_ms, sign)
+            found.append(
+                MissingWord(
+                    witness=Witness(
+                        name=f"the broker of {words.cluster} that leads {partition}",
+                        reason=reason,
+                        cluster=words.cluster,
+                        partition=partition,
+                    ),
+                    is_lost=self.timing.now_ms > newest + words.silent_ms,
+                )
+            )
+        if len(cells) > MAX_NAMED:
+            more = f"{len(cells) - MAX_NAMED} more partitions"
+            found.append(_lost(f"brokers of {words.cluster}", f"they did not report {more}", words.cluster))
+        return found
+
+    def _producers(self, topic: int, hour_ms: int, end_ms: int) -> list[MissingWord]:
+        cluster = self.way.cluster
+        alive = self.unclosed(topic, end_ms, silent=False)[:MAX_NAMED]
+        silent = [life for life in self.unclosed(topic, end_ms, silent=True) if hour_ms < self.silent_from(life)]
+        return [
+            *(MissingWord(witness=producer_witness(life, cluster, silent=False), is_lost=False) for life in alive),
+            *(
+                MissingWord(witness=producer_witness(life, cluster, silent=True), is_lost=True)
+                for life in silent[:MAX_NAMED]
+            ),
+        ]
+
+    def silent_from(self, life: LifeRecord) -> int:
+        """Return the time at which a silent process is taken for dead: later hours do not wait for it."""
+        interval_ms = life.sign.interval_ms if life.sign is not None else DEFAULT_INTERVAL_MS
+        return life.seen_ms + MISSED_SIGNS * interval_ms + self.timing.grace_ms
+
+    def partition(self, cell: int) -> TopicPartition:
+        """Return the partition of a cell."""
+        cells = np.array([cell], np.int64)
+        topic, partition = int(topics_of_cells(cells)[0]), int(partitions_of_cells(cells)[0])
+        return TopicPartition(self._ledger.topics.names[topic], partition)
+
+    def lives_of(self, key: SeriesKey) -> Mapping[str, LifeRecord]:
+        """Return the lives of a series of counters."""
+        return self._ledger.lives.get(key, {})
+
+
+_NO_METADATA = "the number of partitions is not known, so a partition that nobody reported would not be noticed"
+_NO_MIRROR = "no mirror was ever seen, so it is not known which topics should have replicas; start the mirror once"
+
+
+def _lost(name: str, reason: str, cluster: str | None) -> MissingWord:
+    return MissingWord(witness=Witness(name=name, reason=reason, cluster=cluster), is_lost=True)
+
+
+def producer_witness(life: LifeRecord, cluster: str, *, silent: bool) -> Witness:
+    """Return the witness for a producer that has not closed an hour."""
+    name = f"producer {life.process} on {life.host}"
+    if silent:
+        return Witness(name=name, reason="it ended without closing its window", cluster=cluster)
+    return Witness(name=name, reason="it has not closed the hour yet", cluster=cluster)

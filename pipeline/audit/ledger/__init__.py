@@ -1,0 +1,1 @@
+"""Counts of all tiers, as the audit topics hold them."""

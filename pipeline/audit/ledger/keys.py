@@ -1,0 +1,74 @@
+"""Keys of rows: topic, partition and life in one 64-bit integer, so that tables are sorted arrays. Pure.
+
+Topics and lives are numbered by first appearance. `life` is the life of a producer, mirror or member of a group; of
+tiers without lives it is the id of the topic, by which the topic and the one that was created again differ.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+
+LIFE_BITS: Final = 26
+PARTITION_BITS: Final = 17
+MAX_LEDGER_TOPICS: Final = 1 << 20
+MAX_LEDGER_LIVES: Final = 1 << LIFE_BITS
+MAX_LEDGER_PARTITIONS: Final = 100_000
+"""Partitions of a topic. Rows of higher partitions are refused."""
+
+
+def row_keys(topics: Int64s, partitions: Int64s, life: int | Int64s) -> Int64s:
+    """Return the keys of rows, sorted as (topic, partition, life)."""
+    return (topics << (PARTITION_BITS + LIFE_BITS)) | (partitions << LIFE_BITS) | life
+
+
+def row_key(topic: int, partition: int, life: int = 0) -> int:
+    """Return the key of one row."""
+    return (topic << (PARTITION_BITS + LIFE_BITS)) | (partition << LIFE_BITS) | life
+
+
+def cells_of(keys: Int64s) -> Int64s:
+    """Return the cells (topic and partition) of keys."""
+    return keys >> LIFE_BITS
+
+
+def cell_keys(topic: int, partitions: int | Iterable[int]) -> Int64s:
+    """Return the cells of partitions of one topic: of numbers, or of the first so many."""
+    numbers = np.arange(partitions) if isinstance(partitions, int) else np.fromiter(partitions, np.int64)
+    return (topic << PARTITION_BITS) | numbers.astype(np.int64)
+
+
+def topics_of_cells(cells: Int64s) -> Int64s:
+    """Return the topics' numbers."""
+    return cells >> PARTITION_BITS
+
+
+def partitions_of_cells(cells: Int64s) -> Int64s:
+    """Return the partitions' numbers."""
+    return cells & ((1 << PARTITION_BITS) - 1)
+
+
+class Numbering:
+    """Numbers of names, by first appearance, up to a bound."""
+
+    def __init__(self, bound: int) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._bound = bound
+
+    def number(self, name: str) -> int:
+        """Return the number of a name; -1 if there are too many names."""
+        found = self._numbers.get(name)
+        if found is None:
+            if len(self.names) >= self._bound:
+                return -1
+            found = self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+    def known(self, name: str) -> int:
+        """Return the number of a name; -1 if the name never appeared."""
+        return self._numbers.get(name, -1)

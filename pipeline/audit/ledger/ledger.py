@@ -1,0 +1,315 @@
+"""The ledger: for each counter, partition and hour the row that holds, whatever the order and number of reports. Pure.
+
+Invariants:
+A. A row is kept if it is better than the one that was kept: with more records for brokers (decision 26), of a higher
+   revision for others. Rows of windows are kept for the newest windows of a series only.
+B. Rows of brokers that counted beyond a claim, in a lower epoch, are void, whichever came first.
+C. Rows of a recreated topic are kept beside those of the topic before.
+D. What does not fit a bound is refused and counted in `refused`, never put under another name.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.audit.events.older import OlderCounts, OlderEvent
+from pipeline.audit.events.report import OLDER, CountReport, Rows
+from pipeline.audit.events.tiers import Tier, is_audited
+from pipeline.audit.ledger.claims import Claims
+from pipeline.audit.ledger.keys import (
+    MAX_LEDGER_LIVES,
+    MAX_LEDGER_PARTITIONS,
+    MAX_LEDGER_TOPICS,
+    Int64s,
+    Numbering,
+    cells_of,
+    row_key,
+    row_keys,
+    topics_of_cells,
+)
+from pipeline.audit.ledger.latencies import Latencies
+from pipeline.audit.ledger.life_table import LifeRecord
+from pipeline.audit.ledger.position_table import PositionTable
+from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
+from pipeline.records.tally import HOUR_MS
+
+MAX_AMOUNT: Final = 1 << 53
+"""Rows with larger amounts are refused, so that sums never wrap."""
+
+
+class SeriesKey(NamedTuple):
+    """Counters whose rows are compared as one: all lives of a tier, cluster and name."""
+
+    tier: Tier
+    cluster: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLimits:
+    """Bounds of a ledger."""
+
+    hours: int = 20_000
+    """Hours of a series."""
+    windows: int = 8
+    """Newest windows of a series that have rows of their own."""
+    lives: int = 100_000
+    """Lives whose signs are kept; the oldest ended ones are forgotten first."""
+
+
+class Series:
+    """Rows, positions and claims of one series."""
+
+    def __init__(self, key: SeriesKey, settle_ms: int) -> None:
+        self.key = key
+        self.hours: dict[int, RowTable] = {}
+        self.windows: dict[tuple[int, int], RowTable] = {}
+        """By span and start."""
+        self.positions = PositionTable(settle_ms, has_leaders=key.tier is Tier.BROKER)
+        self.claims = Claims()
+        self.order = BY_RECORDS if key.tier is Tier.BROKER else BY_REVISION
+        self.named_ms: dict[int, dict[int, int]] = defaultdict(dict)
+        """By topic: id of the topic (a life's number) -> time of the newest report of it."""
+        self.topics: set[int] = set()
+        """Topics that were ever reported."""
+
+    def newest_id(self, topic: int) -> int:
+        """Return the number of the id of the newest topic of this name; 0 if there is none."""
+        ids = self.named_ms.get(topic)
+        return max(ids, key=lambda number: (ids[number], number)) if ids else 0
+
+
+@dataclass(slots=True)
+class Touched:
+    """Topics by hour, and topics of any hour, that changed since the ledger was last asked."""
+
+    hours: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    windows: set[int] = field(default_factory=set)
+
+
+class Ledger:
+    """Reports of all counters."""
+
+    def __init__(self, limits: LedgerLimits | None = None, *, settle_ms: int = 60_000) -> None:
+        self.limits = limits or LedgerLimits()
+        self.series: dict[SeriesKey, Series] = {}
+        self.topics = Numbering(MAX_LEDGER_TOPICS)
+        self.life_names = Numbering(MAX_LEDGER_LIVES)
+        """Ids of lives, and of topics of tiers without lives. Number 0 is the empty id."""
+        self.life_names.number("")
+        self.processes = Numbering(MAX_LEDGER_LIVES)
+        self.lives: dict[SeriesKey, dict[str, LifeRecord]] = defaultdict(dict)
+        self.latencies = Latencies()
+        self.touched = Touched()
+        self.refused = 0
+        """Rows that did not fit a bound."""
+        self.newest_ms = 0
+        """Newest time of a report."""
+        self._settle_ms = settle_ms
+        self._older = OlderCounts()
+
+    def apply(self, report: CountReport) -> None:
+        """Apply a report of version 3."""
+        self._apply(report, is_final=False)
+
+    def apply_older(self, event: OlderEvent) -> None:
+        """Apply an event of version 2: its windows are summed up to hours."""
+        for report in self._older.apply(event):
+            self._apply(report, is_final=True)
+
+    def _apply(self, report: CountReport, *, is_final: bool) -> None:
+        counter = report.counter
+        key = SeriesKey(counter.tier, counter.cluster, counter.name)
+        series = self.series.get(key)
+        if series is None:
+            series = self.series[key] = Series(key, self._settle_ms)
+        self.newest_ms = max(self.newest_ms, report.created_ms)
+        self._take_life(report, key)
+        topics, lives = self._numbers(report, series)
+        self._claim(report, series, topics, lives)
+        self._take_positions(report, series, topics, lives)
+        self._take_rows(report, series, topics, lives, is_final=is_final)
+        self.latencies.take(report)
+
+    def _numbers(self, report: CountReport, series: Series) -> tuple[Int64s, Int64s]:
+        """Return for each topic of a report its number and that of its life or id; -1 for those to be refused."""
+        topics = np.full(len(report.topics), -1, np.int64)
+        lives = np.zeros(len(report.topics), np.int64)
+        for index, topic in enumerate(report.topics):
+            if not is_audited(topic.name):
+                continue
+            number = self.topics.number(topic.name)
+            life = self.life_names.number(report.counter.instance if series.key.tier.has_lives else topic.topic_id)
+            if number < 0 or life < 0:
+                continue
+            topics[index], lives[index] = number, life
+            if number not in series.topics:
+                series.topics.add(number)
+                self.touched.windows.add(number)
+            if not series.key.tier.has_lives:
+                named = series.named_ms[number]
+                named[life] = max(named.get(life, 0), report.created_ms)
+        return topics, lives
+
+    def _take_life(self, report: CountReport, key: SeriesKey) -> None:
+        lives = self.lives[key]
+        life = lives.get(report.process)
+        if life is None:
+            if len(lives) >= self.limits.lives:
+                self._forget_lives(lives)
+            life = lives[report.process] = LifeRecord(
+                process=report.process, first_ms=report.created_ms, seen_ms=report.created_ms
+            )
+        life.take(report)
+
+    def _forget_lives(self, lives: dict[str, LifeRecord]) -> None:
+        ended = sorted((life for life in lives.values() if life.is_ended), key=lambda life: life.seen_ms)
+        for life in ended[: max(1, len(lives) // 10)]:
+            del lives[life.process]
+            self.refused += 1
+
+    def _claim(self, report: CountReport, series: Series, topics: Int64s, lives: Int64s) -> None:
+        if series.key.tier is not Tier.BROKER or not report.claims:
+            return
+        claims = [
+            (row_key(int(topics[c.topic]), c.partition, int(lives[c.topic])), c.leader_epoch, c.start_offset)
+            for c in report.claims
+            if topics[c.topic] >= 0 and 0 <= c.partition < MAX_LEDGER_PARTITIONS
+        ]
+        new = series.claims.add(claims)
+        if not new:
+            return
+        newest = {key: (epoch, start) for key, epoch, start in sorted(new)}
+        keys = np.array(sorted(newest), np.int64)
+        epochs = np.array([newest[key][0] for key in keys.tolist()], np.int64)
+        starts = np.array([newest[key][1] for key in keys.tolist()], np.int64)
+        void = series.positions.truncate(keys, epochs, starts)
+        if void.any():
+            self._void(series, keys)
+
+    def _void(self, series: Series, keys: Int64s) -> None:
+        """Forget the rows of these keys that are void by the claims there are (invariant B)."""
+        tables: list[tuple[int | None, RowTable]] = list(series.hours.items())
+        tables += [(None, table) for table in series.windows.values()]
+        for start, table in tables:
+            places, found = table.find(keys)
+            rows = table.rows[places[found]] if found.any() else table.rows[:0]
+            void = series.claims.are_void(keys[found], rows["leader_epoch"], rows["revision"])
+            table.void(places[found][void])
+            self._touch(start, keys[found][void])
+
+    def _touch(self, start_ms: int | None, keys: Int64s) -> None:
+        if len(keys):
+            topics = np.unique(topics_of_cells(cells_of(keys))).tolist()
+            self.touched.windows.update(topics)
+            if start_ms is not None:
+                self.touched.hours[start_ms].update(topics)
+
+    def _take_positions(self, report: CountReport, series: Series, topics: Int64s, lives: Int64s) -> None:
+        positions = report.positions
+        if not len(positions):
+            return
+        fits = (topics[positions["topic"]] >= 0) & (positions["partition"] < MAX_LEDGER_PARTITIONS)
+        self.refused += int(np.count_nonzero(~fits))
+        positions = positions[fits]
+        keys = row_keys(topics[positions["topic"]], positions["partition"].astype(np.int64), lives[positions["topic"]])
+        keys, chosen = np.unique(keys, return_index=True)
+        positions = positions[chosen]
+        epochs, ends = positions["leader_epoch"].astype(np.int64), positions["end_offset"]
+        void = series.claims.are_void(keys, epochs, ends)
+        process = self.processes.number(report.process)
+        series.positions.reached(keys[~void], ends[~void], epochs[~void], report.created_ms)
+        series.positions.take(keys, positions, process, report.created_ms)
+        self.touched.windows.update(np.unique(topics_of_cells(cells_of(keys))).tolist())
+
+    def _take_rows(self, report: CountReport, series: Series, topics: Int64s, lives: Int64s, *, is_final: bool) -> None:
+        rows = report.rows
+        if not len(rows):
+            return
+        fits = (topics[rows["topic"]] >= 0) & (rows["partition"] < MAX_LEDGER_PARTITIONS) & (rows["revision"] >= 0)
+        for name in ("records", "bytes", "batches", "marked_records", "uncertain_records", "quarantined"):
+            fits &= (rows[name] >= 0) & (rows[name] <= MAX_AMOUNT)
+        is_hour = rows["span_ms"] == HOUR_MS
+        starts = rows["start_ms"]
+        spans = np.maximum(rows["span_ms"], 1)
+        fits &= np.where(is_hour & (starts == OLDER), True, (starts % spans == 0) & (HOUR_MS % spans == 0))
+        fits &= np.abs(starts) <= -OLDER
+        self.refused += int(np.count_nonzero(~fits))
+        keys = row_keys(topics[rows["topic"]], rows["partition"].astype(np.int64), lives[rows["topic"]])
+        if series.key.tier is Tier.BROKER:
+            fits &= ~series.claims.are_void(keys, rows["leader_epoch"].astype(np.int64), rows["revision"])
+        rows, keys = rows[fits], keys[fits]
+        process = self.processes.number(report.process)
+        for span in np.unique(rows["span_ms"]).tolist():
+            of_span = rows["span_ms"] == span
+            for start in np.unique(rows["start_ms"][of_span]).tolist():
+                chosen = of_span & (rows["start_ms"] == start)
+                if span == HOUR_MS:
+                    held = held_rows(rows[chosen], HOUR_ROW, report.created_ms, process)
+                    self._put_hour(series, start, keys[chosen], held, is_final=is_final)
+                else:
+                    self._put_window(series, span, start, keys[chosen], rows[chosen], report.created_ms)
+        self._reach_by_rows(series, keys, rows, report.created_ms)
+
+    def _reach_by_rows(self, series: Series, keys: Int64s, rows: Rows, created_ms: int) -> None:
+        """Take the revisions of tiers without lives as offsets that were counted up to."""
+        if series.key.tier.has_lives or not len(keys):
+            return
+        order = np.lexsort((rows["revision"], keys))
+        keys, rows = keys[order], rows[order]
+        last = np.concatenate([keys[1:] != keys[:-1], [True]])
+        epochs = rows["leader_epoch"][last].astype(np.int64)
+        series.positions.reached(keys[last], rows["revision"][last], epochs, created_ms)
+
+    def _put_hour(self, series: Series, start: int, keys: Int64s, rows: Rows, *, is_final: bool) -> None:
+        table = series.hours.get(start)
+        if table is None:
+            if len(series.hours) >= self.limits.hours:
+                self.refused += len(keys)
+                return
+            table = series.hours[start] = RowTable(HOUR_ROW, series.order)
+        self._touch(start, table.put(keys, rows, is_final=is_final))
+
+    def _put_window(self, series: Series, span: int, start: int, keys: Int64s, rows: Rows, created_ms: int) -> None:
+        """Keep rows of a window, if the window is among the newest of the series (invariant A)."""
+        windows = series.windows
+        if (span, start) not in windows:
+            of_span = sorted(known for known in windows if known[0] == span)
+            if len(of_span) >= self.limits.windows:
+                if start < of_span[0][1]:
+                    return
+                del windows[of_span[0]]
+            windows[span, start] = RowTable(WINDOW_ROW, series.order)
+        self._touch(None, windows[span, start].put(keys, held_rows(rows, WINDOW_ROW, created_ms, 0)))
+
+    def all_series(self, tier: Tier, cluster: str) -> Iterator[Series]:
+        """Return the series of a tier of a cluster, sorted by name."""
+        for key in sorted(self.series):
+            if key.tier is tier and key.cluster == cluster:
+                yield self.series[key]
+
+    def hours(self) -> list[int]:
+        """Return all hours that have rows, sorted."""
+        return sorted({start for series in self.series.values() for start in series.hours})
+
+    def take_touched(self) -> Touched:
+        """Return what changed since the last call."""
+        touched, self.touched = self.touched, Touched()
+        return touched
+
+
+def held_rows(rows: Rows, dtype: np.dtype[np.void], created_ms: int, process: int) -> Rows:
+    """Return rows of dtype ROW as a table holds them."""
+    held = np.zeros(len(rows), dtype)
+    source = set(rows.dtype.names or ())
+    for name in dtype.names or ():
+        if name in source:
+            narrow = dtype[name] == np.uint32
+            held[name] = np.clip(rows[name], 0, 2**32 - 1) if narrow else rows[name]
+    held["created_ms"] = created_ms
+    if "process" in (dtype.names or ()):
+        held["process"] = process
+    return held

@@ -1,0 +1,55 @@
+"""Lives of the processes that count: their newest life signs, and the topics that they named. Pure."""
+
+from dataclasses import dataclass, field
+
+from pipeline.audit.events.report import CountReport, LifeSign
+
+MISSED_SIGNS = 3
+"""A process is silent if it gave no life sign for so many intervals and a grace."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LifeRecord:
+    """Newest life sign of a process. `seen_ms` is the time of that report; `sign` is None if it never gave any."""
+
+    process: str
+    first_ms: int
+    """Time of the earliest report."""
+    seen_ms: int
+    sign: LifeSign | None = None
+    topics: set[str] = field(default_factory=set)
+
+    def take(self, report: CountReport) -> None:
+        """Take in a report of the process."""
+        self.topics.update(topic.name for topic in report.topics)
+        self.first_ms = min(self.first_ms, report.created_ms)
+        sign = report.life
+        if sign is not None and self._is_newer(sign, report.created_ms):
+            self.sign = sign
+            self.seen_ms = report.created_ms
+
+    def _is_newer(self, sign: LifeSign, created_ms: int) -> bool:
+        known = self.sign
+        if known is None:
+            return True
+        return (sign.is_ended, created_ms, -sign.closed_ms) > (known.is_ended, self.seen_ms, -known.closed_ms)
+
+    @property
+    def is_ended(self) -> bool:
+        """True if the process ended in order."""
+        return self.sign is not None and self.sign.is_ended
+
+    def is_silent(self, now_ms: int, grace_ms: int) -> bool:
+        """True if the process gave no life sign for some intervals, and never said that it ended."""
+        if self.sign is None or self.sign.is_ended:
+            return False
+        return now_ms > self.seen_ms + MISSED_SIGNS * self.sign.interval_ms + grace_ms
+
+    def has_closed(self, end_ms: int) -> bool:
+        """True if the process has reported all batches of windows that end by `end_ms`."""
+        return self.sign is not None and (self.sign.is_ended or self.sign.closed_ms >= end_ms)
+
+    @property
+    def host(self) -> str:
+        """Host of the process."""
+        return self.sign.host if self.sign is not None else "an unknown host"

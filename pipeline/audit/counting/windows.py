@@ -28,6 +28,8 @@ from pipeline.records.tally import HOUR_MS, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 HOURS_KEPT: Final = 24 * 8
 WINDOWS_KEPT: Final = 16
 UNKNOWN_OFFSET: Final = -1
+NOWHERE: Final = -1
+"""Number that no partition has."""
 
 _SUMMED: Final = (
     "records",
@@ -201,6 +203,10 @@ class WindowSums:
                 found += () if slots.older is None else (slots.older,)
         return self._as_rows(found)
 
+    def changed_partitions(self) -> set[int]:
+        """Return the partitions that have changed rows."""
+        return set(self._columns.partition[np.fromiter(self._changed, np.intp, len(self._changed))].tolist())
+
     @property
     def has_changed(self) -> bool:
         """True if a row changed since rows were last taken."""
@@ -359,9 +365,14 @@ class WindowSums:
         return rows
 
 
+def window_starts(timestamps_ms: _Numbers, window_ms: int) -> _Numbers:
+    """Return the start of the window of each time: `records.tally.window_start`, for many."""
+    times_ms = np.clip(timestamps_ms, MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS)
+    return times_ms - times_ms % window_ms
+
+
 def _of_batches(table: HeaderTable, numbers: _Numbers, window_ms: int) -> _Groups:
     """Return each batch as a group of its own."""
-    times = np.clip(table["base_timestamp"], MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS)
     sums = np.zeros((len(table), len(_SUMMED)), np.int64)
     contents, records = content_hashes(table), table["record_count"]
     is_marked = (table["producer_id"] >= 0) & (table["producer_id"] & MARK != 0)
@@ -382,7 +393,9 @@ def _of_batches(table: HeaderTable, numbers: _Numbers, window_ms: int) -> _Group
     has_offset = base_offset >= 0  # brokers do not give producers the offset with acks=0, or if they had the batch
     first = np.where(has_offset, base_offset, _NO_FIRST)
     last = np.where(has_offset, base_offset + table["last_offset_delta"], UNKNOWN_OFFSET)
-    return _Groups(numbers, times - times % window_ms, sums, first, last, np.ones(len(table), np.bool_))
+    return _Groups(
+        numbers, window_starts(table["base_timestamp"], window_ms), sums, first, last, np.ones(len(table), np.bool_)
+    )
 
 
 def _grouped(groups: _Groups) -> _Groups:

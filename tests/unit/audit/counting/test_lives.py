@@ -46,7 +46,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Any]:
 async def audited(
     cluster: Cluster, interval_s: float = 0.05, given: dict[str, Any] | None = None, **settings: Any
 ) -> AsyncIterator[Producer]:
-    arguments: dict[str, Any] = {"datacenter": "east", "host": "h", "clock": clock, "rng": SystemRandom(), "interval_s": interval_s}
+    arguments: dict[str, Any] = {
+        "datacenter": "east",
+        "host": "h",
+        "clock": clock,
+        "rng": SystemRandom(),
+        "interval_s": interval_s,
+    }
     async with open_audited_producer(cluster, ProducerConfig(**settings), **(arguments | (given or {}))) as producer:
         yield producer
 

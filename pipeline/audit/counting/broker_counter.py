@@ -48,6 +48,8 @@ MAX_REPLACED: Final = 200
 """Checkpoints that are replaced in one round. A whole checkpoint is a copy of all rows of a partition."""
 FOLLOWER_ROUNDS: Final = 30
 """Rounds between two reports of a follower, which matter only if the leader dies before it has reported."""
+MAX_TAKEN: Final = 20_000
+"""Rows in the reports of one round, or those of one replica; the others have to wait for the next round."""
 HOURS_CLAIMED: Final = 12
 """Newest hours that are reported again with a claim, which may have voided them; and all windows."""
 
@@ -110,6 +112,7 @@ class BrokerCounter:
         """Replicas with fresh headers."""
         self._fresh = 0
         self._last_number = 0
+        self._closed_ms = life.started_ms
         self._checkpointing = threading.Lock()
         """Held while a checkpoint is written, since `published` runs in another thread than the rest."""
 
@@ -232,8 +235,7 @@ class BrokerCounter:
             created_ms=self._clock(),
             window_ms=self._window_ms,
         )
-        changed = self._sums.rows.changed_partitions()
-        due = [replica for replica in self._replicas.values() if self._is_due(replica, changed)]
+        due, is_all = self._due()
         rows = self._sums.rows.take_changed([replica.number for replica in due])
         reports, replaced = [], 0
         for report, replicas, by_replica in replica_reports(empty, due, rows):
@@ -243,9 +245,25 @@ class BrokerCounter:
         topics = {topic.number: name for name, topic in self._topics.items()}
         process = f"{self._life.broker_id}/{self._life.started_ms}"
         reports += latency_reports(empty, self._sums.latencies.take_changed(), topics, process)
-        return [*reports, replace(empty, life=self._life_sign(empty.created_ms))]
+        if is_all:
+            self._closed_ms = self._closed_at(empty.created_ms)
+        return [*reports, replace(empty, life=self._life_sign())]
 
-    def _is_due(self, replica: CountedReplica, changed: set[int]) -> bool:
+    def _due(self) -> tuple[list[CountedReplica], bool]:
+        """Return the replicas that are to report now, and True if there are no more of them than may report at once."""
+        due = [replica for replica in self._replicas.values() if self._is_due(replica)]
+        changed = self._sums.rows.changed_partitions()
+        taken: list[CountedReplica] = []
+        rows = 0
+        due.sort(key=lambda replica: -replica.silent_rounds)  # those that had to wait go first
+        for replica in due:
+            rows += changed.get(replica.number, 0)
+            if taken and rows > MAX_TAKEN:
+                break
+            taken.append(replica)
+        return taken, len(taken) == len(due)
+
+    def _is_due(self, replica: CountedReplica) -> bool:
         """True if a replica has something to report now. A new leader claims its epoch (invariant C)."""
         replica.silent_rounds += 1
         if replica.claim_leadership():
@@ -253,7 +271,7 @@ class BrokerCounter:
             return True
         if not replica.partition.is_leader and replica.silent_rounds < FOLLOWER_ROUNDS:
             return False
-        return replica.number in changed or bool(replica.claims) or replica.reported != replica.position
+        return replica.reported != replica.position or bool(replica.claims)
 
     def _take(self, replica: CountedReplica, report: CountReport, changed: Rows, *, may_replace: bool) -> bool:
         """Note that a replica is on its way to the audit topic. Return True if its whole checkpoint will be written."""
@@ -270,19 +288,19 @@ class BrokerCounter:
         replica.claims, replica.reported, replica.silent_rounds = [], replica.position, 0
         return is_whole
 
-    def _life_sign(self, now_ms: int) -> LifeSign:
-        """Return the sign of life. Windows are closed before the first batch that a leader has not counted."""
+    def _closed_at(self, now_ms: int) -> int:
+        """Return the time before which all that was appended to leaders is counted."""
         waits = [
             replica.waits_since_ms
             for replica in self._replicas.values()
             if replica.waits_since_ms is not None and replica.partition.is_leader
         ]
+        return min([now_ms, *waits])
+
+    def _life_sign(self) -> LifeSign:
         life = self._life
         return LifeSign(
-            host=life.host,
-            started_ms=life.started_ms,
-            interval_ms=life.interval_ms,
-            closed_ms=min([now_ms, *waits]),
+            host=life.host, started_ms=life.started_ms, interval_ms=life.interval_ms, closed_ms=self._closed_ms
         )
 
     def published(self, reports: Sequence[CountReport]) -> None:
@@ -337,6 +355,12 @@ class BrokerCounter:
                 for latency in report.latencies
                 if (topic := self._topics.get(report.topics[latency.topic])) is not None
             )
+
+    def report_again(self) -> None:
+        """Take all counts again, bit by bit: earlier reports are gone."""
+        self._sums.rows.mark_all()
+        for replica in self._replicas.values():
+            replica.claimed_epoch, replica.reported, replica.silent_rounds = -1, None, FOLLOWER_ROUNDS
 
     def _replica(self, topic: ReportedTopic, partition: int) -> CountedReplica | None:
         """Return the replica that a report names; None if it is gone, or its topic was recreated."""

@@ -203,9 +203,11 @@ class WindowSums:
                 found += () if slots.older is None else (slots.older,)
         return self._as_rows(found)
 
-    def changed_partitions(self) -> set[int]:
-        """Return the partitions that have changed rows."""
-        return set(self._columns.partition[np.fromiter(self._changed, np.intp, len(self._changed))].tolist())
+    def changed_partitions(self) -> dict[int, int]:
+        """Return the number of changed rows of each partition that has some."""
+        slots = np.fromiter(self._changed, np.intp, len(self._changed))
+        numbers, counts = np.unique(self._columns.partition[slots], return_counts=True)
+        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
     @property
     def has_changed(self) -> bool:
@@ -236,6 +238,13 @@ class WindowSums:
                 slot = slots.older  # the row OLDER itself, or its hour was folded meanwhile
             if slot is not None:
                 self._changed.add(slot)
+
+    def mark_all(self) -> None:
+        """Note that all rows are to be taken again."""
+        for slots in self._partitions.values():
+            self._changed.update(slots.hours.values())
+            self._changed.update(slots.windows.values())
+            self._changed.update(() if slots.older is None else (slots.older,))
 
     def mark_newest(self, partition: int, hours: int) -> None:
         """Note that all windows of a partition, and so many of its newest hours, are to be taken again."""

@@ -374,3 +374,35 @@ def test_whatever_happens_the_reports_end_exact(
                 load(broker, log)
         sent += broker.take_reports()
     assert told(*sent) == log.expected()
+
+
+def test_many_rows_are_reported_bit_by_bit_and_windows_close_with_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_counter, "MAX_TAKEN", 10)
+    now_ms = itertools.count(100).__next__
+    broker = counter(PartitionCheckpoints([tmp_path], DiskFiles()), now_ms)
+    logs = [Log(topic_partition=CLICKS._replace(partition=number)) for number in range(7)]
+    for log in logs:
+        load(broker, log)
+        broker.appended(log.topic_partition, log.append((1, 0, 7), (1, WINDOW_MS, 7)))
+    seen, closed = [], []
+    for _ in range(4):
+        reports = broker.take_reports()
+        seen.append(sorted(number for report in reports for number in report.positions["partition"].tolist()))
+        life = reports[-1].life
+        assert life is not None
+        closed.append(life.closed_ms == reports[-1].created_ms)
+    assert [len(partitions) for partitions in seen] == [3, 3, 1, 0]
+    assert sorted(itertools.chain(*seen)) == list(range(7))
+    assert closed == [False, False, True, True]
+
+
+def test_all_is_reported_again_if_the_audit_topic_lost_it(checkpoints: PartitionCheckpoints) -> None:
+    log, broker = Log(), counter(checkpoints)
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 10, 7), (2, HOUR_MS, 8)))
+    broker.published(broker.take_reports())
+    broker.report_again()
+    report = only(broker.take_reports())
+    assert (rows_of(report.rows), report.claims) == (log.expected(), (RowClaim(0, 0, 0, 0),))

@@ -1,8 +1,8 @@
 """`pipeline broker`: run a broker, list and describe the brokers of a cluster."""
 
 import gc
+import socket
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import trio
@@ -16,8 +16,8 @@ from pipeline.cli.terminal.settings import Settings, parse_changes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.audit.broker_counter import BrokerCounter
     from pipeline.audit.config import CountingConfig
+    from pipeline.audit.counting.broker_counter import BrokerCounter
     from pipeline.broker.contract.verdicts import DatumWalk
     from pipeline.broker.settings.broker import BrokerConfig
     from pipeline.model import HostPort
@@ -118,7 +118,7 @@ async def _run(settings: Settings) -> None:
     from pipeline.net.open_files import raise_open_files_limit
 
     config, counting = read_broker_settings(settings)
-    counter = None if config.datacenter is None else _counter(config.datacenter, counting, config.log_dirs)
+    counter = None if config.datacenter is None else _counter(config.datacenter, counting, config)
     session_timeout_ms = config.zookeeper_session_timeout_ms
     keep_one_heap()
     raise_open_files_limit(config.max_connections)
@@ -151,24 +151,30 @@ def _compile_schema(texts: "Sequence[str]") -> "DatumWalk":
     return compile_datums(texts)
 
 
-def _counter(datacenter: str, counting: "CountingConfig", log_dirs: "Sequence[Path]") -> "BrokerCounter":
+def _counter(datacenter: str, counting: "CountingConfig", config: "BrokerConfig") -> "BrokerCounter":
     """Return the counter of appended batches for the audit."""
-    from pipeline.audit.broker_counter import BrokerCounter
-    from pipeline.audit.checkpoints import PartitionCheckpoints
+    from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
+    from pipeline.audit.counting.checkpoints import PartitionCheckpoints
     from pipeline.log.files import DiskFiles
 
-    return BrokerCounter(datacenter, counting.window_ms, PartitionCheckpoints(log_dirs, DiskFiles()), wall_clock)
+    life = BrokerLife(
+        broker_id=config.broker_id,
+        host=socket.gethostname(),
+        started_ms=wall_clock(),
+        interval_ms=counting.interval_ms,
+    )
+    checkpoints = PartitionCheckpoints(config.log_dirs, DiskFiles())
+    return BrokerCounter(datacenter, counting.window_ms, checkpoints, wall_clock, life)
 
 
 async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float) -> None:
     """Publish the counts to the audit topic of the broker's own cluster, as any client would."""
-    from pipeline.audit.publisher import publish_regularly
+    from pipeline.audit.counting.publisher import open_publisher
     from pipeline.client.cluster.cluster import open_cluster
-    from pipeline.client.cluster.config import ClientConfig, ProducerConfig
-    from pipeline.client.producer.producer import open_producer
+    from pipeline.client.cluster.config import ClientConfig
 
     async with (
         open_cluster(ClientConfig(bootstrap=(address,), client_id="pipeline-broker-audit")) as cluster,
-        open_producer(cluster, ProducerConfig(), clock=wall_clock, rng=randomness()) as producer,
+        open_publisher(cluster, counter, clock=wall_clock, rng=randomness()) as publisher,
     ):
-        await publish_regularly(counter, cluster, producer, interval_s)
+        await publisher.run(interval_s)

@@ -1,4 +1,4 @@
-"""One replica as its broker's counter sees it: what is counted, and what waits for its commit.
+"""Replica of a partition as its broker's counter sees it: what is counted, and what waits for its commit.
 
 Invariants:
 

@@ -21,7 +21,7 @@ from uuid import UUID, uuid5
 import trio
 
 from pipeline.audit.counting.producer_counter import LifeClock, ProducerCounter
-from pipeline.audit.counting.publisher import DEFAULT_INTERVAL_S, CountPublisher, open_publisher
+from pipeline.audit.counting.publisher import DEFAULT_INTERVAL_S, CountPublisher, LifeCounting, open_publisher
 from pipeline.audit.events.tiers import is_audited
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
@@ -137,7 +137,7 @@ def new_instance(host: str, started_ms: int, rng: Random) -> str:
 
 @asynccontextmanager
 async def open_life(
-    cluster: Cluster, counter: ProducerCounter, interval_s: float, *, clock: Clock, rng: Random
+    cluster: Cluster, counter: LifeCounting, interval_s: float, *, clock: Clock, rng: Random
 ) -> AsyncIterator[CountPublisher]:
     """Register a life, and report its counts until the block ends: each `interval_s`, and at the end.
 

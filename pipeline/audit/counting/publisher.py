@@ -64,6 +64,13 @@ class Counting(Protocol):
         """Take all counts next time, whether they changed or not: earlier reports are gone."""
 
 
+class LifeCounting(Counting, Protocol):
+    """A counter of one life, which ends."""
+
+    def end(self) -> None:
+        """Say in the next report that the life has ended."""
+
+
 class CountPublisher:
     """Publishes the reports of a counter. Made by `open_publisher`; tasks may share it."""
 

@@ -28,7 +28,7 @@ _Numbers = NDArray[np.int64]
 
 
 class RecordOutcome(NamedTuple):
-    """What became of a record. `offset` is -1 if it is not known."""
+    """Outcome of a record. `offset` is -1 if it is not known."""
 
     topic: str
     partition: int

@@ -144,16 +144,16 @@ async def open_life(
     Raises what publishing raises, and DeadlineExceededError, if the life cannot be registered.
     """
     async with open_publisher(cluster, counter, clock=clock, rng=rng) as publisher:
-        with trio.move_on_after(REGISTER_TIMEOUT_S) as scope:
-            await publisher.publish_or_raise()
-        if scope.cancelled_caught:
-            raise DeadlineExceededError(f"the audit topic took no life sign of the producer in {REGISTER_TIMEOUT_S} s")
         try:
+            with trio.move_on_after(REGISTER_TIMEOUT_S) as scope:
+                await publisher.publish_or_raise()
+            if scope.cancelled_caught:
+                raise DeadlineExceededError(f"the audit topic took no life sign within {REGISTER_TIMEOUT_S} s")
             async with background_tasks() as nursery:
                 nursery.start_soon(publisher.run, interval_s)
                 yield publisher
         finally:
-            counter.end()
+            counter.end()  # also of a life whose registration failed or was cancelled: brokers may have the sign
             is_ended = False
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
                 is_ended = await publisher.publish()

@@ -1,5 +1,6 @@
 """Rows of the stages of one hour, side by side: one row for each cell (topic and partition). Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +35,7 @@ class StageCells:
     progress: Rows
     word_ms: Times
     is_expected: Mask
+    series: Sequence[Series] = ()
 
     @property
     def is_present(self) -> Mask:

@@ -60,6 +60,11 @@ class HourCells:
         """Return the end of the hour."""
         return self.hour_ms + HOUR_MS
 
+    def late(self, topic: int) -> tuple[int, int] | None:
+        """Return how many records of a topic came after the hour was over, and when the last ones were counted."""
+        live = self.words.way.live
+        return None if live is None else live.late.get((topic, self.hour_ms))
+
     def shown(self, stage: Stage, topic: int) -> Stage:
         """Return a stage as reports name it: a load has no name if it is the only one of the topic."""
         if stage.tier not in ("loaded", "stored"):
@@ -134,6 +139,7 @@ class _Stages:
             progress=progress_of(None, self.cells),
             word_ms=self._words(self.way.cluster),
             is_expected=is_among(self.topics, known),
+            series=_some(series),
         )
 
     def live(self) -> StageCells:
@@ -146,6 +152,7 @@ class _Stages:
             progress=progress_of(series, self.cells),
             word_ms=self._words(cluster, self.words.live.at(self.cells)),
             is_expected=np.ones(len(self.cells), np.bool_),
+            series=_some(series),
         )
 
     def compare_produced(self, produced: StageCells, live: StageCells) -> Compared:
@@ -189,6 +196,7 @@ class _Stages:
             progress=progress_of_replicas(self.way.replica, self.replicas),
             word_ms=self._words(cluster, np.where(self.replicas >= 0, signs, self.timing.now_ms)),
             is_expected=self.is_mirrored,
+            series=_some(self.way.replica),
         )
 
     def _of_replicas(self, series: Series | None) -> np.ndarray:
@@ -239,6 +247,7 @@ class _Stages:
             progress=progress,
             word_ms=self._words(before.cluster),
             is_expected=expected,
+            series=tuple(series),
         )
 
     def doubtful(self, stages: list[StageCells]) -> Iterator[tuple[StageCells, Mask]]:
@@ -247,6 +256,10 @@ class _Stages:
             series = self.way.live if stage.stage == LIVE else self.way.replica if stage.stage == REPLICA else None
             if series is not None and series.positions.has_late_beginnings:
                 yield stage, began_late(series, self.hour_ms, stage)
+
+
+def _some(series: Series | None) -> tuple[Series, ...]:
+    return () if series is None else (series,)
 
 
 def progress_of_replicas(series: Series | None, cells: Int64s) -> np.ndarray:

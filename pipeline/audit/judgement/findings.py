@@ -47,8 +47,11 @@ def findings_of(hour: HourCells, *, is_over: bool) -> dict[int, list[Finding]]:
         suspects = [_suspect(hour, edge, place) for place in places.tolist()]
         suspects = explained(hour, edge, suspects, _explain)
         for each in _misplaced(suspects):
-            finding = replace(each.finding, text=sentence(each.finding, each.remark))
-            found[int(hour.topics[each.place])].append(finding)
+            topic = int(hour.topics[each.place])
+            finding = each.finding
+            if finding.status is Status.PENDING and hour.late(topic) is not None:
+                finding = replace(finding, kind=DiscrepancyKind.LATE)
+            found[topic].append(replace(finding, text=sentence(finding, each.remark)))
     return found
 
 
@@ -109,22 +112,24 @@ def _explain(suspect: _Suspect, finding: Finding) -> _Suspect:
 
 
 def _misplaced(suspects: Sequence[_Suspect]) -> list[_Suspect]:
-    """Return the suspects, with those named misplaced that lack exactly what another partition of the topic has."""
-    extra: dict[tuple[str, int, int], list[int]] = defaultdict(list)
-    for number, each in enumerate(suspects):
-        records, content = each.lacks
-        if each.finding.status is Status.EXTRA and content >= 0:
-            extra[each.finding.source.topic, -records, (-content) % 2**64].append(number)
+    """Return the suspects, with those named misplaced that lack exactly what another partition of the topic has.
+
+    Batches may have been swapped, so as many records may be there.
+    """
+    waiting: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     result = list(suspects)
     for number, each in enumerate(suspects):
         records, content = each.lacks
-        if each.finding.status is not Status.MISSING or content < 0:
+        moved = each.finding.status in (Status.MISSING, Status.EXTRA) or each.finding.kind is DiscrepancyKind.CHANGED
+        if not moved or content <= 0:
             continue
-        others = extra.get((each.finding.source.topic, records, content))
+        topic = each.finding.source.topic
+        others = waiting[topic, -records, (-content) % 2**64]
         if others:
-            result[number] = _named_misplaced(each)
             other = others.pop()
-            result[other] = _named_misplaced(suspects[other])
+            result[number], result[other] = _named_misplaced(each), _named_misplaced(suspects[other])
+        else:
+            waiting[topic, records, content].append(number)
     return result
 
 

@@ -1,7 +1,7 @@
 """Sentences for people about one difference. Pure."""
 
 from pipeline.audit.judgement.comparison import Remark
-from pipeline.audit.judgement.verdicts import Explanation, Finding, Stage, Status
+from pipeline.audit.judgement.verdicts import DiscrepancyKind, Explanation, Finding, Stage, Status
 
 _TIERS = {
     "produced": "produced",
@@ -35,6 +35,8 @@ def sentence(finding: Finding, remark: Remark = Remark.NONE) -> str:
         text += f"; {counted(finding.quarantined)} in the quarantine of the load"
     if finding.offsets is not None and finding.status.is_difference:
         text += f", between offsets {finding.offsets.first} and {finding.offsets.last}"
+    if finding.kind is DiscrepancyKind.MISPLACED:
+        text += "; another partition of the topic has exactly these batches too many"
     return text
 
 
@@ -60,6 +62,8 @@ def _what(finding: Finding, remark: Remark) -> str:
                 f"as many records and batches as were {after}, with the same headers, in another codec; their contents "
                 "were not compared"
             )
+        case Status.PENDING if finding.kind is DiscrepancyKind.LATE:
+            return f"{records} that {verb} {after} late, after the hour was over, {_has(finding)} not come yet"
         case Status.PENDING:
             return f"{records} that {verb} {after} {_has(finding)} not come yet" if finding.records else _UNDER_WAY
         case Status.UNKNOWN:

@@ -9,6 +9,7 @@ from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import LIVE, HourCells
 from pipeline.audit.judgement.findings import findings_of, sums_by_topic
+from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, Stage, Status, Witness
 from pipeline.audit.judgement.words import MissingWord, Words
 
@@ -130,9 +131,22 @@ def _rests_on(
         found.append(f"{cluster}: {foreign} records of producers that do not count, as the brokers have them")
     if Remark.STAMPED in told:
         found.append(f"{cluster}: brokers wrote their own timestamps (LogAppendTime) and checked the CRCs as they came")
+    late = hour.late(topic)
+    if late is not None:
+        found.append(f"{cluster}: {late[0]} records came late, the last were counted at {iso_time(late[1])}")
+    found += _unsent(hour, topic)
     if Stage(tier="produced") not in stages:
         found.append(f"{cluster}: no producer counted, so nothing says what was sent")
     return tuple(found)
+
+
+def _unsent(hour: HourCells, topic: int) -> list[str]:
+    """Return sentences about records that ended producers had accepted, and did not send."""
+    return [
+        f"producer {life.process} on {life.host} ended with {life.sign.unsent_records} records that were not sent"
+        for life in hour.words.unsent(topic, hour.hour_ms, hour.end_ms)
+        if life.sign is not None
+    ]
 
 
 def _foreign(hour: HourCells, topic: int) -> int:
@@ -162,7 +176,7 @@ def joined(parts: Sequence[TopicHour]) -> TopicHour:
 
 def is_settled(verdict: TopicHour) -> bool:
     """True if a verdict cannot change by waiting, only by new counts."""
-    return verdict.status in (Status.EXACT, Status.RECOMPRESSED, Status.EXPLAINED, Status.QUARANTINED)
+    return verdict.status in (Status.EXACT, Status.RECOMPRESSED, Status.QUARANTINED)
 
 
 def kind_of(verdict: TopicHour) -> DiscrepancyKind | None:

@@ -172,6 +172,21 @@ class Words:
             if not life.has_closed(end_ms) and self.is_silent(life) is silent and (not silent or life.first_ms < 2**62)
         ]
 
+    def unsent(self, topic: int, hour_ms: int, end_ms: int) -> list[LifeRecord]:
+        """Return producers of a topic that ended with records that were not sent, and lived in an hour."""
+        if self.way.produced is None:
+            return []
+        name = self._ledger.topics.names[topic]
+        return [
+            life
+            for life in self._ledger.lives.get(self.way.produced.key, {}).values()
+            if life.sign is not None
+            and life.sign.unsent_records > 0
+            and name in life.topics
+            and life.sign.started_ms < end_ms
+            and life.seen_ms >= hour_ms
+        ][:MAX_NAMED]
+
     def is_silent(self, life: LifeRecord) -> bool:
         """True if a process is silent: as far as the events of its cluster were read."""
         return life.is_silent(self.timing.now_ms, self.timing.grace_ms)

@@ -4,7 +4,6 @@ Topics and lives are numbered by first appearance. `life` is the life of a produ
 tiers without lives it is the id of the topic, by which the topic and the one that was created again differ.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -35,10 +34,9 @@ def cells_of(keys: Int64s) -> Int64s:
     return keys >> LIFE_BITS
 
 
-def cell_keys(topic: int, partitions: int | Iterable[int]) -> Int64s:
-    """Return the cells of partitions of one topic: of numbers, or of the first so many."""
-    numbers = np.arange(partitions) if isinstance(partitions, int) else np.fromiter(partitions, np.int64)
-    return (topic << PARTITION_BITS) | numbers.astype(np.int64)
+def cell_key(topic: int, partition: int) -> int:
+    """Return the cell of a partition."""
+    return (topic << PARTITION_BITS) | partition
 
 
 def topics_of_cells(cells: Int64s) -> Int64s:

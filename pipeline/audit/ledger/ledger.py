@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.audit.events.older import OlderCounts, OlderEvent
-from pipeline.audit.events.report import OLDER, CountReport, Rows
+from pipeline.audit.events.report import OLDER, CountReport, Rows, SkippedOffsets
 from pipeline.audit.events.tiers import Tier, is_audited
 from pipeline.audit.ledger.claims import Claims
 from pipeline.audit.ledger.keys import (
@@ -25,6 +25,7 @@ from pipeline.audit.ledger.keys import (
     MAX_LEDGER_TOPICS,
     Int64s,
     Numbering,
+    cell_key,
     cells_of,
     row_key,
     row_keys,
@@ -32,7 +33,7 @@ from pipeline.audit.ledger.keys import (
 )
 from pipeline.audit.ledger.latencies import Latencies
 from pipeline.audit.ledger.life_table import LifeRecord
-from pipeline.audit.ledger.position_table import PositionTable
+from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
 from pipeline.records.tally import HOUR_MS
 
@@ -56,6 +57,10 @@ class LedgerLimits:
     """Hours of a series."""
     windows: int = 8
     """Newest windows of a series that have rows of their own."""
+    skipped: int = 100_000
+    """Skipped ranges of a partition of a load."""
+    late: int = 100_000
+    """Hours of a series of brokers for which late records are noted."""
     lives: int = 100_000
     """Lives whose signs are kept; the oldest ended ones are forgotten first."""
 
@@ -73,6 +78,10 @@ class Series:
         self.order = BY_RECORDS if key.tier is Tier.BROKER else BY_REVISION
         self.named_ms: dict[int, dict[int, int]] = defaultdict(dict)
         """By topic: id of the topic (a life's number) -> time of the newest report of it."""
+        self.skipped: dict[int, set[SkippedOffsets]] = defaultdict(set)
+        """By cell: what a load has fewer records of, and why. The index of the topic is 0 in all of them."""
+        self.late: dict[tuple[int, int], tuple[int, int]] = {}
+        """By topic and hour: records that brokers counted after the hour was over, and the time of the last ones."""
         self.topics: set[int] = set()
         """Topics that were ever reported."""
 
@@ -127,11 +136,13 @@ class Ledger:
         if series is None:
             series = self.series[key] = Series(key, self._settle_ms)
         self.newest_ms = max(self.newest_ms, report.created_ms)
-        self._take_life(report, key)
+        known_ms = self._take_life(report, key)
         topics, lives = self._numbers(report, series)
         self._claim(report, series, topics, lives)
         self._take_positions(report, series, topics, lives)
-        self._take_rows(report, series, topics, lives, is_final=is_final)
+        with_late = known_ms if series.key.tier is Tier.BROKER else NEVER_MS
+        self._take_rows(report, series, topics, lives, known_ms=with_late, is_final=is_final)
+        self._take_skipped(report, series, topics)
         self.latencies.take(report)
 
     def _numbers(self, report: CountReport, series: Series) -> tuple[Int64s, Int64s]:
@@ -154,7 +165,8 @@ class Ledger:
                 named[life] = max(named.get(life, 0), report.created_ms)
         return topics, lives
 
-    def _take_life(self, report: CountReport, key: SeriesKey) -> None:
+    def _take_life(self, report: CountReport, key: SeriesKey) -> int:
+        """Take in a life sign; return the time of the process's life sign before it."""
         lives = self.lives[key]
         life = lives.get(report.process)
         if life is None:
@@ -163,7 +175,9 @@ class Ledger:
             life = lives[report.process] = LifeRecord(
                 process=report.process, first_ms=report.created_ms, seen_ms=report.created_ms
             )
+        known_ms = life.seen_ms if life.sign is not None else NEVER_MS
         life.take(report)
+        return known_ms
 
     def _forget_lives(self, lives: dict[str, LifeRecord]) -> None:
         ended = sorted((life for life in lives.values() if life.is_ended), key=lambda life: life.seen_ms)
@@ -225,7 +239,16 @@ class Ledger:
         series.positions.take(keys, positions, process, report.created_ms)
         self.touched.windows.update(np.unique(topics_of_cells(cells_of(keys))).tolist())
 
-    def _take_rows(self, report: CountReport, series: Series, topics: Int64s, lives: Int64s, *, is_final: bool) -> None:
+    def _take_rows(
+        self,
+        report: CountReport,
+        series: Series,
+        topics: Int64s,
+        lives: Int64s,
+        *,
+        known_ms: int,
+        is_final: bool,
+    ) -> None:
         rows = report.rows
         if not len(rows):
             return
@@ -249,10 +272,24 @@ class Ledger:
                 chosen = of_span & (rows["start_ms"] == start)
                 if span == HOUR_MS:
                     held = held_rows(rows[chosen], HOUR_ROW, report.created_ms, process)
+                    if start + HOUR_MS + self._settle_ms <= known_ms < report.created_ms:
+                        self._note_late(series, start, keys[chosen], held)
                     self._put_hour(series, start, keys[chosen], held, is_final=is_final)
                 else:
                     self._put_window(series, span, start, keys[chosen], rows[chosen], report.created_ms)
         self._reach_by_rows(series, keys, rows, report.created_ms)
+
+    def _take_skipped(self, report: CountReport, series: Series, topics: Int64s) -> None:
+        for fact in report.skipped:
+            topic = int(topics[fact.topic])
+            if topic < 0 or not 0 <= fact.partition < MAX_LEDGER_PARTITIONS or not 0 <= fact.first <= fact.last:
+                self.refused += 1
+                continue
+            facts = series.skipped[cell_key(topic, fact.partition)]
+            if len(facts) >= self.limits.skipped:
+                self.refused += 1
+                continue
+            facts.add(fact._replace(topic=0))
 
     def _reach_by_rows(self, series: Series, keys: Int64s, rows: Rows, created_ms: int) -> None:
         """Take the revisions of tiers without lives as offsets that were counted up to."""
@@ -263,6 +300,16 @@ class Ledger:
         last = np.concatenate([keys[1:] != keys[:-1], [True]])
         epochs = rows["leader_epoch"][last].astype(np.int64)
         series.positions.reached(keys[last], rows["revision"][last], epochs, created_ms)
+
+    def _note_late(self, series: Series, start: int, keys: Int64s, rows: Rows) -> None:
+        """Note records that a broker counted after it had said that it counted all of the hour."""
+        known = series.hours[start].at(keys)["records"] if start in series.hours else np.zeros(len(keys), np.int64)
+        grown = np.maximum(rows["records"] - known, 0)
+        for topic in np.unique(topics_of_cells(cells_of(keys[grown > 0]))).tolist():
+            if (topic, start) in series.late or len(series.late) < self.limits.late:
+                records, newest_ms = series.late.get((topic, start), (0, 0))
+                more = int(grown[topics_of_cells(cells_of(keys)) == topic].sum())
+                series.late[topic, start] = (records + more, max(newest_ms, int(rows["created_ms"][0])))
 
     def _put_hour(self, series: Series, start: int, keys: Int64s, rows: Rows, *, is_final: bool) -> None:
         table = series.hours.get(start)

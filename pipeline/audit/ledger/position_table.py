@@ -112,6 +112,11 @@ class PositionTable:
             return np.zeros(len(keys), np.int64)
         return np.array([began.get(key, (0, 0))[1] for key in keys.tolist()], np.int64)
 
+    def began_at(self, key: int) -> int:
+        """Return the lowest offset from which a process counted every batch of a key; 0 if one counted all."""
+        starts = [began[key][1] for began in self._counted_from.values() if key in began]
+        return min(starts, default=0)
+
     @property
     def has_late_beginnings(self) -> bool:
         """True if a process began to count in the middle of a log."""

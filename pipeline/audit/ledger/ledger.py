@@ -272,7 +272,7 @@ class Ledger:
                 chosen = of_span & (rows["start_ms"] == start)
                 if span == HOUR_MS:
                     held = held_rows(rows[chosen], HOUR_ROW, report.created_ms, process)
-                    if start + HOUR_MS + self._settle_ms <= known_ms < report.created_ms:
+                    if start + HOUR_MS + self._settle_ms <= known_ms <= report.created_ms:
                         self._note_late(series, start, keys[chosen], held)
                     self._put_hour(series, start, keys[chosen], held, is_final=is_final)
                 else:

@@ -8,6 +8,7 @@ import trio
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.appending.appended_offsets import AppendedOffsets
 from pipeline.mirror.config import DestinationMode, MirrorConfig
+from pipeline.mirror.copying.copy_observer import CopyObserver
 from pipeline.mirror.copying.destination import Destination
 from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.mirror.copying.recompression import RecompressingDestination
@@ -35,8 +36,16 @@ class Hub:
     """The destination of a mirror, with its journals, its replica topics, and the sources that feed them."""
 
     def __init__(
-        self, config: CurrentConfig, destination: Cluster, *, clock: Clock, rng: Random, metrics: MirrorMetrics
+        self,
+        config: CurrentConfig,
+        destination: Cluster,
+        *,
+        clock: Clock,
+        rng: Random,
+        metrics: MirrorMetrics,
+        observer: CopyObserver,
     ) -> None:
+        self.observer = observer
         self.config = config
         self.cluster = destination
         self.clock = clock

@@ -14,6 +14,7 @@ from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.mirror.changes import is_opened_anew
 from pipeline.mirror.config import MirrorConfig, SourceConfig
+from pipeline.mirror.copying.copy_observer import CopyObserver, NoCopyObserver
 from pipeline.mirror.copying.resume import Resumption
 from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.hub import Hub
@@ -56,15 +57,19 @@ class MirrorService:
         metrics: MirrorMetrics,
         read_file: ReadFile | None = None,
         coordination: CoordinationClient | None = None,
+        observer: CopyObserver | None = None,
     ) -> None:
         """`read_file`: returns the settings that a restart would put in force; None if they are not in a file.
 
-        `coordination`: client of the hub's ZooKeeper, if this process shares the work with others.
+        `coordination`: client of the hub's ZooKeeper, if this process shares the work with others. `observer` is
+        notified of what was copied.
         """
         self._flows = checked_flows(config)
         self._config = CurrentConfig(config)
         self._connect = connect
-        self._hub = Hub(self._config, destination, clock=clock, rng=rng, metrics=metrics)
+        self._hub = Hub(
+            self._config, destination, clock=clock, rng=rng, metrics=metrics, observer=observer or NoCopyObserver()
+        )
         self.gaps = self._hub.gaps
         self.sources: dict[str, SourceMirror] = {}
         """Mirrors of the sources, in the order of the settings. Filled when `run` begins."""
@@ -232,12 +237,13 @@ async def run_mirror(
     metrics: CollectorRegistry,
     read_file: ReadFile | None = None,
     coordination: CoordinationClient | None = None,
+    observer: CopyObserver | None = None,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mirror the sources into the destination until cancelled. Reports the address of its HTTP server.
 
-    `connect`, `read_file` and `coordination` as in MirrorService. End the session of `coordination` as soon as this
-    function has returned. Raises ConfigurationError for a bad pattern.
+    `connect`, `read_file`, `coordination` and `observer` as in MirrorService. End the session of `coordination` as soon
+    as this function has returned. Raises ConfigurationError for a bad pattern.
     """
     service = MirrorService(
         config,
@@ -248,6 +254,7 @@ async def run_mirror(
         metrics=MirrorMetrics(metrics),
         read_file=read_file,
         coordination=coordination,
+        observer=observer,
     )
     page = StatusPage(service.state, service.gaps, clock=clock)
     routes = [*page.routes(), *service.state.routes(), service.resumption.route()]

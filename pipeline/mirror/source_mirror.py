@@ -53,6 +53,7 @@ class SourceMirror:
             hub.pauses.pauses,
             hub.throttles,
             clock=hub.clock,
+            observer=hub.observer,
         )
         self.copies = self.copier.copies
         self.copies.take_share(hub.share)

@@ -18,6 +18,7 @@ from annotated_types import MaxLen
 from pydantic.fields import FieldInfo
 
 from pipeline.audit.config import AuditConfig, ClusterConfig, CountingConfig
+from pipeline.audit.counting.reader_config import ReaderConfig
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
@@ -43,6 +44,7 @@ MODELS: Mapping[type[Any], str] = {
     FlowConfig: "mirror/flows.md",
     AuditConfig: "audit.md",
     ClusterConfig: "audit.md",
+    ReaderConfig: "audit/foreign.md",
     LoadConfig: "load/settings.md",
     LoadSelection: "load/jobs.md",
     UpkeepConfig: "load/upkeep.md",

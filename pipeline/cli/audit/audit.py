@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 
 import typer
 
+from pipeline.cli.audit.count import count
 from pipeline.cli.audit.report import report
 from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.terminal.connect import wall_clock
@@ -19,6 +20,7 @@ def start(config: Config) -> None:
 
 
 app.command()(report)
+app.command()(count)
 
 
 async def _run(settings: Settings) -> None:

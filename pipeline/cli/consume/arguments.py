@@ -42,6 +42,12 @@ FollowOption = Annotated[
 GroupOption = Annotated[
     str | None, typer.Option("--group", "-G", help="Read as a member of this group, and commit what was printed.")
 ]
+CountedOption = Annotated[
+    str | None,
+    typer.Option(
+        "--datacenter", help="With --group: report to the audit what was committed, under this datacenter's name."
+    ),
+]
 LayoutOption = Annotated[
     str | None,
     typer.Option("--format", metavar="TEXT", help=r"Layout of a record, such as '%k: %s\n'; see above."),

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.cli.consume.arguments import (
     AvroKeysOption,
+    CountedOption,
     DelimiterOption,
     FollowOption,
     FromTimeOption,
@@ -57,6 +58,7 @@ def consume(
     max_records: MaxRecordsOption = None,
     follow: FollowOption = False,
     group: GroupOption = None,
+    datacenter: CountedOption = None,
     layout: LayoutOption = None,
     key_separator: KeySeparatorOption = None,
     delimiter: DelimiterOption = r"\n",
@@ -105,6 +107,7 @@ def consume(
         ),
         follow=follow,
         group=group,
+        datacenter=datacenter,
         registry=registry,
         avro_keys=avro_keys,
         reader_schema=None if reader_schema is None else read_text(reader_schema),
@@ -157,6 +160,8 @@ def _check_group(options: ConsumeOptions, offset: str | None) -> None:
     selection = options.selection
     patterns = [topic for topic in selection.topics if topic.startswith(PATTERN)]
     if options.group is None:
+        if options.datacenter is not None:
+            output.exit_with("--datacenter: give --group too", output.EXIT_USAGE)
         if patterns:
             output.exit_with(f"{patterns[0]}: a regular expression needs --group", output.EXIT_USAGE)
         return

@@ -5,8 +5,9 @@ only then. So a member that ends at any moment leaves what it has not printed to
 """
 
 import math
+import socket
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 
 import trio
 
@@ -15,10 +16,11 @@ from pipeline.cli.consume.options import PATTERN, ConsumeOptions
 from pipeline.cli.consume.printing import Printer
 from pipeline.cli.consume.reading import LOOK_S
 from pipeline.cli.consume.selection import END
-from pipeline.cli.terminal.connect import find_offsets_at, find_topic, randomness
+from pipeline.cli.terminal.connect import find_offsets_at, find_topic, randomness, wall_clock
 from pipeline.cli.terminal.interruption import interrupted_first
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import OffsetReset
+from pipeline.client.consumer.consumption import ConsumptionObserver
 from pipeline.client.consumer.errors import PartitionBatchError
 from pipeline.client.group.config import GroupConfig
 from pipeline.client.group.group_consumer import GroupConsumer, open_group_consumer
@@ -59,7 +61,13 @@ async def print_as_member(cluster: Cluster, options: ConsumeOptions, group: str,
         settings["auto_offset_reset"] = OffsetReset.LATEST
     listener = _Ends(cluster)
     config = GroupConfig(group_id=group, **settings)
-    async with open_group_consumer(cluster, config, rng=randomness(), listener=listener) as member:
+    async with AsyncExitStack() as stack:
+        observer = None
+        if options.datacenter is not None:
+            observer = await stack.enter_async_context(_counted(cluster, group, options.datacenter))
+        member = await stack.enter_async_context(
+            open_group_consumer(cluster, config, rng=randomness(), listener=listener, observer=observer)
+        )
         with interrupted_first():  # so that the group hears that the member leaves
             streams = await _open_streams(cluster, member, options.selection.topics)
             async with trio.open_nursery() as nursery:
@@ -68,6 +76,15 @@ async def print_as_member(cluster: Cluster, options: ConsumeOptions, group: str,
                     nursery.start_soon(_print_stream, member, stream, printer, turn)
                 await _wait_for_end(streams, listener, printer, follow=options.follow)
                 nursery.cancel_scope.cancel()
+
+
+def _counted(cluster: Cluster, group: str, datacenter: str) -> AbstractAsyncContextManager[ConsumptionObserver]:
+    """Return an observer that reports to the audit what the member has committed."""
+    from pipeline.audit.counting.counted_consumers import counted_consumption
+
+    return counted_consumption(
+        cluster, group, datacenter=datacenter, host=socket.gethostname(), clock=wall_clock, rng=randomness()
+    )
 
 
 async def _open_streams(cluster: Cluster, member: GroupConsumer, topics: tuple[str, ...]) -> list[MessageStream]:

@@ -18,6 +18,7 @@ class ConsumeOptions:
     printing: PrintOptions
     follow: bool = False
     group: str | None = None
+    datacenter: str | None = None
     registry: str | None = None
     avro_keys: bool = False
     reader_schema: str | None = None

@@ -8,6 +8,7 @@ import typer
 
 from pipeline.cli.entry import uncollected
 from pipeline.cli.foreground import Config, run_service, service_metrics
+from pipeline.cli.mirror.counting import counting_copies
 from pipeline.cli.mirror.failover import promote, reverse
 from pipeline.cli.mirror.gaps import gaps
 from pipeline.cli.mirror.pausing import pause_copying, resume_copying
@@ -54,6 +55,7 @@ async def _run(file: Path, settings: Settings) -> None:
 
     config = MirrorConfig.from_settings(settings)
     async with AsyncExitStack() as stack:
+        observer = None
         hub = open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror"))
         destination = await stack.enter_async_context(hub)
         coordination = None
@@ -63,6 +65,8 @@ async def _run(file: Path, settings: Settings) -> None:
             coordination = await stack.enter_async_context(
                 open_zookeeper(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
             )
+        if config.datacenter is not None:
+            observer = await stack.enter_async_context(counting_copies(config, destination))
         await run_mirror(
             config,
             connect,
@@ -72,4 +76,5 @@ async def _run(file: Path, settings: Settings) -> None:
             metrics=service_metrics(),
             read_file=partial(read_settings, file),
             coordination=coordination,
+            observer=observer,
         )

@@ -19,6 +19,7 @@ from pipeline.client.connector.connector_znodes import MAX_STREAMS, ConsumerRegi
 from pipeline.client.connector.membership import ConsumerMembership
 from pipeline.client.connector.ownership import OwnershipLostError
 from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.consumption import ConsumptionObserver, NoConsumptionObserver
 from pipeline.client.group.listener import RebalanceListener
 from pipeline.client.streams.stream import MessageStream
 from pipeline.client.streams.topic_filter import TopicFilter
@@ -54,7 +55,9 @@ class ConsumerConnector:
         clock: Clock,
         rng: Random,
         listener: RebalanceListener,
+        observer: ConsumptionObserver,
     ) -> None:
+        self._observer = observer
         name = config.consumer_id or f"{socket.gethostname()}-{clock()}-{rng.getrandbits(32):08x}"
         self.consumer_id = f"{config.group_id}_{name}"
         """Name of this member in the registries of ZooKeeper."""
@@ -182,6 +185,7 @@ class ConsumerConnector:
                 stream_of=self._stream_of,
                 listener=self._listener,
                 rng=self._rng,
+                observer=self._observer,
             )
             try:
                 await self._nursery.start(self._take_part, membership)
@@ -221,7 +225,7 @@ class ConsumerConnector:
         return stream
 
     async def _serve_stream(self, task_status: trio.TaskStatus[MessageStream]) -> None:
-        async with open_consumer(self._cluster, self._config) as consumer:
+        async with open_consumer(self._cluster, self._config, observer=self._observer) as consumer:
             task_status.started(MessageStream(consumer, self._holds))
             await trio.sleep_forever()
 
@@ -268,12 +272,14 @@ async def open_consumer_connector(
     clock: Clock,
     rng: Random,
     listener: RebalanceListener | None = None,
+    observer: ConsumptionObserver | None = None,
 ) -> AsyncIterator[ConsumerConnector]:
     """Open a member of a group, without streams, until the block ends.
 
     `zookeeper`: the connect string of the cluster's ZooKeeper, `host:port,host:port/chroot`, for a session of its own;
     or an open client, whose session the member shares. `listener` is notified of partitions that come and go; for
-    example it seeks the offsets that a program has stored with its results.
+    example it seeks the offsets that a program has stored with its results. `observer` is notified of batches that are
+    fetched and of offsets that are stored.
 
     A block that ends normally shuts down (`ConsumerConnector.shutdown`). After an exception readers have no time to
     finish, and the partitions are given up within 5 s, or by the end of the session.
@@ -290,7 +296,14 @@ async def open_consumer_connector(
             )
         async with background_tasks() as nursery:
             connector = ConsumerConnector(
-                cluster, client, config, nursery, clock=clock, rng=rng, listener=listener or RebalanceListener()
+                cluster,
+                client,
+                config,
+                nursery,
+                clock=clock,
+                rng=rng,
+                listener=listener or RebalanceListener(),
+                observer=observer or NoConsumptionObserver(),
             )
             try:
                 yield connector

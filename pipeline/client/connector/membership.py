@@ -33,6 +33,7 @@ from pipeline.client.connector.member_registration import MemberRegistration
 from pipeline.client.connector.notices import Notices
 from pipeline.client.connector.ownership import Claimant, Claimed, OwnedPartition, Ownership
 from pipeline.client.connector.shares import GroupView, share_of
+from pipeline.client.consumer.consumption import ConsumptionObserver
 from pipeline.client.group.listener import RebalanceListener
 from pipeline.client.streams.stream import MessageStream, TakenBack
 from pipeline.coordination.interface import CoordinationClient
@@ -67,6 +68,7 @@ class ConsumerMembership:
         stream_of: FindStream,
         listener: RebalanceListener,
         rng: Random,
+        observer: ConsumptionObserver,
     ) -> None:
         self.consumer = consumer
         self._paths = ConsumerGroupPaths(config.group_id)
@@ -80,7 +82,7 @@ class ConsumerMembership:
         self._rng = rng
         self._changed = Wakeup()
         self._registry = GroupRegistry(client, self._paths, self._changed, cluster.refresh_soon)
-        self._ownership = Ownership(client, self._paths, consumer)
+        self._ownership = Ownership(client, self._paths, consumer, observer)
         self._rebalance = trio.CancelScope()
         self._working = trio.CancelScope()
         self._work_ended = trio.Event()

@@ -28,6 +28,7 @@ from pipeline.client.connector.connector_znodes import (
     decode_offset,
     encode_offset,
 )
+from pipeline.client.consumer.consumption import ConsumptionObserver, NoConsumptionObserver
 from pipeline.coordination.interface import (
     ANY_VERSION,
     MAX_AT_ONCE,
@@ -109,7 +110,14 @@ FindStarts = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicParti
 class Ownership:
     """The claims of one consumer. `session` is the session of its registration, None without one."""
 
-    def __init__(self, client: CoordinationClient, paths: ConsumerGroupPaths, consumer: str) -> None:
+    def __init__(
+        self,
+        client: CoordinationClient,
+        paths: ConsumerGroupPaths,
+        consumer: str,
+        observer: ConsumptionObserver | None = None,
+    ) -> None:
+        self._observer = observer or NoConsumptionObserver()
         self.claims: dict[TopicPartition, OwnedPartition] = {}
         self.session: SessionId | None = None
         self._client = client
@@ -126,6 +134,7 @@ class Ownership:
             if self.claims.get(claim.topic_partition) is claim:
                 del self.claims[claim.topic_partition]
                 self._uncertain.add(claim.topic_partition)
+                self._observer.given_up((claim.topic_partition,))
 
     async def clean_up(self) -> None:
         """Remove the owner znodes of this session that are no claims (invariant D). Raises CoordinationError."""
@@ -202,6 +211,7 @@ class Ownership:
                 for claim in pending:
                     if claim not in refused:
                         self._stored(claim, offsets[claim.topic_partition])
+                        self._observer.committed({claim.topic_partition: claim.offset})
                 kept = [claim for claim in refused if await self._is_kept(claim)]
                 lost += [claim for claim in refused if claim not in kept]
                 if not (pending := kept):
@@ -233,6 +243,9 @@ class Ownership:
                     for claim in pending:
                         if claim not in refused:
                             del self.claims[claim.topic_partition]
+                            if (offset := offsets[claim]) is not None and not removes_offsets:
+                                self._observer.committed({claim.topic_partition: offset})
+                            self._observer.given_up((claim.topic_partition,))
                     self.drop([claim for claim in refused if not await self._is_kept(claim)])
                 if refused:
                     await trio.sleep(RETRY_S)

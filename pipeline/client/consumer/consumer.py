@@ -18,6 +18,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.column_reader import COLUMN_NAMES, ColumnReader, OpenedColumns
 from pipeline.client.consumer.committed_batches import committed_batches
+from pipeline.client.consumer.consumption import ConsumptionObserver
 from pipeline.client.consumer.fetch_plan import FetchedBatches, FetchState, OnAnswer, begin_at, epoch_before
 from pipeline.client.consumer.fetch_queue import LimitOf, unlimited
 from pipeline.client.consumer.fetcher import Fetcher, Taken
@@ -301,14 +302,21 @@ def _closed_batches(taken: Taken) -> Iterator[_ClosedBatch]:
 
 @asynccontextmanager
 async def open_consumer(
-    cluster: Cluster, config: ConsumerConfig, on_answer: OnAnswer | None = None, limit_of: LimitOf = unlimited
+    cluster: Cluster,
+    config: ConsumerConfig,
+    on_answer: OnAnswer | None = None,
+    limit_of: LimitOf = unlimited,
+    *,
+    observer: ConsumptionObserver | None = None,
 ) -> AsyncIterator[Consumer]:
     """Open a consumer without assignment; it fetches in the background until the block ends.
 
     `on_answer` is called at each answer of a leader, before its batches are returned by a poll.
     `limit_of` bounds the bytes per second of partitions: those that wait for their limit delay no others.
+    `observer` is notified of batches that are fetched; a program that commits offsets itself notifies it of these.
     """
     fetcher = Fetcher(cluster, config, on_answer, limit_of)
+    fetcher.observer = observer or fetcher.observer
     consumer = Consumer(fetcher, config.max_opened_bytes)
     async with background_tasks() as nursery:
         nursery.start_soon(fetcher.run)

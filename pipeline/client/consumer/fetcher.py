@@ -15,6 +15,7 @@ from pipeline.client.admin.leader_epochs import EpochEnd
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, IsolationLevel, OffsetReset
+from pipeline.client.consumer.consumption import ConsumptionObserver, NoConsumptionObserver
 from pipeline.client.consumer.errors import (
     PartitionBatchError,
     PartitionFetchError,
@@ -78,6 +79,7 @@ class Fetcher:
         self, cluster: Cluster, config: ConsumerConfig, on_answer: OnAnswer | None = None, limit_of: LimitOf = unlimited
     ) -> None:
         self._cluster = cluster
+        self.observer: ConsumptionObserver = NoConsumptionObserver()
         self._config = config
         self._on_answer = on_answer
         self._limit_of = limit_of
@@ -152,6 +154,8 @@ class Fetcher:
         for queue in self._queues.values():
             queue.buffered_bytes.clear()
         self._changed.notify()
+        for _, batches in taken:
+            self.observer.fetched(batches)
         return taken
 
     def reject_batch(self, state: FetchState, header: BatchHeader, error: CorruptBatchError) -> None:

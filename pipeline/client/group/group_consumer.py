@@ -15,6 +15,7 @@ from pipeline.client.admin.groups import CommittedOffset
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.consumer.consumption import ConsumptionObserver, NoConsumptionObserver
 from pipeline.client.consumer.fetch_plan import begin_at
 from pipeline.client.group.config import GroupConfig
 from pipeline.client.group.coordinator_link import CoordinatorLink
@@ -37,15 +38,22 @@ class GroupConsumer:
     """A member of a group. Made by `open_group_consumer`."""
 
     def __init__(
-        self, cluster: Cluster, config: GroupConfig, nursery: trio.Nursery, listener: RebalanceListener, rng: Random
+        self,
+        cluster: Cluster,
+        config: GroupConfig,
+        nursery: trio.Nursery,
+        listener: RebalanceListener,
+        rng: Random,
+        observer: ConsumptionObserver,
     ) -> None:
         self._cluster = cluster
+        self._observer = observer
         self._config = config
         self._nursery = nursery
         self._link = CoordinatorLink(cluster, config.group_id)
         self._member = ClassicMember(cluster, config, self._link, rng)
         self._offsets = MemberOffsets(cluster, config, self._link, self._member)
-        self._rebalancing = Rebalancing(cluster, config, self._member, self._offsets, listener)
+        self._rebalancing = Rebalancing(cluster, config, self._member, self._offsets, listener, observer)
         self._working = trio.CancelScope()
         self._has_worked = trio.Event()
         self._is_shut = False
@@ -187,13 +195,16 @@ class GroupConsumer:
 
     async def _open_streams(self, count: int) -> list[MessageStream]:
         consumers: list[Consumer] = [
-            await self._nursery.start(partial(_keep_consumer, self._cluster, self._config)) for _ in range(count)
+            await self._nursery.start(partial(_keep_consumer, self._cluster, self._config, self._observer))
+            for _ in range(count)
         ]
         return [MessageStream(consumer, self._member.holds) for consumer in consumers]
 
 
-async def _keep_consumer(cluster: Cluster, config: GroupConfig, *, task_status: trio.TaskStatus[Consumer]) -> None:
-    async with open_consumer(cluster, config) as consumer:
+async def _keep_consumer(
+    cluster: Cluster, config: GroupConfig, observer: ConsumptionObserver, *, task_status: trio.TaskStatus[Consumer]
+) -> None:
+    async with open_consumer(cluster, config, observer=observer) as consumer:
         task_status.started(consumer)
         await trio.sleep_forever()
 
@@ -206,15 +217,23 @@ def _place(topic_partition: TopicPartition, offset: int | CommittedOffset) -> Co
 
 @asynccontextmanager
 async def open_group_consumer(
-    cluster: Cluster, config: GroupConfig, *, rng: Random, listener: RebalanceListener | None = None
+    cluster: Cluster,
+    config: GroupConfig,
+    *,
+    rng: Random,
+    listener: RebalanceListener | None = None,
+    observer: ConsumptionObserver | None = None,
 ) -> AsyncIterator[GroupConsumer]:
     """Open a member of a group. The group sees it when its first streams are created.
 
     The end of the block is a `shutdown` that waits for no reader and takes 10 s at most, 1 s after an error or
-    when cancelled. Raises what the methods of `listener` raise.
+    when cancelled. Raises what the methods of `listener` raise. `observer` is notified of batches that are fetched and
+    of offsets that are committed.
     """
     async with background_tasks() as nursery:
-        consumer = GroupConsumer(cluster, config, nursery, listener or RebalanceListener(), rng)
+        consumer = GroupConsumer(
+            cluster, config, nursery, listener or RebalanceListener(), rng, observer or NoConsumptionObserver()
+        )
         nursery.start_soon(consumer.work)
         close_s = CANCELLED_CLOSE_S
         try:

@@ -18,6 +18,7 @@ from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import OffsetReset
 from pipeline.client.consumer.consumer_protocol import NO_GENERATION, MemberSubscription, encode_subscription
+from pipeline.client.consumer.consumption import ConsumptionObserver
 from pipeline.client.consumer.fetch_plan import begin_at
 from pipeline.client.group.assignors.members import Assigned, JoinedMember
 from pipeline.client.group.assignors.strategies import STRATEGIES
@@ -53,7 +54,9 @@ class Rebalancing:
         member: ClassicMember,
         offsets: MemberOffsets,
         listener: RebalanceListener,
+        observer: ConsumptionObserver,
     ) -> None:
+        self._observer = observer
         self._cluster = cluster
         self._config = config
         self._member = member
@@ -220,6 +223,7 @@ class Rebalancing:
             self._tenures.pop(topic_partition, None)
             self._committed.pop(topic_partition, None)
         self._starts_paused.difference_update(partitions)
+        self._observer.given_up(partitions)
 
     async def _start_all(self) -> None:
         """Find the first offset of each partition that is not with a stream yet, and give it to one."""
@@ -324,7 +328,8 @@ class Rebalancing:
                 moved = [partition for partition, tenure in tenures.items() if self._tenures.get(partition) != tenure]
                 if moved or not await self._cluster.back_off(failures, deadline):
                     raise CommitFailedError("the group rebalanced meanwhile", moved or wanted)
-            self._committed |= {topic_partition: place.offset for topic_partition, place in wanted.items()}
+            self._committed |= (stored := _offsets_of(wanted))
+            self._observer.committed(stored)
             for count in counting:
                 count()
 
@@ -341,7 +346,8 @@ class Rebalancing:
             try:
                 timeout_s = self._cluster.config.request_timeout_ms / 1000
                 if await self._offsets.commit(changed, timeout_s):
-                    self._committed |= {topic_partition: place.offset for topic_partition, place in changed.items()}
+                    self._committed |= (stored := _offsets_of(changed))
+                    self._observer.committed(stored)
             except PipelineError as error:
                 logger.warning("group_commit_failed", group=self._config.group_id, error=str(error))
 
@@ -423,3 +429,7 @@ class Rebalancing:
                 self._member.news.set()
                 log = logger.warning if overdue else logger.info
                 log("group_readers", group=self._config.group_id, too_slow=len(overdue), limit_s=limit_s)
+
+
+def _offsets_of(places: Places) -> dict[TopicPartition, int]:
+    return {topic_partition: place.offset for topic_partition, place in places.items()}

@@ -37,6 +37,7 @@ from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.append_queue import AppendQueue, Piece, PlannedAppend
 from pipeline.mirror.copying.copies import Advice, PartitionCopy, SourceCopies
+from pipeline.mirror.copying.copy_observer import CopyObserver
 from pipeline.mirror.copying.destination import Appended, Destination, is_fenced
 from pipeline.mirror.copying.gap_policy import GapCrossing
 from pipeline.mirror.copying.high_watermarks import HighWatermarks
@@ -79,7 +80,9 @@ class SourceCopier:
         throttles: Throttles,
         *,
         clock: Clock,
+        observer: CopyObserver,
     ) -> None:
+        self._observer = observer
         self.copies = SourceCopies(name, flows, metrics, config, pauses)
         self._source = source
         self._replicas = replicas
@@ -274,6 +277,7 @@ class SourceCopier:
         if result.error is None:
             offsets = batches.next_offset - batches.position
             self._metrics.count_copied(copy.assignment.source, len(batches.data), offsets)
+            self._observer.copied(copy.assignment.source.cluster, batches)
             copy.position, copy.replica_end = batches.next_offset, result.replica_end
             if batches.leader_epochs:
                 copy.leader_epoch = batches.leader_epochs[-1][0] if batches.leader_epochs[-1][0] >= 0 else None

@@ -67,7 +67,7 @@ def test_an_hour_has_all_its_windows_and_a_window_only_its_own() -> None:
 
 
 def test_sums_that_lack_a_batch_are_no_sums() -> None:
-    for lacking in ({(0, WINDOW): sums(1, 110, 114)}, KNOWN.sums | {(0, 0): sums(1, 100, 104)}):
+    for lacking in ({(0, WINDOW): sums(1, 110, 114)}, {**KNOWN.sums, (0, 0): sums(1, 100, 104)}):
         hour = row(report(replace(KNOWN, sums=lacking)), 0, 0, HOUR_MS)
         assert (hour["has_sums"], hour["content_sum"], hour["first_offset"]) == (False, 0, -1)
         assert hour["records"] == 15

@@ -31,12 +31,16 @@ class ReportedRow(NamedTuple):
     by_record: int
 
 
-async def read_reports(cluster: Cluster, tier: Tier = Tier.PRODUCER) -> list[CountReport]:
-    """Return all reports of a tier, oldest first."""
+async def read_all_reports(cluster: Cluster) -> list[CountReport]:
+    """Return all reports, oldest first."""
     await cluster.topic(AUDIT_TOPIC, timeout_s=DEADLINE_S)
     log = (await read_logs(cluster, [EVENTS]))[EVENTS]
-    reports = [decode_report(bytes(record.value or b"")) for record in iterate_records(log)]
-    return [report for report in reports if report.counter.tier is tier]
+    return [decode_report(bytes(record.value or b"")) for record in iterate_records(log)]
+
+
+async def read_reports(cluster: Cluster) -> list[CountReport]:
+    """Return all reports of producers, oldest first."""
+    return [report for report in await read_all_reports(cluster) if report.counter.tier is Tier.PRODUCER]
 
 
 def hours_of(

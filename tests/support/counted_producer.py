@@ -1,8 +1,9 @@
 """A producer process whose records the audit counts, to be killed: says on stdout how far it is.
 
-    python -m tests.support.counted_producer BOOTSTRAP TOPIC MOMENT
+    python -m tests.support.counted_producer BOOTSTRAP TOPIC MOMENT [TIMESTAMP_MS INTERVAL_S]
 
-MOMENT: `registered`, `accepted`, `acknowledged`, `reported`, `ended`, or `always`: publish until killed.
+MOMENT: `registered`, `accepted`, `acknowledged`, `reported`, `held` (some are reported, some accepted and held),
+`ended`, or `always`: publish until killed.
 """
 
 import sys
@@ -42,18 +43,21 @@ async def publish_always(producer: Producer, topic: str) -> None:
         await trio.sleep(random.random() * MAX_PAUSE_S)
 
 
-async def publish_to(producer: Producer, topic: str, moment: str) -> None:
+async def publish_to(producer: Producer, topic: str, moment: str, timestamp_ms: int | None) -> None:
     if moment == "registered":
         return
-    await producer.send_many(topic, [b"x"] * RECORDS)
+    await producer.send_many(topic, [b"x"] * RECORDS, timestamp_ms=timestamp_ms)
     if moment != "accepted":
         await producer.flush()
+    if moment == "held":
+        await producer.send_many(topic, [b"x"] * RECORDS, timestamp_ms=timestamp_ms)
 
 
 async def run(*arguments: str) -> None:
-    bootstrap, topic, moment = arguments
-    linger_ms = 600_000 if moment == "accepted" else 5
-    interval_s = OFTEN_S if moment in ("reported", "always") else SELDOM_S
+    bootstrap, topic, moment, *times = arguments
+    linger_ms = 600_000 if moment in ("accepted", "held") else 5
+    seldom_s = float(times[1]) if times else SELDOM_S
+    interval_s = OFTEN_S if moment in ("reported", "held", "always") else seldom_s
     async with (
         open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
         open_audited_producer(
@@ -69,7 +73,7 @@ async def run(*arguments: str) -> None:
     ):
         if moment == "always":
             await publish_always(producer, topic)
-        await publish_to(producer, topic, moment)
+        await publish_to(producer, topic, moment, int(times[0]) if times else None)
         if moment != "ended":
             say(moment)
             await trio.sleep_forever()

@@ -21,7 +21,7 @@ from pipeline.audit.judgement.ways import ways_of
 from pipeline.audit.judgement.words import Timing, Words
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.model import TopicPartition
-from pipeline.records.tally import Counts
+from pipeline.records.tally import HOUR_MS, Counts
 
 LETTERS: Mapping[Status, str] = {
     Status.EXACT: "e",
@@ -71,7 +71,7 @@ class Judge:
         ways = ways_of(self._ledger, expectations)
         words = [Words(self._ledger, way, expectations, timing) for way in ways]
         self._judge_hours(words, expectations)
-        watermarks = watermarks_of(self._ledger, self._verdicts)
+        watermarks = watermarks_of(self._ledger, words, self._verdicts)
         return Judgement(self._ledger, words, self._verdicts, watermarks, now_ms)
 
     def _judge_hours(self, words: Sequence[Words], expectations: Expectations) -> None:
@@ -84,6 +84,7 @@ class Judge:
             known = self._verdicts[hour_ms]
             again = set(touched.hours.get(hour_ms, ()))
             again |= {topic for topic, verdict in known.items() if not is_settled(verdict)}
+            again |= known.keys() & set().union(*(each.reopened(hour_ms + HOUR_MS) for each in words))
             if known and not again:
                 continue
             self._judge_hour(words, hour_ms, again if known else None)

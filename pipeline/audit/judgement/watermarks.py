@@ -1,40 +1,195 @@
-"""Watermarks: up to when the windows of a topic are complete. Pure."""
+"""Watermarks: up to when the windows of a topic are complete. Pure.
 
-from collections.abc import Mapping
+Hours that are complete raise the watermark to their ends. Within the first hour that is not complete yet, the sums of
+all windows before a boundary are compared: the row of the hour without the rows of later windows. So only the newest
+windows need rows of their own. A watermark never passes the word of any party that the hour needs.
+"""
 
-from pipeline.audit.events.report import OLDER
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.audit.events.report import OLDER, Rows
+from pipeline.audit.judgement.cells import of_table, rows_of
+from pipeline.audit.judgement.edges import HourCells, compare_hour
+from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.topic_hours import TopicHour
 from pipeline.audit.judgement.verdicts import Status, Watermark
-from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.judgement.words import Words
+from pipeline.audit.ledger.keys import Int64s
+from pipeline.audit.ledger.ledger import Ledger, Series
+from pipeline.audit.ledger.position_table import NEVER_MS
+from pipeline.audit.ledger.row_table import WINDOW_ROW, Mask
 from pipeline.records.tally import HOUR_MS
 
 _COMPLETE = (Status.EXACT, Status.RECOMPRESSED, Status.EXPLAINED)
+_SUMMED = ("records", "crc_sum", "content_sum", "marked_records", "marked_sum")
 
 
-def watermarks_of(ledger: Ledger, verdicts: Mapping[int, Mapping[int, TopicHour]]) -> list[Watermark]:
+@dataclass(frozen=True, slots=True)
+class _Frontier:
+    """Hours of a topic: the first one, the end of the last of those that are complete, and the one that is not."""
+
+    first_ms: int
+    complete_ms: int
+    open_ms: int | None
+    waits_for: str
+
+
+def watermarks_of(
+    ledger: Ledger, words: Sequence[Words], verdicts: Mapping[int, Mapping[int, TopicHour]]
+) -> list[Watermark]:
     """Return the watermark of each topic that has counts, sorted by topic."""
-    complete: dict[int, int] = {}
-    waits: dict[int, str] = {}
-    for hour_ms in sorted(verdicts):
-        for topic, verdict in verdicts[hour_ms].items():
-            if topic in waits:
-                continue
-            if verdict.status in _COMPLETE:
-                complete[topic] = hour_ms + HOUR_MS if hour_ms != OLDER else hour_ms
-            else:
-                waits[topic] = _waits_for(verdict)
-    names = ledger.topics.names
-    found = [
-        Watermark(
-            topic=names[topic], complete_ms=complete.get(topic), waits_for=waits.get(topic, "the hour is not over")
+    frontiers = _frontiers(verdicts)
+    limits = {topic: _limit(words, topic) for topic in frontiers}
+    reached = _reached_in_hours(words, frontiers, limits)
+    found = []
+    for topic, frontier in frontiers.items():
+        limit_ms, why = limits[topic]
+        complete_ms, waits_for = limit_ms, why
+        if frontier.open_ms is not None:
+            inside_ms = reached.get(topic, frontier.open_ms)
+            if inside_ms < limit_ms:
+                complete_ms, waits_for = inside_ms, frontier.waits_for
+        is_none = complete_ms <= frontier.first_ms
+        found.append(
+            Watermark(
+                topic=ledger.topics.names[topic], complete_ms=None if is_none else complete_ms, waits_for=waits_for
+            )
         )
-        for topic in complete.keys() | waits.keys()
-    ]
     return sorted(found, key=lambda watermark: watermark.topic)
 
 
-def _waits_for(verdict: TopicHour) -> str:
+def _frontiers(verdicts: Mapping[int, Mapping[int, TopicHour]]) -> dict[int, _Frontier]:
+    found: dict[int, _Frontier] = {}
+    for hour_ms in sorted(hour for hour in verdicts if hour != OLDER):
+        for topic, verdict in verdicts[hour_ms].items():
+            known = found.get(topic)
+            first_ms = hour_ms if known is None else known.first_ms
+            if known is not None and known.open_ms is not None:
+                continue
+            if verdict.status in _COMPLETE:
+                found[topic] = _Frontier(first_ms, hour_ms + HOUR_MS, None, "")
+            else:
+                complete_ms = hour_ms if known is None else known.complete_ms
+                found[topic] = _Frontier(first_ms, complete_ms, hour_ms, _waits_for(hour_ms, verdict))
+    return found
+
+
+def _waits_for(hour_ms: int, verdict: TopicHour) -> str:
     for finding in verdict.findings:
         if finding.status is verdict.status:
             return finding.text
-    return str(verdict.missing[0]) if verdict.missing else verdict.status.value
+    reason = str(verdict.missing[0]) if verdict.missing else "records are under way"
+    return f"hour {iso_time(hour_ms)}: {reason}"
+
+
+def _limit(words: Sequence[Words], topic: int) -> tuple[int, str]:
+    """Return the earliest word of all parties, at the start of a window, and whose word it is."""
+    limits = [limit for each in words if each.has_topic(topic) for limit in each.limits(topic)]
+    limit_ms, why = min(limits, default=(NEVER_MS, "no live cluster has the topic"))
+    window_ms = max((each.window_ms(topic) for each in words), default=HOUR_MS)
+    return limit_ms - limit_ms % window_ms if limit_ms > NEVER_MS else NEVER_MS, why
+
+
+def _reached_in_hours(
+    words: Sequence[Words], frontiers: Mapping[int, _Frontier], limits: Mapping[int, tuple[int, str]]
+) -> dict[int, int]:
+    """Return how far the windows of each topic are complete within its first hour that is not."""
+    topics: dict[int, set[int]] = defaultdict(set)
+    for topic, frontier in frontiers.items():
+        if frontier.open_ms is not None and limits[topic][0] > frontier.open_ms:
+            topics[frontier.open_ms].add(topic)
+    reached: dict[int, int] = {}
+    for hour_ms, of_hour in topics.items():
+        for each in words:
+            hour = compare_hour(each, hour_ms, of_hour)
+            if hour is None:
+                continue
+            until_ms = {topic: limits[topic][0] for topic in of_hour}
+            for topic, boundary_ms in _Boundaries(hour).reached(until_ms).items():
+                doubtful = any(mask[hour.topics == topic].any() for _, mask in hour.doubtful)
+                if doubtful or any(word.is_lost for word in each.missing(topic, hour_ms, boundary_ms)):
+                    boundary_ms = hour_ms
+                reached[topic] = min(reached.get(topic, boundary_ms), boundary_ms)
+    return reached
+
+
+class _Boundaries:
+    """Sums of all windows of an hour before a boundary, for each stage."""
+
+    def __init__(self, hour: HourCells) -> None:
+        self._hour = hour
+        self._stages = [stage for stage in hour.stages if stage.stage.tier not in ("mirrored", "stored")]
+        spans = {span for stage in self._stages for series in stage.series for span, _ in series.windows}
+        self._span_ms = max(spans, default=HOUR_MS)
+
+    def reached(self, until_ms: Mapping[int, int]) -> dict[int, int]:
+        """Return by topic the last boundary, not after `until_ms`, before which all stages are equal."""
+        hour_ms = self._hour.hour_ms
+        result = dict.fromkeys(until_ms, hour_ms)
+        left = set(until_ms)
+        for boundary_ms in range(hour_ms + HOUR_MS, hour_ms, -self._span_ms):
+            candidates = {topic for topic in left if until_ms[topic] >= boundary_ms}
+            if not candidates or not self._has_rows_from(boundary_ms):
+                continue
+            equal = candidates - self._unequal(boundary_ms)
+            result |= dict.fromkeys(equal, boundary_ms)
+            left -= equal
+        return result
+
+    def _has_rows_from(self, boundary_ms: int) -> bool:
+        """True if each stage still has the rows of all windows at or after the boundary."""
+        for series in (series for stage in self._stages for series in stage.series):
+            starts = [start for span, start in series.windows if span]
+            if starts and len(starts) >= series.windows_kept and min(starts) > boundary_ms:
+                return False
+        return True
+
+    def _unequal(self, boundary_ms: int) -> set[int]:
+        """Return the topics of which some stages differ before the boundary."""
+        sums = {id(stage): self._before(stage.series, stage.cells, boundary_ms) for stage in self._stages}
+        unequal = np.zeros(len(self._hour.cells), np.bool_)
+        for edge in self._hour.edges:
+            if edge.at.stage.tier == "stored":
+                continue
+            before, at = sums[id(edge.before)], sums[id(edge.at)]
+            differs = _differ_from_live(before, at) if edge.before.stage.tier == "produced" else _differ(before, at)
+            unequal |= differs & edge.at.is_expected & edge.before.is_expected
+        return set(np.unique(self._hour.topics[unequal]).tolist())
+
+    def _before(self, series: Sequence[Series], cells: Int64s, boundary_ms: int) -> Rows:
+        known = cells >= 0
+        total = np.zeros(len(cells), WINDOW_ROW)
+        total["has_sums"] = True
+        for each in series:
+            rows = rows_of(each, self._hour.hour_ms, cells[known])
+            sums = np.zeros(len(rows), WINDOW_ROW)
+            for name in _SUMMED:
+                sums[name] = rows[name]
+            sums["has_sums"] = rows["has_sums"] | (rows["records"] == 0)
+            for (_, start), table in each.windows.items():
+                if boundary_ms <= start < self._hour.end_ms:
+                    later = of_table(each, table, cells[known])
+                    for name in _SUMMED:
+                        sums[name] -= later[name]
+            total[known] = sums
+        return total
+
+
+def _differ(before: Rows, at: Rows) -> Mask:
+    both = before["has_sums"] & at["has_sums"]
+    sums = np.where(both, before["content_sum"] != at["content_sum"], before["crc_sum"] != at["crc_sum"])
+    result: Mask = sums | (before["records"] != at["records"])
+    return result
+
+
+def _differ_from_live(produced: Rows, live: Rows) -> Mask:
+    """True where producers counted other batches than the brokers, apart from those of producers that do not count."""
+    marked = (produced["marked_records"] != live["marked_records"]) | (produced["marked_sum"] != live["marked_sum"])
+    unmarked = produced["records"] - produced["marked_records"]
+    foreign = live["records"] - live["marked_records"]
+    result: Mask = marked | ((unmarked > 0) & (unmarked != foreign))
+    return result

@@ -14,9 +14,12 @@ from pipeline.audit.ledger.ledger import Ledger, Series, SeriesKey
 from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS
 from pipeline.model import TopicPartition
+from pipeline.records.tally import HOUR_MS
 
 DEFAULT_INTERVAL_MS: Final = 10_000
 """Interval of a process whose life sign is not known."""
+COUNTED_AFTER: Final = 2
+"""Intervals after which a batch is in a broker's report: its word is about batches that are older."""
 MAX_NAMED: Final = 20
 """Witnesses that a verdict names; of more it gives the number."""
 
@@ -66,9 +69,9 @@ class LeaderWords:
         interval_ms = DEFAULT_INTERVAL_MS
         if series is not None and len(cells):
             progress = series.positions.at(newest_keys(series, cells))
-            signs = leader_signs(ledger, series, progress)
             lives = ledger.lives.get(series.key, {})
             interval_ms = max((life.sign.interval_ms for life in lives.values() if life.sign), default=interval_ms)
+            signs = leader_signs(ledger, series, progress) - min(timing.grace_ms, COUNTED_AFTER * interval_ms)
         words = cls(cluster=cluster, cells=cells, signs=signs, silent_ms=MISSED_SIGNS * interval_ms + timing.grace_ms)
         if len(cells):
             topics = topics_of_cells(cells)
@@ -119,6 +122,11 @@ class Words:
                 ledger, way.replica, np.unique(replicas[replicas >= 0]), timing, way.replica_cluster
             )
         self._lives = self._open_lives()
+        self._closed_ms = {
+            topic: min(life.sign.closed_ms for life in alive if life.sign is not None)
+            for topic, lives in self._lives.items()
+            if (alive := [life for life in lives if not self.is_silent(life)])
+        }
 
     def _concerns(self, cluster: str | None) -> bool:
         return cluster in (None, self.way.cluster, self.way.replica_cluster)
@@ -172,6 +180,53 @@ class Words:
             if not life.has_closed(end_ms) and self.is_silent(life) is silent and (not silent or life.first_ms < 2**62)
         ]
 
+    def has_topic(self, topic: int) -> bool:
+        """True if the cluster of the way ever had the topic."""
+        return topic in self.live.earliest
+
+    def reopened(self, end_ms: int) -> set[int]:
+        """Return the topics of which a living producer has taken back that it closed windows up to `end_ms`."""
+        return {topic for topic, closed_ms in self._closed_ms.items() if closed_ms < end_ms}
+
+    def window_ms(self, topic: int) -> int:
+        """Return the length of the longest windows that counters of a topic have."""
+        lengths = [
+            series.window_ms[topic]
+            for series in (self.way.produced, self.way.live)
+            if series is not None and topic in series.window_ms
+        ]
+        lengths = [length for length in lengths if length > 0 and HOUR_MS % length == 0]
+        return max(lengths, default=HOUR_MS)
+
+    def limits(self, topic: int) -> list[tuple[int, str]]:
+        """Return times up to which parties gave their word on a topic, and what a higher watermark waits for."""
+        timing = self.timing
+        found = [(timing.now_ms - timing.grace_ms, "the next window is not over")]
+        clusters = [self.way.cluster]
+        if topic in self.way.mirrored and self.way.replica_cluster is not None:
+            clusters.append(self.way.replica_cluster)
+        found += [
+            (timing.read(cluster) - timing.grace_ms, f"the audit topic of {cluster} to be read further")
+            for cluster in clusters
+        ]
+        found.append((self.live.earliest[topic], f"the next reports of the brokers of {self.way.cluster}"))
+        if self.replica is not None and topic in self.way.mirrored:
+            low, high = np.searchsorted(self.way.sources, [topic << 17, (topic + 1) << 17])
+            signs = self.replica.at(self.way.replicas[low:high])
+            found.append((int(signs.min(initial=timing.now_ms)), f"the next reports of the brokers of {clusters[-1]}"))
+        found += [
+            (life.sign.closed_ms, f"producer {life.process} on {life.host} to close its windows")
+            for life in self._lives.get(topic, [])
+            if life.sign is not None and not self.is_silent(life)
+        ]
+        name = self._ledger.topics.names[topic]
+        found += [
+            (NEVER_MS if witness.since_ms is None else witness.since_ms, str(witness))
+            for witness in [*self._unknown, *(word.witness for word in self._unheard())]
+            if witness.topic in (None, name)
+        ]
+        return found
+
     def unsent(self, topic: int, hour_ms: int, end_ms: int) -> list[LifeRecord]:
         """Return producers of a topic that ended with records that were not sent, and lived in an hour."""
         if self.way.produced is None:
@@ -197,6 +252,11 @@ class Words:
         found += self._unread(topic, end_ms)
         found += self._silent_leaders(topic, end_ms)
         found += self._producers(topic, hour_ms, end_ms)
+        return found + self._unheard()
+
+    def _unheard(self) -> list[MissingWord]:
+        """Return what no topic of the way can do without."""
+        found = []
         if not self.way.has_metadata:
             found.append(_lost(f"metadata of {self.way.cluster}", _NO_METADATA, self.way.cluster))
         if self._no_mirror:
@@ -237,13 +297,12 @@ class Words:
         found = []
         for cell, sign in zip(cells[:MAX_NAMED].tolist(), words.at(cells[:MAX_NAMED]).tolist(), strict=True):
             partition = self.partition(cell)
-            never = sign == NEVER_MS
+            never = sign < NEVER_MS // 2
             reason = (
                 f"it never reported {partition}; check that the broker counts (setting datacenter)"
                 if never
                 else f"it did not report {partition} after the hour was over"
             )
-            newest = max(end_ms, sign)
             found.append(
                 MissingWord(
                     witness=Witness(
@@ -252,7 +311,7 @@ class Words:
                         cluster=words.cluster,
                         partition=partition,
                     ),
-                    is_lost=self.timing.now_ms > newest + words.silent_ms,
+                    is_lost=self.timing.now_ms > max(end_ms, sign) + words.silent_ms,
                 )
             )
         if len(cells) > MAX_NAMED:

@@ -68,8 +68,12 @@ class LedgerLimits:
 class Series:
     """Rows, positions and claims of one series."""
 
-    def __init__(self, key: SeriesKey, settle_ms: int) -> None:
+    def __init__(self, key: SeriesKey, settle_ms: int, windows_kept: int) -> None:
         self.key = key
+        self.windows_kept = windows_kept
+        """Bound on the newest windows of one length that have rows."""
+        self.window_ms: dict[int, int] = {}
+        """By topic: length of the windows of the newest report."""
         self.hours: dict[int, RowTable] = {}
         self.windows: dict[tuple[int, int], RowTable] = {}
         """By span and start."""
@@ -134,7 +138,7 @@ class Ledger:
         key = SeriesKey(counter.tier, counter.cluster, counter.name)
         series = self.series.get(key)
         if series is None:
-            series = self.series[key] = Series(key, self._settle_ms)
+            series = self.series[key] = Series(key, self._settle_ms, self.limits.windows)
         self.newest_ms = max(self.newest_ms, report.created_ms)
         known_ms = self._take_life(report, key)
         topics, lives = self._numbers(report, series)
@@ -157,6 +161,7 @@ class Ledger:
             if number < 0 or life < 0:
                 continue
             topics[index], lives[index] = number, life
+            series.window_ms[number] = report.window_ms
             if number not in series.topics:
                 series.topics.add(number)
                 self.touched.windows.add(number)

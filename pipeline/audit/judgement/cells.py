@@ -36,12 +36,21 @@ class StageCells:
     word_ms: Times
     is_expected: Mask
     series: Sequence[Series] = ()
+    silent_ms: int | None = None
+    """Time after its word at which a stage is silent, and waiting does not help; None if a stage is never silent."""
 
     @property
     def is_present(self) -> Mask:
         """True for each cell that has a row."""
         present: Mask = self.rows["revision"] != ABSENT
         return present
+
+    def is_silent(self, now_ms: int) -> Mask:
+        """True for each cell whose counter is silent."""
+        if self.silent_ms is None:
+            return np.zeros(len(self.cells), np.bool_)
+        result: Mask = (self.word_ms < now_ms - self.silent_ms) & (self.cells >= 0)
+        return result
 
     @property
     def needed_end(self) -> Int64s:

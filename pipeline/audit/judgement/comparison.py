@@ -49,6 +49,10 @@ class Remark(IntEnum):
     """The replica has stopped."""
     UNCOMPARED = 8
     """As many records; their contents cannot be compared."""
+    SILENT = 9
+    """A counter whose word is needed is silent."""
+    EDGE = 10
+    """Records were counted one by one: neighbouring hours differ, and agree in all."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from pipeline.audit.judgement.cells import (
     progress_of,
     rows_of,
 )
-from pipeline.audit.judgement.comparison import Compared, compare_offsets, compare_produced
-from pipeline.audit.judgement.verdicts import Stage
-from pipeline.audit.judgement.ways import EndStage, is_among
+from pipeline.audit.judgement.comparison import Compared, Remark, code_of, compare_offsets, compare_produced
+from pipeline.audit.judgement.verdicts import Stage, Status
+from pipeline.audit.judgement.ways import EndStage, Way, is_among
 from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.keys import Int64s, topics_of_cells
 from pipeline.audit.ledger.ledger import Series
@@ -152,6 +152,7 @@ class _Stages:
             progress=progress_of(series, self.cells),
             word_ms=self._words(cluster, self.words.live.at(self.cells)),
             is_expected=np.ones(len(self.cells), np.bool_),
+            silent_ms=self.words.live.silent_ms,
             series=_some(series),
         )
 
@@ -170,7 +171,29 @@ class _Stages:
         compared = compare_produced(
             produced, live, grace_ms=self.timing.grace_ms, open_lives=open_lives, silent_lives=silent
         )
+        self._join_edges(compared, produced)
+        self._lose(compared, produced, live)
         return _only(compared, produced.is_expected)
+
+    def _join_edges(self, compared: Compared, produced: StageCells) -> None:
+        """Take as equal what differs at the edges of hours alone, where records were counted one by one.
+
+        A batch is filed by its first record, so records of its end may belong to the next hour of the producer. All
+        hours without a gap between them must have as many records in all.
+        """
+        unlike = (compared.remarks == Remark.UNMARKED) | (compared.remarks == Remark.FOREIGN_OR_DOUBLED)
+        for place in np.flatnonzero(unlike & produced.rows["by_record"]).tolist():
+            total, last_ms = joined_difference(self.way, self.hour_ms, int(self.cells[place]))
+            if total == 0:
+                compared.codes[place] = code_of(Status.EXACT)
+                compared.records[place] = 0
+                compared.remarks[place] = Remark.EDGE
+            elif last_ms + 2 * HOUR_MS + self.timing.grace_ms > self.timing.now_ms:
+                compared.codes[place] = code_of(Status.PENDING)
+            else:
+                compared.codes[place] = code_of(Status.MISSING if total > 0 else Status.UNKNOWN)
+                compared.records[place] = abs(total)
+                compared.remarks[place] = Remark.UNMARKED if total > 0 else Remark.FOREIGN_OR_DOUBLED
 
     def mirrored(self) -> StageCells:
         """Return what the mirror counted: rows of source partitions, which say where between stages data went wrong."""
@@ -196,6 +219,7 @@ class _Stages:
             progress=progress_of_replicas(self.way.replica, self.replicas),
             word_ms=self._words(cluster, np.where(self.replicas >= 0, signs, self.timing.now_ms)),
             is_expected=self.is_mirrored,
+            silent_ms=None if self.words.replica is None else self.words.replica.silent_ms,
             series=_some(self.way.replica),
         )
 
@@ -209,7 +233,16 @@ class _Stages:
         """Compare a stage with the one before it."""
         stalled_ms = self.timing.now_ms - self.timing.pending_max_ms if can_stall else None
         compared = compare_offsets(before, at, grace_ms=self.timing.grace_ms, stalled_ms=stalled_ms, mirrors=mirrors)
+        self._lose(compared, before, at)
         return Edge(before=before, at=at, compared=_only(compared, at.is_expected & before.is_expected))
+
+    def _lose(self, compared: Compared, before: StageCells, at: StageCells) -> None:
+        """Make unknown what waits for a counter that is silent."""
+        now_ms = self.timing.now_ms
+        waits = compared.codes == code_of(Status.PENDING)
+        lost = waits & (before.is_silent(now_ms) | at.is_silent(now_ms))
+        compared.codes[lost] = code_of(Status.UNKNOWN)
+        compared.remarks[lost] = Remark.SILENT
 
     def ends(self, tier: str, end: EndStage, before: StageCells | None) -> Iterator[Edge]:
         """Return the comparisons of a load or group, and of the load's files."""
@@ -256,6 +289,28 @@ class _Stages:
             series = self.way.live if stage.stage == LIVE else self.way.replica if stage.stage == REPLICA else None
             if series is not None and series.positions.has_late_beginnings:
                 yield stage, began_late(series, self.hour_ms, stage)
+
+
+def joined_difference(way: Way, hour_ms: int, cell: int) -> tuple[int, int]:
+    """Return the difference of all hours around this one that differ, without a gap between them; and the last one."""
+    total, last_ms = unmarked_difference(way, hour_ms, cell), hour_ms
+    for step in (-HOUR_MS, HOUR_MS):
+        other_ms = hour_ms + step
+        while (difference := unmarked_difference(way, other_ms, cell)) != 0:
+            total += difference
+            last_ms = max(last_ms, other_ms)
+            other_ms += step
+    return total, last_ms
+
+
+def unmarked_difference(way: Way, hour_ms: int, cell: int) -> int:
+    """Return how many records without a mark the producers of a partition counted more than the brokers."""
+    cells = np.array([cell], np.int64)
+    produced, live = rows_of(way.produced, hour_ms, cells)[0], rows_of(way.live, hour_ms, cells)[0]
+    if not produced["by_record"] and live["records"] > 0 and produced["records"] == 0:
+        return 0  # records of other producers
+    before = int(produced["records"]) - int(produced["marked_records"])
+    return before - (int(live["records"]) - int(live["marked_records"]))
 
 
 def _some(series: Series | None) -> tuple[Series, ...]:

@@ -12,8 +12,10 @@ from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import Edge, HourCells
 from pipeline.audit.judgement.explaining import explained
 from pipeline.audit.judgement.sentences import sentence
+from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Status, Witness
 from pipeline.audit.judgement.words import producer_witness
+from pipeline.audit.ledger.position_table import NEVER_MS
 
 _KINDS = {
     Status.MISSING: DiscrepancyKind.MISSING,
@@ -101,10 +103,27 @@ def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Re
             cluster=hour.words.way.cluster,
             partition=hour.words.partition(int(hour.cells[place])),
         )
+    if remark is Remark.SILENT:
+        return _silent_counter(hour, edge, place)
     if edge.before.stage.tier != "produced":
         return None
     lives = hour.words.unclosed(int(hour.topics[place]), hour.end_ms, silent=True)
     return producer_witness(lives[0], hour.words.way.cluster, silent=True) if lives else None
+
+
+def _silent_counter(hour: HourCells, edge: Edge, place: int) -> Witness:
+    """Return the witness for the stage whose word is missing."""
+    now_ms = hour.words.timing.now_ms
+    stage = edge.at if edge.at.is_silent(now_ms)[place] else edge.before
+    partition = hour.words.partition(int(stage.cells[place]))
+    word_ms = int(stage.word_ms[place])
+    never = word_ms < NEVER_MS // 2
+    return Witness(
+        name=f"the broker of {stage.cluster} that leads {partition}",
+        reason="it never reported it" if never else f"it has not reported it since {iso_time(word_ms)}",
+        cluster=stage.cluster,
+        partition=partition,
+    )
 
 
 def _explain(suspect: _Suspect, finding: Finding) -> _Suspect:

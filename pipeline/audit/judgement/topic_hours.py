@@ -129,6 +129,8 @@ def _rests_on(
     if Remark.FOREIGN in told:
         foreign = _foreign(hour, topic)
         found.append(f"{cluster}: {foreign} records of producers that do not count, as the brokers have them")
+    if Remark.EDGE in told:
+        found.append(f"{cluster}: records counted one by one; with the neighbouring hours there are as many in all")
     if Remark.STAMPED in told:
         found.append(f"{cluster}: brokers wrote their own timestamps (LogAppendTime) and checked the CRCs as they came")
     late = hour.late(topic)

@@ -1,0 +1,197 @@
+"""Producers and brokers: who counts, who does not, and who was killed."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Status
+from pipeline.records.tally import HOUR_MS
+from tests.support.audited_way import EAST, FULL, GRACE_MS, HOUR, NOW_MS, Amounts, judged, only_hour, report, signs
+
+SETTLED_MS = NOW_MS - 2 * GRACE_MS
+DIED_MS = HOUR + HOUR_MS // 2
+LATER = [one for one in signs() if one.counter.tier is Tier.BROKER]
+
+
+def produced(amounts: Amounts | None, *, life: str = "p1", **options: Any) -> Any:
+    settings = {"created_ms": SETTLED_MS, "closed_ms": NOW_MS, "revision": 1, **options}
+    return report(Tier.PRODUCER, "east", EAST, {} if amounts is None else {HOUR: amounts}, instance=life, **settings)
+
+
+def verdict(live: Amounts, *producers: Any, **options: Any) -> AuditedHour:
+    """Return the verdict on producers, the live broker and a replica that has what the live broker has."""
+    counted = {"created_ms": SETTLED_MS, "end": 1_000, **options}
+    brokers = [report(Tier.BROKER, cluster, at, {HOUR: live}, **counted) for cluster, at in PLACES]
+    return only_hour([*producers, *brokers, *LATER])
+
+
+PLACES = [("east", EAST), ("hub", EAST._replace(partition=3))]
+BIGGER = Amounts(records=14, content=5_000)
+
+
+def mixed(records: int, marked: int, *, marked_sum: int = FULL.content, **columns: Any) -> Amounts:
+    """Return what a broker has of producers that count and of others."""
+    return Amounts(
+        records=records,
+        content=9_999,
+        columns={"marked_records": marked, "marked_sum": marked_sum, **columns},
+    )
+
+
+def test_a_producer_that_was_killed_is_no_difference_but_a_witness() -> None:
+    """The records of its last interval were acknowledged, and never reported."""
+    killed = produced(FULL, created_ms=DIED_MS, closed_ms=DIED_MS)
+    hour = verdict(BIGGER, killed)
+    assert hour.status is Status.UNKNOWN
+    (finding,) = hour.findings
+    assert (str(finding.at), finding.records) == ("live", 4)
+    assert "producer p1 on web-1: it ended without closing its window" in finding.text
+    assert "producer p1 on web-1" in [witness.name for witness in hour.missing_witnesses]
+
+
+def test_a_producer_that_was_killed_before_its_first_counts_is_known() -> None:
+    hour = verdict(FULL, produced(None, created_ms=DIED_MS, closed_ms=DIED_MS))
+    assert hour.status is Status.UNKNOWN
+    assert "ended without closing its window" in hour.findings[0].text
+
+
+def test_what_a_killed_producer_counted_and_the_broker_lacks_is_missing() -> None:
+    hour = verdict(Amounts(records=8, content=5), produced(FULL, created_ms=DIED_MS, closed_ms=DIED_MS))
+    assert (hour.status, hour.findings[0].records) == (Status.MISSING, 2)
+
+
+def test_an_hour_that_a_killed_producer_had_closed_is_not_touched() -> None:
+    closed = produced(FULL, created_ms=HOUR + HOUR_MS + 5, closed_ms=HOUR + HOUR_MS)
+    assert verdict(FULL, closed).status is Status.EXACT
+    assert verdict(BIGGER, closed).status is Status.EXTRA
+
+
+def test_equal_counts_of_the_hour_in_which_a_producer_was_killed_are_no_proof() -> None:
+    """The last message may have been acknowledged, lost by the broker, and never been reported."""
+    hour = verdict(FULL, produced(FULL, created_ms=DIED_MS, closed_ms=DIED_MS))
+    assert hour.status is Status.UNKNOWN
+    assert hour.missing_witnesses[0].name == "producer p1 on web-1"
+
+
+def test_hours_after_the_death_of_a_producer_are_exact_again() -> None:
+    dead = produced(None, life="dead", created_ms=HOUR - HOUR_MS, closed_ms=HOUR - HOUR_MS)
+    assert verdict(FULL, produced(FULL), dead).status is Status.EXACT
+
+
+def test_producers_that_count_and_others_share_a_partition() -> None:
+    hour = verdict(mixed(16, 10), produced(FULL))
+    assert (hour.status, hour.findings) == (Status.EXACT, ())
+    assert "east: 6 records of producers that do not count, as the brokers have them" in hour.rests_on
+
+
+@pytest.mark.parametrize(
+    ("live", "status", "records"),
+    [
+        (mixed(15, 9, marked_sum=5), Status.MISSING, 1),
+        (mixed(17, 11, marked_sum=5), Status.EXTRA, 1),
+        (mixed(16, 10, marked_sum=5), Status.CHANGED, 0),
+    ],
+    ids=["lost", "doubled", "changed"],
+)
+def test_other_producers_hide_no_difference_of_those_that_count(live: Amounts, status: Status, records: int) -> None:
+    hour = verdict(live, produced(FULL))
+    assert (hour.status, hour.findings[0].records) == (status, records)
+
+
+UNMARKED = Amounts(columns={"marked_records": 0, "marked_sum": 0})
+
+
+@pytest.mark.parametrize(
+    ("live", "status"),
+    [
+        (UNMARKED, Status.EXACT),
+        (Amounts(records=8, content=3, columns={"marked_records": 0, "marked_sum": 0}), Status.MISSING),
+        (Amounts(records=12, content=3, columns={"marked_records": 0, "marked_sum": 0}), Status.UNKNOWN),
+        (Amounts(content=3, columns={"marked_records": 0, "marked_sum": 0}), Status.CHANGED),
+    ],
+    ids=["equal", "fewer", "more", "other"],
+)
+def test_of_producers_without_marks_more_records_may_be_of_others(live: Amounts, status: Status) -> None:
+    hour = verdict(live, produced(UNMARKED))
+    assert hour.status is status
+    if status is Status.UNKNOWN:
+        assert "records of producers that do not count, or records doubled" in hour.findings[0].text
+        assert hour.missing_witnesses
+
+
+@pytest.mark.parametrize(("more", "status"), [(2, Status.EXPLAINED), (4, Status.EXTRA), (0, Status.EXACT)])
+def test_records_of_unknown_outcome_may_be_there(more: int, status: Status) -> None:
+    sent = Amounts(columns={"uncertain_records": 2})
+    hour = verdict(Amounts(records=10 + more, content=FULL.content + more), produced(sent))
+    assert hour.status is status
+
+
+def test_a_living_producer_that_has_not_closed_the_hour_leaves_it_pending() -> None:
+    hour = verdict(FULL, produced(FULL, created_ms=NOW_MS, closed_ms=HOUR + 5))
+    assert hour.status is Status.PENDING
+    assert hour.missing_witnesses[0].reason == "it has not closed the hour yet"
+    assert verdict(BIGGER, produced(FULL, created_ms=NOW_MS, closed_ms=HOUR + 5)).status is Status.PENDING
+
+
+def test_lives_add_up() -> None:
+    halves = [Amounts(records=4, content=1_000), Amounts(records=6, content=234)]
+    hour = verdict(FULL, *(produced(half, life=f"p{number}", is_ended=True) for number, half in enumerate(halves)))
+    # The halves' CRC sums and bytes do not add up to those of FULL, which do not count beside marked sums.
+    assert hour.status is Status.EXACT
+
+
+STAMPED = Amounts(content=77, columns={"header_sum": FULL.content * 5, "stamped": 5, "marked_sum": 77})
+
+
+def test_broker_s_timestamps_alone_are_no_difference() -> None:
+    """Fault B3: LogAppendTime renews timestamps and CRC of each batch."""
+    hour = verdict(STAMPED, produced(FULL))
+    assert (hour.status, hour.findings) == (Status.EXACT, ())
+    assert any("LogAppendTime" in text for text in hour.rests_on)
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [({"header_sum": 1}, DiscrepancyKind.CHANGED), ({"bytes": 999}, DiscrepancyKind.CHANGED)],
+)
+def test_broker_s_timestamps_hide_no_other_change(columns: dict[str, int], kind: DiscrepancyKind) -> None:
+    changed = Amounts(content=77, columns={**STAMPED.columns, **columns})
+    hour = verdict(changed, produced(FULL))
+    assert (hour.status, hour.findings[0].kind) == (Status.CHANGED, kind)
+
+
+@pytest.mark.parametrize("stamped", [0, 5])
+def test_batches_that_a_broker_recompressed_are_not_compared(stamped: int) -> None:
+    """Fault B4: `compression.type` of the topic."""
+    columns = {**STAMPED.columns, "stamped": stamped, "none": 0, "lz4": 5, "bytes": 500}
+    hour = verdict(Amounts(content=77, columns=columns), produced(FULL))
+    assert (hour.status, hour.findings[0].records) == (Status.RECOMPRESSED, 0)
+
+
+def one_by_one(records: int, at: int = HOUR) -> Any:
+    columns = {"marked_records": 0, "marked_sum": 0, "by_record": True, "has_sums": False, "batches": 0, "bytes": 0}
+    return report(
+        Tier.PRODUCER,
+        "east",
+        EAST,
+        {at: Amounts(records=records, content=0, columns={**columns, "crc_sum": 0})},
+        instance="p1",
+        created_ms=SETTLED_MS,
+        closed_ms=NOW_MS,
+    )
+
+
+@pytest.mark.parametrize(("second", "status"), [(12, Status.EXACT), (11, Status.UNKNOWN), (13, Status.MISSING)])
+def test_records_counted_one_by_one_may_be_in_the_hour_beside(second: int, status: Status) -> None:
+    """A batch is filed by its first record; confluent-kafka counts each record by its own time."""
+    first, live = HOUR - HOUR_MS, {HOUR - HOUR_MS: UNMARKED, HOUR: Amounts(columns=UNMARKED.columns, first=110)}
+    brokers = [report(Tier.BROKER, each, at, live, created_ms=SETTLED_MS, end=1_000) for each, at in PLACES]
+    late_ms = NOW_MS + 2 * HOUR_MS
+    reports = [one_by_one(8, first), one_by_one(second), *brokers]
+    before, after = judged(
+        [*reports, *signs(late_ms)], now_ms=late_ms, read_to_ms=dict.fromkeys(("east", "hub"), late_ms)
+    ).hours()
+    assert {before.status, after.status} == {status}
+    early = judged([*reports, *signs()]).hours()
+    assert {hour.status for hour in early} == {Status.EXACT if status is Status.EXACT else Status.PENDING}

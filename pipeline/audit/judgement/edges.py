@@ -52,6 +52,8 @@ class HourCells:
     replicas: Int64s
     stages: list[StageCells]
     edges: list[Edge]
+    is_deleted: Mask
+    """True for each cell of which another topic, that had the name before, has rows."""
     doubtful: list[tuple[StageCells, Mask]]
     """Stages whose counter began in the middle of the hour, or after it, by cell."""
 
@@ -82,11 +84,13 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
         return None
     maker = _Stages(words, hour_ms, cells)
     live = maker.live()
-    stages, edges = [live], []
+    of_all_topics = maker.of_all_topics(live)
+    maker.is_deleted = live.rows["records"] != of_all_topics.rows["records"]
+    stages, edges = [of_all_topics], []
     if way.produced is not None:
         produced = maker.produced()
         stages.insert(0, produced)
-        edges.append(Edge(before=produced, at=live, compared=maker.compare_produced(produced, live)))
+        edges.append(Edge(before=produced, at=of_all_topics, compared=maker.compare_produced(produced, of_all_topics)))
     if way.mirror is not None:
         stages.append(maker.mirrored())
     replica = None
@@ -107,6 +111,7 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
         replicas=maker.replicas,
         stages=stages,
         edges=edges,
+        is_deleted=maker.is_deleted,
         doubtful=[(stage, mask) for stage, mask in maker.doubtful(stages) if mask.any()],
     )
 
@@ -123,6 +128,7 @@ class _Stages:
         self.replicas = self.way.replicas_of(cells)
         self.is_mirrored = self.way.are_mirrored(self.topics)
         self.timing = words.timing
+        self.is_deleted = np.zeros(len(cells), np.bool_)
 
     def _words(self, cluster: str, signs: Times | None = None) -> Times:
         read = np.full(len(self.cells), self.timing.read(cluster), np.int64)
@@ -156,18 +162,23 @@ class _Stages:
             series=_some(series),
         )
 
-    def compare_produced(self, produced: StageCells, live: StageCells) -> Compared:
-        """Compare producers with all topics that ever had the name: producers do not know topic ids."""
+    def of_all_topics(self, live: StageCells) -> StageCells:
+        """Return the live stage with the rows of all topics that ever had the name."""
         series = self.way.live
         table = series.hours.get(self.hour_ms) if series is not None else None
-        if series is not None and table is not None:
-            live = replace(live, rows=gather(table, self.cells))
+        return live if table is None else replace(live, rows=gather(table, self.cells))
+
+    def compare_produced(self, produced: StageCells, live: StageCells) -> Compared:
+        """Compare producers with all topics that ever had the name: producers do not know topic ids."""
         end_ms = self.hour_ms + HOUR_MS
         open_lives, silent = np.zeros((2, len(self.cells)), np.bool_)
         for topic in np.unique(self.topics).tolist():
             of_topic = self.topics == topic
             open_lives[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=False))
-            silent[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=True))
+            for life in self.words.silent_lives(topic):
+                silent_from = self.words.silent_from(life)
+                wrote_before = live.rows["created_ms"] <= silent_from + self.timing.grace_ms
+                silent |= of_topic & (wrote_before | (self.hour_ms < silent_from))
         compared = compare_produced(
             produced, live, grace_ms=self.timing.grace_ms, open_lives=open_lives, silent_lives=silent
         )
@@ -234,7 +245,8 @@ class _Stages:
         stalled_ms = self.timing.now_ms - self.timing.pending_max_ms if can_stall else None
         compared = compare_offsets(before, at, grace_ms=self.timing.grace_ms, stalled_ms=stalled_ms, mirrors=mirrors)
         self._lose(compared, before, at)
-        return Edge(before=before, at=at, compared=_only(compared, at.is_expected & before.is_expected))
+        expected = at.is_expected & before.is_expected & ~self.is_deleted
+        return Edge(before=before, at=at, compared=_only(compared, expected))
 
     def _lose(self, compared: Compared, before: StageCells, at: StageCells) -> None:
         """Make unknown what waits for a counter that is silent."""

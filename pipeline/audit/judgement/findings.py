@@ -107,7 +107,7 @@ def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Re
         return _silent_counter(hour, edge, place)
     if edge.before.stage.tier != "produced":
         return None
-    lives = hour.words.unclosed(int(hour.topics[place]), hour.end_ms, silent=True)
+    lives = hour.words.silent_lives(int(hour.topics[place]))
     return producer_witness(lives[0], hour.words.way.cluster, silent=True) if lives else None
 
 

@@ -89,6 +89,20 @@ def _codes(hour: HourCells) -> dict[int, int]:
 
 def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
     found = []
+    cluster = hour.words.way.cluster
+    for place in np.flatnonzero(hour.is_deleted & (hour.topics == topic)).tolist():
+        partition = hour.words.partition(int(hour.cells[place]))
+        found.append(
+            MissingWord(
+                witness=Witness(
+                    name=f"topic {partition.topic} that was deleted in {cluster}",
+                    reason="its name was given to another topic; what became of its records is not compared",
+                    cluster=cluster,
+                    partition=partition,
+                ),
+                is_lost=True,
+            )
+        )
     for stage, mask in hour.doubtful:
         for place in np.flatnonzero(mask & (hour.topics == topic)).tolist():
             partition = hour.words.partition(int(stage.cells[place]))

@@ -16,7 +16,7 @@ from pipeline.audit.judgement.cells import of_table, rows_of
 from pipeline.audit.judgement.edges import HourCells, compare_hour
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.topic_hours import TopicHour
-from pipeline.audit.judgement.verdicts import Status, Watermark
+from pipeline.audit.judgement.verdicts import Stage, Status, Watermark
 from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.keys import Int64s
 from pipeline.audit.ledger.ledger import Ledger, Series
@@ -110,7 +110,8 @@ def _reached_in_hours(
                 continue
             until_ms = {topic: limits[topic][0] for topic in of_hour}
             for topic, boundary_ms in _Boundaries(hour).reached(until_ms).items():
-                doubtful = any(mask[hour.topics == topic].any() for _, mask in hour.doubtful)
+                of_topic = hour.topics == topic
+                doubtful = hour.is_deleted[of_topic].any() or any(mask[of_topic].any() for _, mask in hour.doubtful)
                 if doubtful or any(word.is_lost for word in each.missing(topic, hour_ms, boundary_ms)):
                     boundary_ms = hour_ms
                 reached[topic] = min(reached.get(topic, boundary_ms), boundary_ms)
@@ -150,12 +151,15 @@ class _Boundaries:
 
     def _unequal(self, boundary_ms: int) -> set[int]:
         """Return the topics of which some stages differ before the boundary."""
-        sums = {id(stage): self._before(stage.series, stage.cells, boundary_ms) for stage in self._stages}
+        sums: dict[Stage, Rows] = {}
         unequal = np.zeros(len(self._hour.cells), np.bool_)
         for edge in self._hour.edges:
             if edge.at.stage.tier == "stored":
                 continue
-            before, at = sums[id(edge.before)], sums[id(edge.at)]
+            for stage in (edge.before, edge.at):
+                if stage.stage not in sums:
+                    sums[stage.stage] = self._before(stage.series, stage.cells, boundary_ms)
+            before, at = sums[edge.before.stage], sums[edge.at.stage]
             differs = _differ_from_live(before, at) if edge.before.stage.tier == "produced" else _differ(before, at)
             unequal |= differs & edge.at.is_expected & edge.before.is_expected
         return set(np.unique(self._hour.topics[unequal]).tolist())

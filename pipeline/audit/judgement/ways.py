@@ -145,10 +145,10 @@ def _newest_routes(ledger: Ledger, cluster: str, routes: Sequence[Route]) -> lis
     for route in routes:
         if route.cluster != cluster or not (is_audited(route.source.topic) and is_audited(route.replica.topic)):
             continue
-        known = chosen.get(route.source)
         topic = ledger.topics.known(route.source.topic)
         newest = ledger.life_names.names[series.newest_id(topic)] if series is not None and topic >= 0 else ""
-        if known is None or route.topic_id == newest:
+        is_newest = route.topic_id == newest
+        if is_newest or ("" in (route.topic_id, newest) and route.source not in chosen):
             chosen[route.source] = route
     return list(chosen.values())
 

@@ -171,14 +171,17 @@ class Words:
 
         `silent`: those that are silent, with those of which no topic is known; else those that are alive.
         """
-        lives = self._lives.get(topic, [])
         if silent:
-            lives = [*lives, *self._lives.get(-1, [])]
-        return [
-            life
-            for life in lives
-            if not life.has_closed(end_ms) and self.is_silent(life) is silent and (not silent or life.first_ms < 2**62)
-        ]
+            return [life for life in self.silent_lives(topic) if not life.has_closed(end_ms)]
+        return [life for life in self._lives.get(topic, []) if not life.has_closed(end_ms) and not self.is_silent(life)]
+
+    def silent_lives(self, topic: int) -> list[LifeRecord]:
+        """Return the silent lives of producers of a topic, and those of which no topic is known.
+
+        Such a producer may have written to hours that it had closed: a record with an old time reopens its hour with
+        the next life sign only.
+        """
+        return [life for life in (*self._lives.get(topic, []), *self._lives.get(-1, [])) if self.is_silent(life)]
 
     def has_topic(self, topic: int) -> bool:
         """True if the cluster of the way ever had the topic."""

@@ -1,13 +1,17 @@
 """Verdicts on one hour: what each kind of difference is called, and where it arises."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pipeline.audit.judgement.verdicts import DiscrepancyKind, Status
-from tests.support.audited_way import GRACE_MS, NOW_MS, Amounts, WholeWay, only_hour, signs
+from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.verdicts import DiscrepancyKind, Route, Status
+from pipeline.records.tally import HOUR_MS
+from tests.support.audited_way import EAST, GRACE_MS, HOUR, HUB, NOW_MS, Amounts, WholeWay, judged, only_hour, signs
 
 SETTLED_MS = NOW_MS - 2 * GRACE_MS
+LATE_MS = NOW_MS + 4 * HOUR_MS
 LESS = Amounts(records=8, content=1_000)
 MORE = Amounts(records=12, content=2_000)
 OTHER = Amounts(content=999)
@@ -75,3 +79,27 @@ def test_an_hour_that_is_being_written_is_pending() -> None:
     hour = only_hour(WholeWay().reports(), now_ms=NOW_MS - 90 * 60_000)
     assert hour.status is Status.PENDING
     assert [witness.reason for witness in hour.missing_witnesses] == ["the hour is not over"]
+
+
+def test_records_of_a_topic_that_was_deleted_are_unknown_and_those_of_its_successor_exact() -> None:
+    old = WholeWay(
+        loaded=None, producer_options={"is_ended": True}, live_options={"topic_id": "old", "created_ms": SETTLED_MS - 1}
+    )
+    new = WholeWay(
+        hour_ms=HOUR + 3 * HOUR_MS,
+        producer_options={"instance": "p2", "is_ended": True},
+        live_options={"topic_id": "new", "created_ms": LATE_MS},
+    )
+    late = [replace(one, created_ms=LATE_MS) for one in new.reports() if one.counter.tier is not Tier.LOAD]
+    routes = [Route(cluster="east", source=EAST, replica=HUB, topic_id="new")]
+    judgement = judged(
+        [*old.reports(), *late, *signs(LATE_MS)],
+        now_ms=LATE_MS,
+        routes=routes,
+        read_to_ms={"east": LATE_MS, "hub": LATE_MS},
+    )
+    first, second = judgement.hours()
+    assert first.status is Status.UNKNOWN
+    assert [counts.records for counts in first.stages.values()][:2] == [10, 10]
+    assert "topic clicks that was deleted in east" in [witness.name for witness in first.missing_witnesses]
+    assert second.status is Status.EXACT

@@ -15,7 +15,7 @@ LATER = [one for one in signs() if one.counter.tier is Tier.BROKER]
 
 
 def produced(amounts: Amounts | None, *, life: str = "p1", **options: Any) -> Any:
-    settings = {"created_ms": SETTLED_MS, "closed_ms": NOW_MS, "revision": 1, **options}
+    settings = {"created_ms": SETTLED_MS, "is_ended": "closed_ms" not in options, "revision": 1, **options}
     return report(Tier.PRODUCER, "east", EAST, {} if amounts is None else {HOUR: amounts}, instance=life, **settings)
 
 
@@ -61,10 +61,22 @@ def test_what_a_killed_producer_counted_and_the_broker_lacks_is_missing() -> Non
     assert (hour.status, hour.findings[0].records) == (Status.MISSING, 2)
 
 
-def test_an_hour_that_a_killed_producer_had_closed_is_not_touched() -> None:
+def test_an_hour_that_a_killed_producer_had_closed_is_exact_if_all_agrees() -> None:
     closed = produced(FULL, created_ms=HOUR + HOUR_MS + 5, closed_ms=HOUR + HOUR_MS)
     assert verdict(FULL, closed).status is Status.EXACT
-    assert verdict(BIGGER, closed).status is Status.EXTRA
+
+
+def test_a_killed_producer_may_have_written_to_an_hour_that_it_had_closed() -> None:
+    """A record with an old time reopens its hour with the next life sign, which a killed producer never gives."""
+    closed = produced(FULL, created_ms=HOUR + HOUR_MS + 5, closed_ms=HOUR + HOUR_MS)
+    hour = verdict(BIGGER, closed)
+    assert (hour.status, hour.findings[0].records) == (Status.UNKNOWN, 4)
+    assert verdict(BIGGER, produced(FULL, is_ended=True)).status is Status.EXTRA
+
+
+def test_hours_after_the_death_of_a_producer_have_too_many_records_by_no_fault_of_it() -> None:
+    dead = produced(None, life="dead", created_ms=HOUR - 2 * HOUR_MS, closed_ms=HOUR - 2 * HOUR_MS)
+    assert verdict(BIGGER, produced(FULL), dead).status is Status.EXTRA
 
 
 def test_equal_counts_of_the_hour_in_which_a_producer_was_killed_are_no_proof() -> None:

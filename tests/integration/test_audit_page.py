@@ -81,7 +81,7 @@ async def test_flow_hours_completeness_and_latency_of_a_company(window: Window) 
         )
         assert chips == ["17,681", "300", "6", "2", "24", "3", "1", "1", "2"]
         assert "26 topics" in await window.text("hours-title")
-        assert await window.run("return document.querySelectorAll('#flow svg.lines path.line').length") == 11
+        assert await window.run("return document.querySelectorAll('#flow svg.lines path.line').length") == 14
         await window.until("watermarks", "orders", "31 h ago", "has not reported payments-2", "nothing")
         await window.until("watermarks-note", "16 other topics")
         await window.until("latency-charts", "live · east", "loaded:lake · hub", "p99")

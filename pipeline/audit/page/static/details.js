@@ -8,7 +8,7 @@ import { bytes, count, counted, duration, element, minute, nameElement, printabl
 
 const ASK_EVERY_MS = 10_000;
 const OLD_AFTER_MS = 25_000;
-const NARROW_WITHIN_MS = 120_000;
+const NARROW_WITHIN_MS = 130_000;
 const PARTITIONS_STEP = 100;
 const MAX_PARTITIONS = 1000;
 const by = (id) => document.getElementById(id);

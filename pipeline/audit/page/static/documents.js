@@ -14,6 +14,11 @@ const list = (value, what) => (check(Array.isArray(value), what), value);
 const text = (value, what) => (check(typeof value === "string", what), value);
 const whole = (value, what) => (check(typeof value === "bigint" || Number.isFinite(value), what), value);
 const maybe = (value, read, what) => (value === null || value === undefined ? null : read(value, what));
+/** Returns a watermark; times before 1970 stand for hours that are too old to be told apart. */
+const readComplete = (value) => {
+  const ms = maybe(value, whole, "complete_ms");
+  return ms === null || ms < 0 ? null : ms;
+};
 const entries = (value, what) => (check(value !== null && typeof value === "object" && !Array.isArray(value), what), Object.entries(value));
 
 /** Returns numbers by rank of an object of numbers by letter. */
@@ -62,7 +67,7 @@ export function readStatus(document, auditMs) {
     const own = byRank(each.outside ?? {}, "outside");
     own.forEach((number, rank) => (outside[rank] += number));
     details.set(names[topic], {
-      outside: own, completeMs: maybe(each.complete_ms, whole, "complete_ms"), waitsFor: maybe(each.waits_for, text, "waits_for") ?? "",
+      outside: own, completeMs: readComplete(each.complete_ms), waitsFor: maybe(each.waits_for, text, "waits_for") ?? "",
     });
   });
   const grid = new StatusGrid(names, Number(whole(document.from_ms, "from_ms")), hours, rows);
@@ -96,7 +101,7 @@ export function readFlow(document, auditMs) {
       pending: whole(each.pending_records, "pending_records"), changed: whole(each.changed_partitions, "changed_partitions"),
     })),
     watermarks: list(document.watermarks, "watermarks").map((each) => ({
-      topic: text(each.topic, "topic"), completeMs: maybe(each.complete_ms, whole, "complete_ms"), waitsFor: text(each.waits_for, "waits_for"),
+      topic: text(each.topic, "topic"), completeMs: readComplete(each.complete_ms), waitsFor: text(each.waits_for, "waits_for"),
     })),
     watermarksLeftOut: Number(document.watermarks_left_out ?? 0),
     clusters: readClusters(document.clusters),

@@ -44,6 +44,27 @@ export class Rates {
   }
 }
 
+/** Stages before one, the first of which that counted is compared with it. */
+const BEFORE = { live: ["produced"], mirrored: ["live"], replica: ["live"], loaded: ["replica", "live"], consumed: ["replica", "live"], stored: ["loaded"] };
+
+/** Returns the edges of a document, and those between stages that counted of which there is no finding. */
+function allEdges(flow) {
+  const keyOfEdge = ({ after, at, cluster }) => JSON.stringify([after, at, cluster]);
+  const found = [...flow.edges], known = new Set(found.map(keyOfEdge));
+  const sources = new Set(flow.stages.filter(({ tier }) => tier === "produced" || tier === "live").map(({ cluster }) => cluster));
+  for (const stage of flow.stages) {
+    const tier = (BEFORE[stage.tier] ?? []).find((each) => flow.stages.some((other) => other.tier === each && (each !== "produced" || other.cluster === stage.cluster)));
+    if (!tier) continue;
+    const after = tier === "loaded" && stage.name ? `loaded:${stage.name}` : tier;
+    const clusters = sources.has(stage.cluster) ? [stage.cluster] : sources;
+    for (const cluster of clusters) {
+      const edge = { after, at: stage.stage, cluster, hours: STATUSES.map(() => 0), missing: 0, extra: 0, pending: 0, changed: 0, isSilent: true };
+      if (!known.has(keyOfEdge(edge))) found.push(edge);
+    }
+  }
+  return found;
+}
+
 const worstOf = (edge) => edge.hours.reduce((worst, number, rank) => (number ? rank : worst), 0);
 
 /** Returns the words about an edge, the worst first. */
@@ -57,7 +78,8 @@ function edgeWords(edge) {
   if (edge.hours[UNKNOWN]) words.push([`${count(edge.hours[UNKNOWN])} unknown`, UNKNOWN]);
   if (edge.pending) words.push([`${count(edge.pending)} under way`, 5]);
   for (const rank of [4, 3, 2]) if (edge.hours[rank]) words.push([`${count(edge.hours[rank])} ${STATUSES[rank].name}`, rank]);
-  if (!words.length) words.push(worst === 0 ? ["nothing to compare", 0] : worst === 1 ? ["equal", 1] : ["equal so far", worst]);
+  if (edge.isSilent) return [["no finding", 0]];
+  if (!words.length) words.push(worst === 0 ? ["no finding", 0] : worst === 1 ? ["equal", 1] : ["not over yet", worst]);
   return words;
 }
 
@@ -98,23 +120,24 @@ function absentCard(edge, hasManyClusters) {
   return made;
 }
 
-function cardsOf(tier, flow, rates, hasManyClusters) {
+function cardsOf(tier, flow, edges, rates, hasManyClusters) {
   const stages = flow.stages.filter((stage) => stage.tier === tier);
-  const isLive = tier === "produced" || tier === "live";
-  const edgesOf = (stage) => flow.edges.filter((edge) => edge.at === stage.stage && (!isLive || edge.cluster === stage.cluster));
+  const has = (at, cluster) => stages.some((stage) => stage.stage === at && stage.cluster === cluster);
+  const edgesOf = (stage) => edges.filter((edge) => edge.at === stage.stage && (edge.cluster === stage.cluster || !has(edge.at, edge.cluster)));
   const cards = stages.map((stage) => ({ edges: edgesOf(stage), stage }));
-  const known = new Set(cards.flatMap(({ edges }) => edges));
-  const absent = flow.edges.filter((edge) => edge.at.split(":")[0] === tier && !known.has(edge));
-  const weight = ({ edges }) => Math.max(0, ...edges.map(worstOf));
+  const known = new Set(cards.flatMap((each) => each.edges));
+  const absent = edges.filter((edge) => edge.at.split(":")[0] === tier && !known.has(edge));
+  const weight = (each) => Math.max(0, ...each.edges.map(worstOf));
   cards.sort((left, right) => weight(right) - weight(left));
-  return { cards: cards.map(({ stage, edges }) => card(stage, rates, edges, flow.auditMs, hasManyClusters)), absent: absent.map((edge) => absentCard(edge, hasManyClusters)) };
+  return { cards: cards.map((each) => card(each.stage, rates, each.edges, flow.auditMs, hasManyClusters)), absent: absent.map((edge) => absentCard(edge, hasManyClusters)) };
 }
 
 /** Shows the flow, in columns by tier; on narrow screens one below the other. */
 export function showFlow(flow, rates) {
-  const hasManyClusters = new Set(flow.edges.map((edge) => edge.cluster)).size > 1;
+  const edges = allEdges(flow);
+  const hasManyClusters = new Set(edges.map((edge) => edge.cluster)).size > 1;
   const columns = COLUMNS.map(([tier, title]) => {
-    const { cards, absent } = cardsOf(tier, flow, rates, hasManyClusters);
+    const { cards, absent } = cardsOf(tier, flow, edges, rates, hasManyClusters);
     const all = [...cards, ...absent];
     if (!all.length) return null;
     const column = element("section", "tier", element("h3", "", title), ...all.slice(0, MAX_CARDS));
@@ -135,12 +158,12 @@ export function drawLines(flow) {
   else root.classList.remove("no-lines");
   if (root.classList.contains("no-lines")) return;
   const box = root.getBoundingClientRect();
-  const find = (stage, cluster) => {
+  const find = (stage, cluster) => { // for a stage that counts for all clusters, its only card
     const cards = [...root.querySelectorAll(".card")].filter((each) => each.dataset.stage === stage);
     return cards.find((each) => each.dataset.cluster === cluster) ?? cards[0];
   };
   const svg = shape("svg", { class: "lines", width: box.width, height: box.height, "aria-hidden": "true" });
-  for (const edge of flow.edges) {
+  for (const edge of allEdges(flow)) {
     const from = find(edge.after, edge.cluster)?.getBoundingClientRect(), to = find(edge.at, edge.cluster)?.getBoundingClientRect();
     if (!from || !to || to.left < from.right) continue;
     const [x1, y1, x2, y2] = [from.right - box.left, from.top + 26 - box.top, to.left - box.left - 1, to.top + 14 - box.top];

@@ -114,7 +114,12 @@ def content_hash_of(header: BatchHeader) -> int:
 
 def place_hash_of(header: BatchHeader) -> int:
     """Return the hash of one batch with its base offset."""
-    return _mixed_word(content_hash_of(header), header.base_offset & _WORD)
+    return placed_hash(content_hash_of(header), header.base_offset)
+
+
+def placed_hash(content_hash: int, base_offset: int) -> int:
+    """Return the hash of a batch with its base offset, from its content hash."""
+    return _mixed_word(content_hash, base_offset & _WORD)
 
 
 def header_hash_of(header: BatchHeader) -> int:

@@ -11,45 +11,23 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote, urlsplit
 
 import numpy as np
 
+from pipeline.audit.counting.windows import HOURS_KEPT, WINDOWS_KEPT
 from pipeline.audit.events.report import POSITION, ROW, CountReport, LatencyCounts, ReportedTopic, SkippedOffsets
 from pipeline.audit.events.tiers import Counter, Tier
-from pipeline.records.tally import CRC_SUM_MODULUS, HOUR_MS, NOTHING, Counts
+from pipeline.records.content_sums import ContentSums
+from pipeline.records.tally import HOUR_MS, NOTHING, Counts
 
 MAX_ROOT_NAME: Final = 100
-_HOURS_KEPT: Final = 24 * 8
-_WINDOWS_KEPT: Final = 16
 _ENDS_SHOWN: Final = 35
 _IN_NAMES: Final = "/:@+,;=~!$&'()*"
 
 Place = tuple[int, int]
 """Partition, and start of a window in ms."""
-
-
-class ContentSums(NamedTuple):
-    """Sums over the headers of a window's batches, and the offsets of the batches. `batches` says how many they are."""
-
-    batches: int
-    content_sum: int
-    place_sum: int
-    header_sum: int
-    first_offset: int
-    last_offset: int
-
-    def plus(self, other: "ContentSums") -> "ContentSums":
-        """Return the sums of both."""
-        return ContentSums(
-            batches=self.batches + other.batches,
-            content_sum=(self.content_sum + other.content_sum) % CRC_SUM_MODULUS,
-            place_sum=(self.place_sum + other.place_sum) % CRC_SUM_MODULUS,
-            header_sum=(self.header_sum + other.header_sum) % CRC_SUM_MODULUS,
-            first_offset=min(self.first_offset, other.first_offset),
-            last_offset=max(self.last_offset, other.last_offset),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +71,8 @@ def load_report(
     known: CommittedCounts, *, tier: Tier, datacenter: str, root: str, topic: str, window_ms: int, now_ms: int
 ) -> CountReport:
     """Return the report of a topic's table below a root URL (invariants A to C)."""
-    hours = _newest(known, HOUR_MS, _HOURS_KEPT)
-    windows = {} if window_ms == HOUR_MS else _newest(known, window_ms, _WINDOWS_KEPT)
+    hours = _newest(known, HOUR_MS, HOURS_KEPT)
+    windows = {} if window_ms == HOUR_MS else _newest(known, window_ms, WINDOWS_KEPT)
     spans = [(place, places, HOUR_MS) for place, places in hours.items()]
     spans += [(place, places, window_ms) for place, places in windows.items()]
     rows = np.zeros(len(spans), ROW)
@@ -149,6 +127,6 @@ def _fill(row: np.void, known: CommittedCounts, places: Sequence[Place]) -> None
     row["quarantined"] = sum(known.aside.get(place, 0) for place in places)
     row["first_offset"] = row["last_offset"] = -1
     if is_whole and sums is not None:
-        for name in ("content_sum", "place_sum", "header_sum", "first_offset", "last_offset"):
+        for name in ContentSums._fields[1:]:
             row[name] = getattr(sums, name)
         row["has_sums"] = True

@@ -28,6 +28,13 @@ def committed_batches(batches: FetchedBatches) -> Iterator[tuple[int, BatchHeade
         yield position, header
 
 
+def aborted_batches(batches: FetchedBatches) -> Iterator[BatchHeader]:
+    """Yield the headers of the fetched batches that `committed_batches` leaves out."""
+    if batches.aborted:
+        kept = {position for position, _ in committed_batches(batches)}
+        yield from (header for position, header in iterate_headers(batches.data) if position not in kept)
+
+
 def committed_data(batches: FetchedBatches) -> memoryview:
     """Return the fetched batches without those of `batches.aborted`. Control batches stay."""
     if not batches.aborted:

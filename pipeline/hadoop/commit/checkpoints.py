@@ -24,6 +24,7 @@ from pipeline.hadoop.commit.manifest import (
 from pipeline.hadoop.commit.table_state import TableState, recent_counts, with_commits
 from pipeline.hadoop.files.doors import FileSystem, PathExistsError, PathNotFoundError
 from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.records.content_sums import ContentSums
 from pipeline.records.tally import Counts
 
 logger = get_logger(__name__)
@@ -33,6 +34,7 @@ CHECKPOINT_INTERVAL: Final = 100
 _MANIFEST: Final = b"manifest"
 _COUNTED: Final = ("records", "bytes", "batches", "crc_sum")
 _COUNT_FIELDS: Final = ("partition", "window_start_ms", *_COUNTED)
+_SUM_FIELDS: Final = ("partition", "window_start_ms", *ContentSums._fields)
 
 
 class IcebergTableError(PipelineError):
@@ -216,11 +218,14 @@ def encode_checkpoint(state: TableState) -> bytes:
 
     assert state.last is not None
     files = columns_of(state.files)
-    counts = _count_columns(recent_counts(state.counts, state.last))
+    recent = recent_counts(state.counts, state.last)
+    counts = _count_columns(recent)
+    sums = _sum_columns({key: value for key, value in state.sums.items() if key in recent})
     table = pa.table(
         {
-            "file": pa.concat_arrays([files, pa.nulls(len(counts), files.type)]),
-            "count": pa.concat_arrays([pa.nulls(len(files), counts.type), counts]),
+            "file": pa.concat_arrays([files, pa.nulls(len(counts) + len(sums), files.type)]),
+            "count": pa.concat_arrays([pa.nulls(len(files), counts.type), counts, pa.nulls(len(sums), counts.type)]),
+            "sum": pa.concat_arrays([pa.nulls(len(files) + len(counts), sums.type), sums]),
         }
     ).replace_schema_metadata({_MANIFEST: state.last.encode()})
     sink = io.BytesIO()
@@ -238,10 +243,11 @@ def decode_checkpoint(data: bytes, name: str) -> TableState:
         encoded: bytes = table.schema.metadata[_MANIFEST]
         files = table.column("file").drop_null().combine_chunks().cast(file_type())
         counts = _counts_of(table.column("count").drop_null().combine_chunks())
+        sums = _sums_of(table.column("sum").drop_null().combine_chunks()) if "sum" in table.column_names else {}
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ManifestError(name, f"is damaged: {error}") from error
     last = Manifest.decode(encoded, name)
-    return TableState(last=last, sha256=sha256_of(encoded), files=ColumnFiles(files), counts=counts)
+    return TableState(last=last, sha256=sha256_of(encoded), files=ColumnFiles(files), counts=counts, sums=sums)
 
 
 def _newest_checkpoint(files: FileSystem, layout: TopicLayout, end: int) -> TableState:
@@ -265,6 +271,21 @@ def _whole_checkpoint(
 def _counts_of(columns: Any) -> dict[WindowKey, Counts]:
     partitions, starts, *counted = (columns.field(name).to_pylist() for name in _COUNT_FIELDS)
     return dict(zip(zip(partitions, starts, strict=True), map(Counts, *counted), strict=True))
+
+
+def _sums_of(columns: Any) -> dict[WindowKey, ContentSums]:
+    partitions, starts, *summed = (columns.field(name).to_pylist() for name in _SUM_FIELDS)
+    return dict(zip(zip(partitions, starts, strict=True), map(ContentSums, *summed), strict=True))
+
+
+def _sum_columns(sums: Mapping[WindowKey, ContentSums]) -> Any:
+    import pyarrow as pa
+
+    ordered = sorted(sums.items())
+    values = zip(*((*key, *value) for key, value in ordered), strict=True) if ordered else [[]] * len(_SUM_FIELDS)
+    types = [pa.int32(), pa.int64(), pa.int64(), pa.uint64(), pa.uint64(), pa.int64(), pa.int64()]
+    columns = [pa.array(each, kind) for each, kind in zip(values, types, strict=True)]
+    return pa.StructArray.from_arrays(columns, names=_SUM_FIELDS)
 
 
 def _count_columns(counts: Mapping[WindowKey, Counts]) -> Any:

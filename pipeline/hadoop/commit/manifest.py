@@ -25,14 +25,16 @@ from typing import Any, Final, Self, TypeVar, get_args, get_origin, get_type_hin
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.layout import PATH_FORMATS, PathFormat
+from pipeline.records.content_sums import ContentSums
 from pipeline.records.tally import NOTHING, Counts
 
 _COUNTED = ("records", "bytes", "batches", "crc_sum")
-VERSION = 3
+VERSION = 4
 """Version of manifests that are written. Version 1 knew loads alone, and had none of the fields of `_SINCE_2`.
 
-Version 2 knew no `path_format`: all files were in folders of the format `hourly`.
+Version 2 knew no `path_format`: all files were in folders of the format `hourly`. Version 3 had none of `_SINCE_4`.
 """
+_SINCE_4: Final = ("sums", "aborted")
 _SINCE_2: Final = ("operation", "removed", "schemas", "ends", "lost")
 _FILE_SINCE_2: Final = ("record_type", "schema_id", "batches")
 
@@ -157,6 +159,17 @@ class PartitionEnd:
     frame_crc: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class AbortedRecords:
+    """Records of aborted transactions, which a load left out, of a partition and hour."""
+
+    partition: int
+    hour_ms: int
+    records: int
+    first_offset: int
+    last_offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Commit of a topic (invariants above)."""
@@ -181,6 +194,9 @@ class Manifest:
     lost: Mapping[int, int] = field(default_factory=dict)
     """Number of offsets that this commit and those before it skipped, by partition."""
     path_format: PathFormat = "hourly"
+    sums: Mapping[WindowKey, ContentSums] = field(default_factory=dict)
+    """Sums over the contents of the batches of `counts`. A batch whose header is not known any more is not in them."""
+    aborted: tuple[AbortedRecords, ...] = ()
     version: int = field(default=VERSION)
 
     @property
@@ -202,6 +218,13 @@ class Manifest:
             {"partition": partition, "window_start_ms": start, **{name: getattr(counts, name) for name in _COUNTED}}
             for (partition, start), counts in sorted(self.counts.items())
         ]
+        document["sums"] = [
+            {"partition": partition, "window_start_ms": start, **sums._asdict()}
+            for (partition, start), sums in sorted(self.sums.items())
+        ]
+        if self.version < 4:
+            for name in _SINCE_4:
+                del document[name]
         if self.version < 3:
             del document["path_format"]
         if self.version < 2:
@@ -239,6 +262,14 @@ class Manifest:
                     file["batches"] = tuple(_checked(AsideBatch(**batch)) for batch in file["batches"])
             if version >= 3 and document["path_format"] not in PATH_FORMATS:
                 raise ManifestError(name, f"has folders of the unknown format {document['path_format']}")
+            if version >= 4:
+                nested["aborted"] = AbortedRecords
+                for sums in document["sums"]:
+                    _check_numbers(sums)
+                document["sums"] = {
+                    (sums.pop("partition"), sums.pop("window_start_ms")): ContentSums(**sums)
+                    for sums in document["sums"]
+                }
             for key, kind in nested.items():
                 document[key] = tuple(_checked(kind(**item)) for item in document[key])
             for count in document["counts"]:
@@ -275,7 +306,8 @@ def _plain_fields(kind: type) -> dict[str, tuple[type, ...]]:
 
 
 _PLAIN_FIELDS: Final[Mapping[type, Mapping[str, tuple[type, ...]]]] = {
-    kind: _plain_fields(kind) for kind in (OffsetRange, DataFile, TableSchema, PartitionEnd, AsideBatch, Manifest)
+    kind: _plain_fields(kind)
+    for kind in (OffsetRange, DataFile, TableSchema, PartitionEnd, AsideBatch, AbortedRecords, Manifest)
 }
 
 

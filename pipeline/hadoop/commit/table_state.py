@@ -11,6 +11,7 @@ from typing import Final
 
 from pipeline.hadoop.commit.column_files import changed
 from pipeline.hadoop.commit.manifest import DataFile, Manifest, ManifestError, WindowKey, add_counts, check_follows
+from pipeline.records.content_sums import ContentSums, add_content_sums
 from pipeline.records.tally import HOUR_MS, Counts
 
 COUNTS_KEPT_MS: Final = 31 * 24 * HOUR_MS
@@ -25,6 +26,7 @@ class TableState:
     sha256: str | None = None
     files: Mapping[str, DataFile] = field(default_factory=dict)
     counts: Mapping[WindowKey, Counts] = field(default_factory=dict)
+    sums: Mapping[WindowKey, ContentSums] = field(default_factory=dict)
 
     @property
     def sequence(self) -> int:
@@ -45,7 +47,7 @@ def with_commits(state: TableState, manifests: Iterable[tuple[Manifest, str]]) -
     """Return the state after `manifests`, each with its checksum. Raises ManifestError for one that does not follow."""
     added: dict[str, DataFile] = {}
     removed: set[str] = set()
-    counts = [state.counts]
+    counts, sums = [state.counts], [state.sums]
     last, sha256 = state.last, state.sha256
     for manifest, checksum in manifests:
         check_follows(manifest, last, sha256)
@@ -57,9 +59,10 @@ def with_commits(state: TableState, manifests: Iterable[tuple[Manifest, str]]) -
             removed.add(path)
         added |= {file.path: file for file in manifest.files}
         counts.append(manifest.counts)
+        sums.append(manifest.sums)
         last, sha256 = manifest, checksum
     files = changed(state.files, removed, added)
-    return TableState(last=last, sha256=sha256, files=files, counts=add_counts(counts))
+    return TableState(last=last, sha256=sha256, files=files, counts=add_counts(counts), sums=add_content_sums(sums))
 
 
 def newest_window_ms(counts: Mapping[WindowKey, Counts], last: Manifest) -> int:

@@ -40,13 +40,17 @@ class SnapshotPropertyError(PipelineError):
 
 
 def snapshot_properties(manifest: Manifest) -> dict[str, str]:
-    """Return the properties of a load's snapshot. Raises SnapshotPropertyError for a manifest that is too large."""
-    return _properties(replace(manifest, files=tuple(file for file in manifest.files if file.quarantined)))
+    """Return the properties of a load's snapshot, without sums over contents, which the table does not add up.
+
+    Raises SnapshotPropertyError for a manifest that is too large.
+    """
+    quarantined = tuple(file for file in manifest.files if file.quarantined)
+    return _properties(replace(manifest, files=quarantined, sums={}))
 
 
 def table_properties(manifest: Manifest, iceberg_sequence: int, snapshot_id: int) -> dict[str, str]:
     """Return the properties of the table after the load: the last manifest without files and counts."""
-    known = replace(manifest, files=(), counts={}, ranges=(), skipped=())
+    known = replace(manifest, files=(), counts={}, sums={}, aborted=(), ranges=(), skipped=())
     checksum = snapshot_properties(manifest)[SHA256]
     place = {ICEBERG_SEQUENCE: str(iceberg_sequence), ICEBERG_SNAPSHOT: str(snapshot_id)}
     return _properties(known) | place | {SHA256: checksum}

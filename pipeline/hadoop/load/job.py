@@ -320,6 +320,8 @@ class PreparedLoad:
             skipped=plan.skipped,
             files=covered.files,
             counts=covered.counts,
+            sums=covered.sums,
+            aborted=covered.aborted,
             schemas=with_found_types(self.schemas, covered.files, RegistryLookup(config.registry)),
             ends=tuple(sorted((ends | dict(covered.last_batches)).values())),
             path_format=self.path_format,

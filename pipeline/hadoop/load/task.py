@@ -32,12 +32,13 @@ from pipeline.hadoop.commit.layout import (
     quarantine_file,
     topic_layout,
 )
-from pipeline.hadoop.commit.manifest import DataFile, PartitionEnd
+from pipeline.hadoop.commit.manifest import AbortedRecords, DataFile, PartitionEnd
 from pipeline.hadoop.files.doors import FileSink, FileSystem
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.load.column_sets import ColumnSets
 from pipeline.hadoop.load.row_files import AvroFile, BatchFile, ParquetFile, RowFile, SummingSink
 from pipeline.hadoop.load.task_spec import TaskSpec
+from pipeline.hadoop.ranges.aborted_records import decode_aborted
 from pipeline.hadoop.ranges.batch_counts import BatchFragment, BatchTally, TaskResult, fragments_of
 from pipeline.hadoop.ranges.rows import FIRST_PIECE
 from pipeline.hadoop.ranges.source_ends import end_of_partition
@@ -96,6 +97,7 @@ class TaskWriter:
         self._ends: list[tuple[int, int, int]] = []
         self._last_batches: list[PartitionEnd] = []
         self._aside_reasons: Counter[str] = Counter()
+        self._aborted: list[AbortedRecords] = []
         self._rows = self._number = self._clock = 0
         self._bad_record: tuple[int, int, str] | None = None
 
@@ -105,6 +107,7 @@ class TaskWriter:
         if is_end.any():
             for row in batch.filter(pa.array(is_end)).to_pylist():
                 self._ends.append((row["partition"], row["offset"], row["batch_records"]))
+                self._aborted += decode_aborted(row["partition"], row["key"])
                 if row["value"] is not None:
                     self._last_batches.append(end_of_partition(row["partition"], read_header(row["value"])))
             batch = batch.filter(pa.array(~is_end))
@@ -172,6 +175,8 @@ class TaskWriter:
             bad_record=self._bad_record,
             last_batches=tuple(self._last_batches),
             aside_reasons=dict(self._aside_reasons),
+            sums=self._tally.sums,
+            aborted=tuple(self._aborted),
         )
 
     def abandon(self, error: BaseException) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.manifest import (
+    AbortedRecords,
     AsideBatch,
     DataFile,
     OffsetRange,
@@ -21,7 +22,10 @@ from pipeline.hadoop.commit.manifest import (
     WindowKey,
     add_counts,
 )
-from pipeline.records.tally import NOTHING, Counts, window_start
+from pipeline.hadoop.ranges.aborted_records import joined_aborted
+from pipeline.records.batch_hashes import placed_hash
+from pipeline.records.content_sums import ContentSums, add_content_sums
+from pipeline.records.tally import CRC_SUM_MODULUS, NOTHING, Counts, window_start
 
 
 class CoverageError(PipelineError):
@@ -45,13 +49,20 @@ class BatchFragment:
     records: int
     seen: int
     aside: int = 0
+    content: int | None = None
+    """Content hash with the bits of an int64; None if it is not known."""
 
-    def count(self, sums: dict[WindowKey, Counts], window_ms: int) -> None:
-        """Add the whole batch, without the rows that were set aside, to `sums`."""
+    def count(self, counts: dict[WindowKey, Counts], sums: dict[WindowKey, ContentSums], window_ms: int) -> None:
+        """Add the whole batch, without the rows that were set aside, to `counts` and `sums`."""
         batch = self.as_aside(window_ms)
         if batch.aside < batch.records:
             key = (self.partition, batch.window_start_ms)
-            sums[key] = sums.get(key, NOTHING) + batch.counts_without(batch.aside)
+            counts[key] = counts.get(key, NOTHING) + batch.counts_without(batch.aside)
+            if self.content is not None:
+                content = self.content % CRC_SUM_MODULUS
+                place = placed_hash(content, self.base_offset)
+                found = ContentSums(1, content, place, self.base_offset, self.base_offset + self.records - 1)
+                sums[key] = sums[key].plus(found) if key in sums else found
 
     def is_of_batch(self, other: "BatchFragment") -> bool:
         """True if both are of one batch."""
@@ -90,6 +101,10 @@ class TaskResult:
     """Last batch of each range that was read."""
     aside_reasons: Mapping[str, int] = field(default_factory=dict)
     """Number of records that were set aside, by reason."""
+    sums: Mapping[WindowKey, ContentSums] = field(default_factory=dict)
+    """Sums over the contents of the batches of `counts`."""
+    aborted: tuple[AbortedRecords, ...] = ()
+    """Records of aborted transactions in the ranges that were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +114,8 @@ class Coverage:
     files: tuple[DataFile, ...]
     counts: Mapping[WindowKey, Counts]
     last_batches: Mapping[int, PartitionEnd]
+    sums: Mapping[WindowKey, ContentSums] = field(default_factory=dict)
+    aborted: tuple[AbortedRecords, ...] = ()
 
 
 class BatchTally:
@@ -110,6 +127,8 @@ class BatchTally:
     def __init__(self, window_ms: int) -> None:
         self._window_ms = window_ms
         self._counts: dict[WindowKey, Counts] = {}
+        self.sums: dict[WindowKey, ContentSums] = {}
+        """Sums over the contents of the counted batches."""
         self._fragments: list[BatchFragment] = []
         self._open: BatchFragment | None = None
 
@@ -139,7 +158,7 @@ class BatchTally:
         if batch.seen != batch.records or batch.aside:
             self._fragments.append(batch)
         else:
-            batch.count(self._counts, self._window_ms)
+            batch.count(self._counts, self.sums, self._window_ms)
 
 
 def fragments_of(rows: pa.RecordBatch, is_aside: NDArray[np.bool_]) -> list[BatchFragment]:
@@ -148,11 +167,14 @@ def fragments_of(rows: pa.RecordBatch, is_aside: NDArray[np.bool_]) -> list[Batc
         return []
     names = ("partition", "batch_base_offset", "batch_timestamp", "batch_crc", "batch_bytes", "batch_records")
     columns = [rows.column(name).to_numpy() for name in names]
+    contents = rows.column("batch_content") if "batch_content" in rows.schema.names else None
     changes = np.flatnonzero((np.diff(columns[0]) != 0) | (np.diff(columns[1]) != 0)) + 1
     starts = np.concatenate(([0], changes))
     sizes = np.diff(np.concatenate((starts, [rows.num_rows])))
     asides = np.add.reduceat(is_aside, starts, dtype=np.int64)
-    values = zip(*(column[starts].tolist() for column in columns), sizes.tolist(), asides.tolist(), strict=True)
+    hashes = [None] * len(starts) if contents is None else contents.take(pa.array(starts)).to_pylist()
+    fields = (column[starts].tolist() for column in columns)
+    values = zip(*fields, sizes.tolist(), asides.tolist(), hashes, strict=True)
     return [
         BatchFragment(
             partition=partition,
@@ -163,8 +185,9 @@ def fragments_of(rows: pa.RecordBatch, is_aside: NDArray[np.bool_]) -> list[Batc
             records=records,
             seen=seen,
             aside=aside,
+            content=content,
         )
-        for partition, base_offset, timestamp_ms, crc, size, records, seen, aside in values
+        for partition, base_offset, timestamp_ms, crc, size, records, seen, aside, content in values
     ]
 
 
@@ -188,10 +211,11 @@ def check_coverage(topic: str, tasks: Sequence[OffsetRange], results: Sequence[T
     for task in tasks:
         starts[task.partition] = min(task.start, starts.get(task.partition, task.start))
     counts = add_counts(result.counts for result in results)
+    sums = add_content_sums(result.sums for result in results)
     uncounted = set()
     for batch in _join(fragment for result in results for fragment in result.fragments):
         if batch.seen == batch.records:
-            batch.count(counts, window_ms)
+            batch.count(counts, sums, window_ms)
         # Only a batch that begins before the load's first offset may lack rows; it is not counted (manifest.py, D).
         elif batch.seen > batch.records or batch.base_offset >= starts[batch.partition]:
             place = f"the batch at offset {batch.base_offset} of partition {batch.partition}"
@@ -200,7 +224,13 @@ def check_coverage(topic: str, tasks: Sequence[OffsetRange], results: Sequence[T
             uncounted.add((batch.partition, batch.base_offset))
     files = (_without(file, uncounted) for result in results for file in result.files)
     last = sorted((batch for result in results for batch in result.last_batches), key=lambda batch: batch.base_offset)
-    return Coverage(files=tuple(sorted(files)), counts=counts, last_batches={batch.partition: batch for batch in last})
+    return Coverage(
+        files=tuple(sorted(files)),
+        counts=counts,
+        last_batches={batch.partition: batch for batch in last},
+        sums=sums,
+        aborted=joined_aborted(each for result in results for each in result.aborted),
+    )
 
 
 def _without(file: DataFile, uncounted: Container[tuple[int, int]]) -> DataFile:

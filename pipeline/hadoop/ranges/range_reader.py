@@ -18,13 +18,14 @@ import trio
 
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, IsolationLevel
-from pipeline.client.consumer.committed_batches import committed_data
+from pipeline.client.consumer.committed_batches import aborted_batches, committed_data
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.consumer.errors import PartitionBatchError, PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.diagnostics import get_logger
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError
 from pipeline.hadoop.commit.manifest import OffsetRange
+from pipeline.hadoop.ranges.aborted_records import AbortedTally
 from pipeline.hadoop.ranges.plan import BadBatch, DataLossError
 from pipeline.hadoop.ranges.rows import end_of_range, fault_rows, to_rows
 from pipeline.hadoop.ranges.source_ends import last_header_before
@@ -95,6 +96,7 @@ class _Reading:
         self._range = loaded
         self._begin = begin
         self._row_count = 0
+        self._aborted = AbortedTally(loaded.partition, loaded.start, loaded.end)
         self._refused: bytes | None = None
         """Batch that the consumer refused last, and which is read a second time before it counts as damaged."""
         self._is_refusal_final = False
@@ -136,7 +138,8 @@ class _Reading:
                     raise DeadlineExceededError(f"{partition.topic} {loaded}: {reason}")
         if reader.include_batches:
             number, end, rows = loaded.partition, loaded.end, self._row_count
-            self.handover.put(end_of_range(partition.topic, number, end, rows, reader.schema, last_header))
+            aborted = self._aborted.encode()
+            self.handover.put(end_of_range(partition.topic, number, end, rows, reader.schema, last_header, aborted))
 
     def _follow_log_start(self, consumer: Consumer, error: PartitionOffsetOutOfRangeError) -> int:
         """Continue at the log start offset and return it. Raises DataLossError if that is loss, or no way to continue.
@@ -174,6 +177,8 @@ class _Reading:
 
     def open(self, batches: FetchedBatches) -> None:
         """Hand over the rows of fetched batches. Waits in a thread for memory and room."""
+        for header in aborted_batches(batches):
+            self._aborted.add(header)
         data = committed_data(batches)
         start = max(self._range.start, batches.position)
         with suppress(CorruptBatchError):

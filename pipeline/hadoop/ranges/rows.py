@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 
 from pipeline.hadoop.commit.layout import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from pipeline.records.batch import read_header
+from pipeline.records.batch_hashes import content_hashes, header_table
 from pipeline.records.columns import RecordColumns
 from pipeline.records.kernels import Int64s
 
@@ -46,6 +47,7 @@ _BATCH_COLUMNS: Final = (
             "batch_bytes",
             "batch_records",
             "batch_timestamp",
+            "batch_content",
         )
     ),
     StructField("batch_fault", StringType()),
@@ -94,6 +96,7 @@ def to_rows(columns: RecordColumns, topic: str, partition: int, schema: pa.Schem
         "batch_bytes": lambda: _of_batches(columns, "size_bytes"),
         "batch_records": lambda: _of_batches(columns, "record_count"),
         "batch_timestamp": lambda: _of_batches(columns, "base_timestamp"),
+        "batch_content": lambda: _contents(columns),
         "batch_fault": lambda: pa.nulls(len(columns), pa.string()),
     }
     return pa.RecordBatch.from_arrays([makers[name]() for name in schema.names], schema=schema)
@@ -109,6 +112,12 @@ def _of_batches(columns: RecordColumns, field: str) -> pa.Array:
     """Return by row a field of the header of its batch."""
     values = np.array([getattr(header, field) for header in columns.batches], dtype=np.int64)
     return pa.array(values[columns.batch_index])
+
+
+def _contents(columns: RecordColumns) -> pa.Array:
+    """Return by row the content hash of its batch, with the bits of an int64: Spark has no other numbers."""
+    hashes = content_hashes(header_table(columns.batches)).view(np.int64)
+    return pa.array(hashes[columns.batch_index])
 
 
 def fault_rows(
@@ -136,6 +145,7 @@ def fault_rows(
         "batch_crc": header.crc,
         "batch_bytes": header.size_bytes,
         "batch_timestamp": time_ms,
+        "batch_content": int(content_hashes(header_table([header])).view(np.int64)[0]),
         "batch_fault": reason,
     }
     for number, start in enumerate(range(0, len(batch), MAX_PIECE_BYTES)):
@@ -145,13 +155,27 @@ def fault_rows(
 
 
 def end_of_range(
-    topic: str, partition: int, end: int, row_count: int, schema: pa.Schema, last_header: bytes | None = None
+    topic: str,
+    partition: int,
+    end: int,
+    row_count: int,
+    schema: pa.Schema,
+    last_header: bytes | None = None,
+    aborted: bytes | None = None,
 ) -> pa.RecordBatch:
     """Return the row that ends a range if batches are included: the range's end and number of rows.
 
-    Its value is the header of the last batch that begins in the range or before it; None if the log has none.
+    Its value is the header of the last batch that begins in the range or before it; None if the log has none. Its key
+    are the records of aborted transactions in the range (`aborted_records`), None without any.
     """
-    known = {"topic": topic, "partition": partition, "offset": end, "batch_records": row_count, "value": last_header}
+    known = {
+        "topic": topic,
+        "partition": partition,
+        "offset": end,
+        "batch_records": row_count,
+        "key": aborted,
+        "value": last_header,
+    }
     columns = [pa.array([known.get(field.name)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -1,6 +1,7 @@
 """What a load reports of its commits: hours and windows, roots by name, sums if all commits have them."""
 
 from dataclasses import replace
+from urllib.parse import quote
 
 import numpy as np
 from hypothesis import given
@@ -9,13 +10,13 @@ from hypothesis import strategies as st
 from pipeline.audit.counting.load_rows import (
     MAX_ROOT_NAME,
     CommittedCounts,
-    ContentSums,
     load_report,
     name_of_root,
 )
 from pipeline.audit.events.encoding import decode_report, encode_report
 from pipeline.audit.events.report import ROW, CountReport
 from pipeline.audit.events.tiers import Tier
+from pipeline.records.content_sums import ContentSums
 from pipeline.records.tally import HOUR_MS, Counts
 
 MINUTE = 60_000
@@ -23,7 +24,7 @@ WINDOW = 10 * MINUTE
 
 
 def sums(batches: int, first: int, last: int, content: int = 5) -> ContentSums:
-    return ContentSums(batches, content, 2**64 - 1, 7, first, last)
+    return ContentSums(batches, content, 2**64 - 1, first, last)
 
 
 KNOWN = CommittedCounts(
@@ -118,8 +119,6 @@ def test_a_root_is_named_without_secrets_and_alike_however_it_is_written() -> No
 
 @given(st.lists(st.text(max_size=300), min_size=2, max_size=2, unique=True))
 def test_names_of_roots_are_short_and_printable_and_differ(paths: list[str]) -> None:
-    from urllib.parse import quote
-
     roots = ["hdfs://nn/" + quote(path, safe="") + "/x" for path in paths]
     names = [name_of_root(root) for root in roots]
     assert names[0] != names[1]

@@ -12,9 +12,9 @@ from pipeline.errors import ConfigurationError
 from pipeline.mirror.selection import is_of_its_cluster, is_plain_name, without_escapes
 from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, TIMESTAMP_TYPE, check_followed
 from pipeline.provenance import MAX_NAME_LENGTH
-from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Address, Addresses, SettingsModel
 
+_HOUR_MS = 3_600_000
 _IN_TOPIC_NAMES = re.compile(r"[A-Za-z0-9._-]*")
 
 
@@ -177,7 +177,7 @@ class MirrorConfig(SettingsModel):
     """Interval in ms between looks at the byte rates, by which partitions are shared out."""
     datacenter: str | None = Field(default=None, alias="datacenter", min_length=1)
     """Name of the hub's cluster. Set it to have the mirror count what it copies, for the audit."""
-    window_ms: int = Field(default=DEFAULT_WINDOW_MS, alias="audit.window.ms", ge=60_000, le=HOUR_MS)
+    window_ms: int = Field(default=600_000, alias="audit.window.ms", ge=60_000, le=_HOUR_MS)
     """Length in ms of the windows of the counts; must divide an hour."""
     interval_ms: int = Field(default=10_000, alias="audit.interval.ms", ge=100, le=600_000)
     """Interval in ms between reports of the counts to the topic `_audit` of the hub."""
@@ -258,7 +258,7 @@ class MirrorConfig(SettingsModel):
 
     @model_validator(mode="after")
     def _windows_of_copies_divide_an_hour(self) -> Self:
-        if HOUR_MS % self.window_ms:
+        if _HOUR_MS % self.window_ms:
             raise ValueError("audit.window.ms must divide an hour, because reports are made by the hour")
         return self
 

@@ -33,8 +33,8 @@ from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import BatchHeader
 from pipeline.records.batch_hashes import header_table
 
-QUIET_ROUNDS: Final = 6
-"""Rounds after which the position of a partition without news is reported again."""
+QUIET_MS: Final = 30_000
+"""Time after which the position of a partition without news is reported again."""
 TOGETHER_MS: Final = 20_000
 """Times to which the partitions of one report were read lie within this of each other. The report has the earliest."""
 
@@ -71,8 +71,7 @@ class _CountedLog:
     held_to: int = 0
     """Offset before which nothing is reported (invariant D)."""
     is_changed: bool = True
-    quiet_rounds: int = 0
-    reported_to_ms: int = -1
+    reported_to_ms: int = -QUIET_MS
 
     def note_read(self) -> None:
         """Take note of how far the log is read now."""
@@ -212,14 +211,9 @@ class HeaderCounter:
         """Return the reports of all partitions that have something to report."""
         due = []
         for partition, log in self._logs.items():
-            log.quiet_rounds += 1
             if log.end_offset < log.held_to:
                 continue
-            if (
-                log.is_changed
-                or log.claims
-                or (log.quiet_rounds >= QUIET_ROUNDS and log.read_to_ms > log.reported_to_ms)
-            ):
+            if log.is_changed or log.claims or log.read_to_ms >= log.reported_to_ms + QUIET_MS:
                 due.append((partition, log))
         due.sort(key=lambda each: each[1].read_to_ms)
         return [report for together in self._together(due) for report in self._reports(together)]
@@ -300,7 +294,7 @@ class HeaderCounter:
             position["end_offset"], position["start_offset"] = log.end_offset, log.start_offset
             position["counted_from"], position["leader_epoch"] = log.counted_from, log.leader_epoch
             position["is_leader"] = True
-            log.claims, log.is_changed, log.quiet_rounds, log.reported_to_ms = [], False, 0, created_ms
+            log.claims, log.is_changed, log.reported_to_ms = [], False, created_ms
         return CountReport(
             counter=self._counter,
             process=self._process,

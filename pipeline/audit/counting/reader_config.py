@@ -31,7 +31,7 @@ class ReaderConfig(SettingsModel):
     """Regular expressions. A topic is not counted if one of them matches its whole name."""
     window_ms: int = Field(default=DEFAULT_WINDOW_MS, alias="audit.window.ms", ge=60_000, le=HOUR_MS)
     """Length in ms of the windows of the counts; must divide an hour."""
-    interval_ms: int = Field(default=10_000, alias="audit.interval.ms", ge=100, le=600_000)
+    interval_ms: int = Field(default=10_000, alias="audit.interval.ms", ge=100, le=30_000)
     """Interval in ms between reports of the counts to the topic `_audit`."""
     refresh_interval_ms: int = Field(default=5_000, alias="refresh.interval.ms", ge=100, le=3_600_000)
     """Interval in ms between searches for new topics and partitions."""

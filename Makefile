@@ -33,8 +33,8 @@ bench: install install-test
 bench_options = $(if $(BENCH),--rows '$(BENCH)') $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	$(if $(SCALE),--scale $(SCALE)) $(if $(JSON),--json) $(if $(ALONE),--alone)
 
-# SEEDS simulated clusters (SCENARIO=mirror: sites with mirrors) with faults, from FIRST_SEED on, JOBS at a time; RESUME
-# names a file: docs/testing.md.
+# SEEDS simulated clusters (SCENARIO=mirror: sites with mirrors; audit: with the audit beside them) with faults, from
+# FIRST_SEED on, JOBS at a time; RESUME names a file: docs/testing.md.
 simulate: install
 	@.venv/bin/python -m pipeline.testing.simulation --seeds $(or $(SEEDS),1000) --first-seed $(or $(FIRST_SEED),1) \
 	  --scenario $(or $(SCENARIO),cluster) $(if $(JOBS),--jobs $(JOBS)) $(if $(RESUME),--resume $(RESUME))

@@ -14,7 +14,7 @@ from pipeline.errors import PipelineError
 from pipeline.model import HostPort
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.history import History
-from pipeline.testing.simulation.machine import EPOCH_MS
+from pipeline.testing.simulation.schedule import true_time_ms
 
 REQUEST_TIMEOUT_MS = 4_000
 REQUEST_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
@@ -23,7 +23,7 @@ DELIVERY_TIMEOUT_MS = 12_000
 
 def simulated_clock() -> int:
     """The time of the clients."""
-    return EPOCH_MS + int(trio.current_time() * 1000)
+    return true_time_ms()
 
 
 def client_config(name: str, addresses: tuple[HostPort, ...]) -> ClientConfig:

@@ -5,28 +5,42 @@ only what it synced is certain to be there; and by itself, for want of a disk. I
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.broker.replication.observer import LogObserver
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, HostPort
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 from pipeline.testing.simulation.inside import Inside
+from pipeline.testing.simulation.joined_observers import JoinedObservers
 from pipeline.testing.simulation.network import SimulatedNetwork
 from pipeline.testing.simulation.process import PROCESS, Process
+from pipeline.testing.simulation.schedule import true_time_ms
 from pipeline.testing.simulation.trace import Trace
 from pipeline.testing.simulation.zookeeper import SimulatedConnection, SimulatedZooKeeper
 
-EPOCH_MS = 1_700_000_000_000
 PORT = 9092
 RETRY_S = 1.0
+
+
+class Companion(Protocol):
+    """Part of a broker's process that is no part of the broker, for one life: the audit's counter."""
+
+    @property
+    def observer(self) -> LogObserver:
+        """Observer of the broker's logs."""
+
+    async def run(self) -> None:
+        """Work from the moment when the broker serves until cancelled."""
 
 
 class Machine:
@@ -52,6 +66,8 @@ class Machine:
         self.connection: SimulatedConnection | None = None
         self.process = Process(self.name, is_alive=False)
         self._random = random.Random(f"{self.name} {seed}")
+        self.companion: Callable[[Machine], Companion] | None = None
+        """Makes the companion of a life."""
         self._boots = 0
         self._zookeeper = zookeeper
         self._inside = inside
@@ -62,7 +78,7 @@ class Machine:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()
-        self._config = BrokerConfig.from_settings(
+        self.config = BrokerConfig.from_settings(
             {
                 "broker.id": broker_id,
                 "listeners": f"PLAINTEXT://{self.name}:{PORT}",
@@ -95,7 +111,7 @@ class Machine:
 
     def clock(self) -> int:
         """The wall clock of this machine: a little wrong, or very wrong."""
-        return EPOCH_MS + self._skew_ms + int(trio.current_time() * 1000)
+        return true_time_ms() + self._skew_ms
 
     # Faults
 
@@ -223,22 +239,39 @@ class Machine:
     async def _run(self, process: Process) -> None:
         token = PROCESS.set(process)
         try:
-            async with self._zookeeper.open_session(process, self._config.zookeeper_session_timeout_ms) as connection:
+            async with self._zookeeper.open_session(process, self.config.zookeeper_session_timeout_ms) as connection:
                 self.connection = connection
-                await run_broker(
-                    self._config,
+                broker = partial(
+                    run_broker,
+                    self.config,
                     connection.client,
                     clock=self.clock,
                     rng=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
-                    observer=self._inside.observer(self.id, self._lives),
                     metrics=CollectorRegistry(),
                     files=self.disk,
                     network=self.host,
-                    task_status=_Started(self),
                 )
+                observer = self._inside.observer(self.id, self._lives)
+                if self.companion is None:
+                    await broker(observer=observer, task_status=_Started(self))
+                else:
+                    await self._run_both(broker, observer, self.companion(self))
         finally:
             with suppress(ValueError):
                 PROCESS.reset(token)
+
+    async def _run_both(self, broker: Callable[..., Any], observer: LogObserver, companion: Companion) -> None:
+        serving = trio.Event()
+
+        async def run_companion() -> None:
+            await serving.wait()
+            await companion.run()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_companion)
+            observers = JoinedObservers((observer, companion.observer))
+            await broker(observer=observers, task_status=_Started(self, serving))
+            nursery.cancel_scope.cancel()
 
     def came_up(self, handle: BrokerHandle) -> None:
         """The broker serves."""
@@ -251,9 +284,12 @@ class Machine:
 class _Started:
     """Tells a machine that its broker serves."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, serving: trio.Event | None = None) -> None:
         self._machine = machine
+        self._serving = serving
 
     def started(self, value: Any = None) -> None:
         """Called by the broker."""
         self._machine.came_up(value)
+        if self._serving is not None:
+            self._serving.set()

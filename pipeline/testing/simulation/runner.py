@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pipeline.testing.simulation.mirrors.plan import SitePlan, site_plan_for
+from pipeline.testing.simulation.mirrors.plan import SitePlan, audited_plan_for, site_plan_for
 from pipeline.testing.simulation.mirrors.scenario import simulate_site
 from pipeline.testing.simulation.plan import Result, RunPlan
 from pipeline.testing.simulation.plans import plan_for
@@ -39,7 +39,16 @@ def run_site_seed(seed: int) -> Verdict:
     return run_plan(site_plan_for(seed))
 
 
-SCENARIOS: Mapping[str, Callable[[int], Verdict]] = {"cluster": run_seed, "mirror": run_site_seed}
+def run_audited_seed(seed: int) -> Verdict:
+    """Simulate the site of a seed with the audit beside it."""
+    return run_plan(audited_plan_for(seed))
+
+
+SCENARIOS: Mapping[str, Callable[[int], Verdict]] = {
+    "cluster": run_seed,
+    "mirror": run_site_seed,
+    "audit": run_audited_seed,
+}
 
 
 def run_plan(plan: RunPlan | SitePlan) -> Verdict:

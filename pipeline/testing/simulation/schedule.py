@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 import trio
 
+EPOCH_MS = 1_700_000_000_000
+"""Wall time at which a run begins."""
+
 Action = Callable[[], None]
 
 
@@ -25,6 +28,8 @@ class Schedule(trio.abc.Clock):
         self._now_s = 0.0
         self._due: list[tuple[float, int, Action]] = []
         self._numbers = itertools.count()
+        self.jumped_ms = 0
+        """Time by which all wall clocks together were set forward."""
 
     def at(self, time_s: float, action: Action) -> None:
         """Perform at this time; those of one time in the order of these calls."""
@@ -60,6 +65,11 @@ def current_schedule() -> Schedule:
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, Schedule)
     return clock
+
+
+def true_time_ms() -> int:
+    """Return the wall time, in ms since 1970."""
+    return EPOCH_MS + current_schedule().jumped_ms + int(trio.current_time() * 1000)
 
 
 class Channel:

@@ -104,10 +104,10 @@ class Workload:
 
     async def _send(self, producer: Producer, target: TopicPartition, value: bytes) -> None:
         self.context.history.sent[value] = target
-        callback = partial(self._delivered, value, target)
+        callback = partial(self.delivered, value, target)
         await producer.send(target.topic, value, partition=target.partition, callback=callback)
 
-    def _delivered(
+    def delivered(
         self, value: bytes, target: TopicPartition, told: RecordMetadata | None, error: Exception | None
     ) -> None:
         if told is not None:

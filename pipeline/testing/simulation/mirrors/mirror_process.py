@@ -16,14 +16,16 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
-from pipeline.errors import PipelineError
+from pipeline.errors import NetworkError, PipelineError
 from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copying.copy_observer import CopyObserver
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
 from pipeline.model import HostPort
-from pipeline.testing.simulation.machine import EPOCH_MS
+from pipeline.net.transport import Transport
 from pipeline.testing.simulation.network import SimulatedNetwork
 from pipeline.testing.simulation.process import PROCESS, Process
+from pipeline.testing.simulation.schedule import true_time_ms
 from pipeline.testing.simulation.trace import Trace
 from pipeline.testing.simulation.zookeeper import SimulatedConnection, SimulatedZooKeeper
 
@@ -51,6 +53,8 @@ class SimulatedMirror:
         self.service: MirrorService | None = None
         self.connection: SimulatedConnection | None = None
         """Connection to ZooKeeper, if the mirror has a group."""
+        self.counting: Callable[[SimulatedMirror, Cluster], AbstractAsyncContextManager[CopyObserver]] | None = None
+        """Counts the copies of a life, and reports them to the hub."""
         self.began_at = 0.0
         """Time at which the present process began."""
         self.expired_at = -math.inf
@@ -79,7 +83,7 @@ class SimulatedMirror:
 
     def clock(self) -> int:
         """Return the wall clock of this host, which is a little wrong, or very wrong."""
-        return EPOCH_MS + self._skew_ms + int(trio.current_time() * 1000)
+        return true_time_ms() + self._skew_ms
 
     @property
     def clock_error_s(self) -> float:
@@ -177,25 +181,34 @@ class SimulatedMirror:
             self.service = self._nursery = None
             self._ended.set()
 
-    def _connect(self, brokers: tuple[HostPort, ...]) -> AbstractAsyncContextManager[Cluster]:
-        return open_cluster(ClientConfig(bootstrap=brokers, client_id=CLIENT_ID), connect=self.host.connect)
+    def _connect(self, brokers: tuple[HostPort, ...], process: Process) -> AbstractAsyncContextManager[Cluster]:
+        async def connect(address: HostPort) -> Transport:
+            if not process.is_alive:
+                raise NetworkError("the process has ended")
+            return await self.host.connect(address)
+
+        return open_cluster(ClientConfig(bootstrap=brokers, client_id=CLIENT_ID), connect=connect)
 
     async def _live(self, process: Process) -> None:
         token = PROCESS.set(process)
         try:
             async with AsyncExitStack() as stack:
-                hub = await stack.enter_async_context(self._connect(self._hub))
+                hub = await stack.enter_async_context(self._connect(self._hub, process))
                 if self._zookeeper is not None:
                     session = self._zookeeper.open_session(process, self._config.zookeeper_session_timeout_ms)
                     self.connection = await stack.enter_async_context(session)
+                observer = None
+                if self.counting is not None:
+                    observer = await stack.enter_async_context(self.counting(self, hub))
                 service = MirrorService(
                     self._config,
-                    lambda source: self._connect(source.bootstrap),
+                    lambda source: self._connect(source.bootstrap, process),
                     hub,
                     clock=self.clock,
                     rng=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
                     metrics=MirrorMetrics(CollectorRegistry()),
                     coordination=None if self.connection is None else self.connection.client,
+                    observer=observer,
                 )
                 async with trio.open_nursery() as nursery:
                     await nursery.start(service.run)

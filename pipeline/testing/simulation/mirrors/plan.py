@@ -67,6 +67,8 @@ class SitePlan:
     """True if the mirrors share the partitions as a group."""
     recompresses: bool = False
     """True if mirrors may recompress: replicas are compared by contents, and values are long enough to shrink."""
+    is_audited: bool = False
+    """True if all brokers count, some producers count, and an audit service judges."""
     variant: Variant = nullcontext
 
     @property
@@ -90,6 +92,19 @@ KINDS = 12
 def site_plan_for(seed: int) -> SitePlan:
     """Return the site of a seed, one of `KINDS` in turn. In one of five turns mirrors recompress."""
     return replace(_plan_of_kind(seed), recompresses=seed // KINDS % 5 == 1)
+
+
+def audited_plan_for(seed: int) -> SitePlan:
+    """Return the site of a seed with the audit beside it. In one of four turns wall clocks step, too."""
+    plan = site_plan_for(seed)
+    if seed // KINDS % 4 != 3:
+        sources = {name: _without_clock_faults(one) for name, one in plan.sources.items()}
+        plan = replace(plan, sources=sources, hub=_without_clock_faults(plan.hub))
+    return replace(plan, is_audited=True)
+
+
+def _without_clock_faults(plan: SiteClusterPlan) -> SiteClusterPlan:
+    return replace(plan, fault_kinds=tuple(kind for kind in plan.fault_kinds if kind != "clocks"))
 
 
 def _plan_of_kind(seed: int) -> SitePlan:

@@ -48,7 +48,7 @@ class SourceWatch:
     def appended(self, _life: Life, partition: ObservedPartition, headers: Sequence[BatchHeader]) -> None:
         """Remember the batches."""
         known = self.had.setdefault((partition.topic_partition, partition.log.topic_id), {})
-        batches = _identities(partition, headers, by_contents=self.by_contents)
+        batches = identities_of(partition, headers, by_contents=self.by_contents)
         for header, batch in zip(headers, batches, strict=True):
             known.setdefault(batch, set()).add(header.partition_leader_epoch)
 
@@ -90,7 +90,7 @@ class ReplicaWatch:
         process = PROCESS.get()
         is_replica = partition.is_leader and not name.topic.startswith("_")
         if is_replica and process is not None and process.is_alive and len(self.problems) < MAX_PROBLEMS:
-            self._judge(name, end, _identities(partition, headers, by_contents=self.by_contents))
+            self._judge(name, end, identities_of(partition, headers, by_contents=self.by_contents))
             assert isinstance(partition, Partition)
             self.group.appended(partition)
         if is_replica and self.on_appended is not None:
@@ -113,7 +113,7 @@ class ReplicaWatch:
             end = batch.last_offset + 1
 
 
-def _identities(
+def identities_of(
     partition: ObservedPartition, headers: Sequence[BatchHeader], *, by_contents: bool
 ) -> list[BatchIdentity]:
     """Return the batches of a log with these headers."""

@@ -8,6 +8,7 @@ groups and pauses are judged all the time.
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from pipeline.mirror.config import GapPolicy
 from pipeline.model import Offset, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.observation import ObservedPartition
+from pipeline.testing.simulation.audits.beside import AuditBeside
+from pipeline.testing.simulation.audits.sleeping_machines import sleeping_machines
 from pipeline.testing.simulation.client_context import ClientContext, simulated_clock
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.fault_context import FaultContext
@@ -70,6 +73,7 @@ class _Run:
         self._hub_context = ClientContext(site.hub, History(), seed)
         rng = random.Random(f"operator {plan.seed}")
         self._operator = SiteOperator(site, rng, lambda: self._hub_context.is_over)
+        self._audit = AuditBeside(site, self._contexts) if plan.is_audited else None
         self._recreations = (
             [self._recreation(name, cluster, seed) for name, cluster in site.sources.items()]
             if plan.has_recreations
@@ -119,6 +123,8 @@ class _Run:
                     await self._recover()
                     nursery.cancel_scope.cancel()
             self._result.problems += final_problems(self._site, self._records())
+            if self._audit is not None:
+                self._result.problems += self._audit.problems()
         except FailedError as error:
             self._result.problems.append(str(error))
         self._result.problems += [one for one in self._problems() if one not in self._site.trace.faults_of_code]
@@ -191,6 +197,8 @@ class _Run:
                 workload = Workload(context, partitions, padding=PADDING if plan.recompresses else b"")
                 for number in (1, 2):
                     clients.start_soon(workload.produce, f"{name}-producer-{number}")
+                if self._audit is not None:
+                    self._audit.start(clients, name, workload)
                 if plan.has_deletions:
                     clients.start_soon(self._delete, name, context)
             for recreation in self._recreations:
@@ -204,6 +212,8 @@ class _Run:
                     for each in faults:
                         trouble.start_soon(each.run)
                     trouble.start_soon(mirror_faults.run)
+                    if self._audit is not None:
+                        trouble.start_soon(self._audit.pass_hours)
             site.trace.add("faults", "HEALED")
             for each in faults:
                 each.heal()
@@ -276,6 +286,8 @@ class _Run:
             error_s = mirror.clock_error_s + CLOCK_TOLERANCE_S
             self._lags.judge(mirror.name, document, site.journals.assigned, present, now=now, clock_error_s=error_s)
         site.group.look(site.mirrors, site.sources)
+        if self._audit is not None:
+            self._audit.look()
 
     # Recovery
 
@@ -303,6 +315,8 @@ class _Run:
                 nursery.start_soon(self._operator.keep_resumed)
             with within(CATCH_UP_S, "the mirrors did not catch up", self._describe):
                 await until(self._has_caught_up, self._problems)
+            if self._audit is not None:
+                await self._audit.settle()
             nursery.cancel_scope.cancel()
 
     async def _keep_operating(self) -> None:
@@ -395,7 +409,7 @@ def _recovery_of(cluster: SimulatedCluster) -> Recovery:
 async def _run_in(directory: Path, plan: SitePlan, result: Result) -> None:
     async with trio.open_nursery() as nursery:
         site = SimulatedSite(plan, directory, nursery=nursery, trace=result.trace)
-        with site.watched():
+        with site.watched(), sleeping_machines() if plan.is_audited else nullcontext():
             await _Run(plan, result, site).run()
             nursery.cancel_scope.cancel()
 

@@ -1,0 +1,216 @@
+"""The audit beside a run of a site: has hours pass, looks at the verdicts all the time, and judges them at the end."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from pipeline.audit.judgement.judge import Judgement
+from pipeline.audit.judgement.verdicts import AuditedHour, Status
+from pipeline.broker.replication.partition import Partition
+from pipeline.client.producer.batches import DeliveredBatch
+from pipeline.model import TopicPartition
+from pipeline.records.batch import BatchHeader
+from pipeline.records.tally import HOUR_MS, window_start
+from pipeline.testing.simulation.audits.batch_times import BatchTimes
+from pipeline.testing.simulation.audits.broker_audit import BrokerAudit
+from pipeline.testing.simulation.audits.counting_producer import CountingProducer
+from pipeline.testing.simulation.audits.mirror_audit import counting_copies_of
+from pipeline.testing.simulation.audits.simulated_audit import SimulatedAudit
+from pipeline.testing.simulation.audits.verdict_rules import (
+    ExactMoment,
+    FinalRules,
+    KnownBatch,
+    SourceTruth,
+    moment_problems,
+)
+from pipeline.testing.simulation.client_context import ClientContext
+from pipeline.testing.simulation.cluster import SimulatedCluster
+from pipeline.testing.simulation.machine import Machine
+from pipeline.testing.simulation.mirrors.journals import SourceName
+from pipeline.testing.simulation.mirrors.logs import BatchIdentity
+from pipeline.testing.simulation.mirrors.replica_rules import identities_of
+from pipeline.testing.simulation.mirrors.site import SimulatedSite, leader_of
+from pipeline.testing.simulation.schedule import current_schedule, true_time_ms
+from pipeline.testing.simulation.workload import Workload
+
+HOUR_PASSES_S = (1.0, 6.0)
+BEFORE_THE_END_MS = 3_000
+"""A jump of the clocks leaves at most so much of an hour, so that hours end while records are written."""
+LAST_WRITES_S = 5.0
+"""Time in which each partition is written once more after all faults."""
+SILENT_S = 12.0
+"""More than three life signs and the grace of the audit."""
+SETTLE_S = 90.0
+SETTLE_INTERVAL_S = 1.0
+LOOK_INTERVAL_S = 0.5
+
+
+@dataclass(eq=False)
+class AuditBeside:
+    """Counters, producers that count and the audit service of a site. Made before the machines start."""
+
+    site: SimulatedSite
+    contexts: Mapping[str, ClientContext]
+    moments: list[ExactMoment] = field(default_factory=list)
+    producers: list[CountingProducer] = field(default_factory=list)
+    hours: list[AuditedHour] = field(default_factory=list)
+    """Verdicts at the end."""
+    _exact: set[tuple[str, int]] = field(default_factory=set)
+    _acknowledged_ms: dict[tuple[str, TopicPartition, int], int] = field(default_factory=dict)
+    _looked_s: float = 0.0
+    _noted: dict[str, int] = field(default_factory=dict)
+    _promised: dict[SourceName, list[KnownBatch]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(f"audit {self.site.plan.seed}")
+        self.service = SimulatedAudit(self.site)
+        self._times = {cluster.name: self._watch(cluster) for cluster in self.site.clusters}
+        current_schedule().jumped_ms = HOUR_MS - true_time_ms() % HOUR_MS - self._rng.randint(1, 30_000)
+        for cluster in self.site.clusters:
+            for machine in cluster.machines:
+                machine.companion = partial(self._companion, cluster.name)
+        for mirror in self.site.mirrors:
+            rng = random.Random(f"audit of {mirror.name} {self.site.plan.seed}")
+            mirror.counting = partial(counting_copies_of, rng)
+
+    def _watch(self, cluster: SimulatedCluster) -> BatchTimes:
+        assert cluster.inside.watch is not None
+        watch = BatchTimes(cluster.inside.watch, self.site.plan.recompresses)
+        cluster.inside.watch = watch
+        return watch
+
+    def _companion(self, datacenter: str, machine: Machine) -> BrokerAudit:
+        return BrokerAudit(machine, datacenter, random.Random(f"audit of {machine.name} {self._rng.random()}"))
+
+    # Producers and hours
+
+    def start(self, nursery: trio.Nursery, name: str, workload: Workload) -> None:
+        """Start the producers of a source that count, in the nursery of the clients."""
+        for number in (1, 2):
+            producer = CountingProducer(
+                f"{name}-counting-{number}", self.contexts[name], workload, partial(self._delivered, name)
+            )
+            self.producers.append(producer)
+            nursery.start_soon(producer.run)
+
+    async def pass_hours(self) -> None:
+        """Set all wall clocks forward to shortly before the end of an hour, again and again, until cancelled."""
+        while True:
+            await trio.sleep(self._rng.uniform(*HOUR_PASSES_S))
+            self._jump(HOUR_MS - true_time_ms() % HOUR_MS + HOUR_MS - self._rng.randint(1, BEFORE_THE_END_MS))
+
+    def _jump(self, by_ms: int) -> None:
+        current_schedule().jumped_ms += by_ms
+        self.site.trace.add("clocks", f"all go forward by {by_ms} ms")
+
+    def _delivered(self, name: str, delivered: DeliveredBatch) -> None:
+        header = delivered.header
+        source = self.site.present(name, delivered.topic_partition)
+        if source is not None and header.base_offset >= 0:
+            known = _known(source, BatchIdentity.of(header), header, true_time_ms())
+            self._promised.setdefault(source, []).append(known)
+
+    # The watch
+
+    def look(self) -> None:
+        """Take note of acknowledged records, and of hours that have become exact."""
+        now_ms = true_time_ms()
+        for name, context in self.contexts.items():
+            acknowledged = context.history.acknowledged
+            for record in acknowledged[self._noted.get(name, 0) :]:
+                self._acknowledged_ms.setdefault((name, record.topic_partition, record.offset), now_ms)
+            self._noted[name] = len(acknowledged)
+        if trio.current_time() - self._looked_s < LOOK_INTERVAL_S:
+            return
+        self._looked_s = trio.current_time()
+        exact = set()
+        for hour in self.service.judge().hours():
+            if hour.status in (Status.EXACT, Status.RECOMPRESSED, Status.EXPLAINED):
+                place = hour.topic, hour.hour_ms
+                exact.add(place)
+                if place not in self._exact:
+                    self.moments.append(
+                        ExactMoment(topic=place[0], hour_ms=place[1], time_s=trio.current_time(), wall_ms=now_ms)
+                    )
+        self._exact = exact
+
+    # The end
+
+    async def settle(self) -> None:
+        """End the last hour, and wait until nothing is pending, and until silent producers are known as such."""
+        await trio.sleep(LAST_WRITES_S)
+        self._jump(2 * HOUR_MS)
+        with trio.move_on_after(SETTLE_S):
+            await trio.sleep(SILENT_S)
+            while not self._is_settled():  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(SETTLE_INTERVAL_S)
+        self.hours = list(self.service.judge().hours())
+        found = Counter(hour.status.value for hour in self.hours)
+        self.site.trace.add("audit", f"{self.service.events} events, {len(self.moments)} moments, {dict(found)}")
+        for hour in self.hours:
+            for witness in hour.missing_witnesses[:2]:
+                self.site.trace.add("audit", f"{hour.topic} {hour.hour_ms}: {witness}")
+
+    def _is_settled(self) -> bool:
+        judgement: Judgement = self.service.judge()
+        return all(hour.status is not Status.PENDING for hour in judgement.hours())
+
+    def problems(self) -> Iterator[str]:
+        """Yield what was wrong with verdicts, when all has been written and copied."""
+        site, plan = self.site, self.site.plan
+        truths = {source: truth for source in site.partitions if (truth := self._truth(source)) is not None}
+        yield from moment_problems(self.moments, truths)
+        rules = FinalRules(
+            may_explain=bool(site.journals.gaps()) or plan.has_deletions,
+            may_recompress=plan.recompresses,
+            reasons=[f"{one.name} was killed {one.killed} times" for one in self.producers if one.killed],
+        )
+        yield from rules.problems(self.hours, truths)
+
+    def _truth(self, source: SourceName) -> SourceTruth | None:
+        site = self.site
+        replica_name = site.journals.assigned[source]
+        leader, replica = site.leader(source), leader_of(site.hub, replica_name)
+        if leader is None or replica is None:
+            return None  # the rules of mirrors say so
+        kept = []
+        for batch, header in self._batches(leader):
+            offsets = range(header.base_offset, header.next_offset)
+            times = [self._acknowledged_ms.get((source.source, source.partition, offset)) for offset in offsets]
+            known = [time for time in times if time is not None]
+            kept.append(_known(source, batch, header, max(known) if len(known) == len(times) else None))
+        arrived: dict[BatchIdentity, float] = {}
+        for (name, _), batches in self._times[site.hub.name].first_s.items():
+            if name == replica_name:
+                arrived |= batches
+        return SourceTruth(
+            kept=kept,
+            kept_as_sent=frozenset(BatchIdentity.of(header) for _, header in self._batches(leader)),
+            is_as_sent=not site.plan.recompresses,
+            promised=self._promised.get(source, ()),
+            start=site.starts.get(source, 0),
+            replica=[_known(source, batch, header, None) for batch, header in self._batches(replica)],
+            arrived_s=arrived,
+            explained=site.journals.explained(replica_name),
+        )
+
+    def _batches(self, partition: Partition) -> list[tuple[BatchIdentity, BatchHeader]]:
+        headers = list(partition.log.headers(partition.log.log_start_offset))
+        if not headers:
+            return []
+        batches = identities_of(partition, headers, by_contents=self.site.plan.recompresses)
+        return list(zip(batches, headers, strict=True))
+
+
+def _known(source: SourceName, batch: BatchIdentity, header: BatchHeader, acknowledged_ms: int | None) -> KnownBatch:
+    return KnownBatch(
+        source=source,
+        batch=batch,
+        hour_ms=window_start(header.base_timestamp, HOUR_MS),
+        records=header.record_count,
+        acknowledged_ms=acknowledged_ms,
+    )

@@ -1,0 +1,130 @@
+"""The rules of the audit's word, on made-up cases."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Stage, Status, Witness
+from pipeline.model import TopicPartition
+from pipeline.records.tally import HOUR_MS
+from pipeline.testing.simulation.audits.verdict_rules import (
+    ExactMoment,
+    FinalRules,
+    KnownBatch,
+    SourceTruth,
+    moment_problems,
+)
+from pipeline.testing.simulation.mirrors.journals import SourceName
+from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained
+
+SOURCE = SourceName("east", TopicPartition("orders", 0), None)
+A, B = BatchIdentity(0, 4, 11), BatchIdentity(5, 9, 12)
+HOUR = 100 * HOUR_MS
+
+
+def known(batch: BatchIdentity, acknowledged_ms: int | None = HOUR) -> KnownBatch:
+    return KnownBatch(source=SOURCE, batch=batch, hour_ms=HOUR, records=5, acknowledged_ms=acknowledged_ms)
+
+
+def truth(
+    kept: list[KnownBatch], promised: list[KnownBatch], arrived: dict[BatchIdentity, float], gaps: Any = ()
+) -> dict[SourceName, SourceTruth]:
+    found = SourceTruth(
+        kept=kept,
+        kept_as_sent=frozenset(one.batch for one in kept),
+        promised=promised,
+        start=0,
+        replica=[known(batch) for batch in arrived],
+        arrived_s=arrived,
+        explained=Explained(gaps),
+    )
+    return {SOURCE: found}
+
+
+@pytest.mark.parametrize(
+    ("arrived", "gaps", "wall_ms", "problems"),
+    [
+        ({A: 1.0, B: 2.0}, (), HOUR + HOUR_MS, 0),
+        ({A: 1.0, B: 4.0}, (), HOUR + HOUR_MS, 1),
+        ({A: 1.0}, (), HOUR + HOUR_MS, 1),
+        ({A: 1.0}, ((5, 9),), HOUR + HOUR_MS, 0),
+        ({A: 1.0, B: 2.0}, (), HOUR + HOUR_MS - 1, 1),
+    ],
+    ids=["arrived", "arrived later", "never arrived", "in the ledger of gaps", "not over"],
+)
+def test_an_hour_is_exact_only_once_it_is_over_and_all_of_it_has_arrived(
+    arrived: dict[BatchIdentity, float], gaps: Any, wall_ms: int, problems: int
+) -> None:
+    moment = ExactMoment(topic="orders", hour_ms=HOUR, time_s=3.0, wall_ms=wall_ms)
+    truths = truth([known(A), known(B)], [], arrived, gaps)
+    assert len(list(moment_problems([moment], truths))) == problems
+
+
+@pytest.mark.parametrize("acknowledged_ms", [None, HOUR + HOUR_MS])
+def test_records_that_came_after_the_hour_do_not_count(acknowledged_ms: int | None) -> None:
+    moment = ExactMoment(topic="orders", hour_ms=HOUR, time_s=3.0, wall_ms=HOUR + HOUR_MS)
+    truths = truth([known(A), known(B, acknowledged_ms)], [], {A: 1.0})
+    assert not list(moment_problems([moment], truths))
+
+
+def test_what_a_producer_that_counts_was_told_must_have_arrived_though_the_source_lost_it() -> None:
+    moment = ExactMoment(topic="orders", hour_ms=HOUR, time_s=3.0, wall_ms=HOUR + HOUR_MS)
+    assert len(list(moment_problems([moment], truth([known(A)], [known(A), known(B)], {A: 1.0})))) == 1
+
+
+WITNESS = Witness(name="producer x", reason="is silent")
+
+
+def hour(status: Status, *, has_witness: bool = False) -> AuditedHour:
+    finding = Finding(
+        cluster="east",
+        source=SOURCE.partition,
+        replica=None,
+        hour_ms=HOUR,
+        after=Stage(tier="produced"),
+        at=Stage(tier="live"),
+        status=status,
+        records=5,
+    )
+    witnesses = [WITNESS] if has_witness else []
+    return AuditedHour(
+        topic="orders", hour_ms=HOUR, status=status, stages={}, findings=[finding], missing_witnesses=witnesses
+    )
+
+
+WHOLE = truth([known(A), known(B)], [known(A), known(B)], {A: 1.0, B: 1.0})
+LOST = truth([known(A)], [known(A), known(B)], {A: 1.0})
+SURPLUS = truth([known(A)], [], {A: 1.0, B: 1.0})
+NOT_COPIED = truth([known(A), known(B)], [], {A: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("status", "has_witness", "truths", "reasons", "problems"),
+    [
+        (Status.EXACT, False, WHOLE, [], 0),
+        (Status.PENDING, False, WHOLE, [], 1),
+        (Status.MISSING, False, WHOLE, [], 1),
+        (Status.CHANGED, False, WHOLE, [], 1),
+        (Status.UNKNOWN, True, WHOLE, [], 1),
+        (Status.UNKNOWN, True, WHOLE, ["a producer was killed"], 0),
+        (Status.UNKNOWN, False, WHOLE, ["a producer was killed"], 1),
+        (Status.EXACT, False, LOST, [], 1),
+        (Status.EXPLAINED, False, LOST, [], 1),
+        (Status.PENDING, False, LOST, [], 1),
+        (Status.MISSING, False, LOST, [], 0),
+        (Status.EXACT, False, SURPLUS, [], 1),
+        (Status.EXTRA, False, SURPLUS, [], 0),
+        (Status.EXACT, False, NOT_COPIED, [], 1),
+        (Status.MISSING, False, NOT_COPIED, [], 0),
+    ],
+)
+def test_the_verdict_at_the_end_is_the_truth(
+    status: Status, has_witness: bool, truths: dict[SourceName, SourceTruth], reasons: list[str], problems: int
+) -> None:
+    rules = FinalRules(may_explain=False, may_recompress=False, reasons=reasons)
+    assert len(list(rules.problems([hour(status, has_witness=has_witness)], truths))) == problems
+
+
+def test_an_hour_with_records_has_a_verdict() -> None:
+    rules = FinalRules(may_explain=False, may_recompress=False, reasons=[])
+    assert len(list(rules.problems([], WHOLE))) == 1

@@ -1,0 +1,46 @@
+"""Sites with the audit beside them: seeds that must pass, runs that must be equal, broken counters and judges."""
+
+import pytest
+
+from pipeline.audit.counting.broker_counter import BrokerCounter
+from pipeline.testing.simulation.audits.variants import VARIANTS
+from tests.support.simulated_runs import assert_noticed, assert_pass, assert_repeats
+
+SEEDS = 3
+LAST_SEED = 240
+"""The last one of the long run."""
+LAST_SEED_TO_NOTICE = 200
+SOON_NOTICED = frozenset({"skips a batch", "keeps the lower row"})
+"""Broken rules that the first seeds notice, in seconds. `make test-long` breaks all."""
+
+
+def test_seeds_pass() -> None:
+    assert_pass("audit", 1, SEEDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(5400)
+def test_many_seeds_pass() -> None:
+    assert_pass("audit", SEEDS + 1, LAST_SEED)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long, id="two sources and mirrors")])
+def test_a_seed_repeats_a_run_exactly(seed: int) -> None:
+    assert_repeats("audit", seed)
+
+
+def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
+    kept = BrokerCounter.appended
+    for variant in VARIANTS.values():
+        with variant.breaks():
+            pass
+    assert BrokerCounter.appended is kept
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SOON_NOTICED else pytest.param(name, marks=pytest.mark.long) for name in VARIANTS],
+)
+def test_a_broken_rule_is_noticed(name: str) -> None:
+    assert_noticed(VARIANTS[name], LAST_SEED_TO_NOTICE)

@@ -11,7 +11,7 @@ C. Sums are kept as int64 that wrap, which are the same bits as sums modulo 2**6
 Partitions are numbers that the caller gave them; rows bear these numbers in the column `partition`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from pipeline.records.batch import CONTROL, LOG_OVERHEAD
 from pipeline.records.batch_hashes import HeaderTable, content_hashes, header_hashes, place_hashes
 from pipeline.records.compression import Codec
 from pipeline.records.producer_marks import MARK
-from pipeline.records.tally import HOUR_MS, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from pipeline.records.tally import HOUR_MS, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, window_start
 
 HOURS_KEPT: Final = 24 * 8
 WINDOWS_KEPT: Final = 16
@@ -159,7 +159,7 @@ class WindowSums:
         if not is_data.all():
             table, numbers = table[is_data], numbers[is_data]
         if len(table):
-            self._add(_grouped(_of_batches(table, numbers, self.window_ms)))
+            self._add(_group_batches(table, numbers, self.window_ms))
 
     def add_rows(self, rows: Rows, partitions: "_Numbers | int | None" = None) -> None:
         """Add rows of whole counters, such as of a checkpoint. `partitions` are those of the rows unless given.
@@ -376,58 +376,91 @@ class WindowSums:
 
 def window_starts(timestamps_ms: _Numbers, window_ms: int) -> _Numbers:
     """Return the start of the window of each time: `records.tally.window_start`, for many."""
+    if not len(timestamps_ms):
+        return timestamps_ms
+    first = window_start(int(timestamps_ms.min()), window_ms)
+    if window_start(int(timestamps_ms.max()), window_ms) == first:
+        return np.full(len(timestamps_ms), first)
     times_ms = np.clip(timestamps_ms, MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS)
     return times_ms - times_ms % window_ms
 
 
-def _of_batches(table: HeaderTable, numbers: _Numbers, window_ms: int) -> _Groups:
-    """Return each batch as a group of its own."""
-    sums = np.zeros((len(table), len(_SUMMED)), np.int64)
-    contents, records = content_hashes(table), table["record_count"]
-    is_marked = (table["producer_id"] >= 0) & (table["producer_id"] & MARK != 0)
-    sums[:, _COLUMN["records"]] = records
-    sums[:, _COLUMN["bytes"]] = table["batch_length"] + LOG_OVERHEAD
-    sums[:, _COLUMN["batches"]] = 1
-    sums[:, _COLUMN["crc_sum"]] = table["crc"]
-    sums[:, _COLUMN["content_sum"]] = contents.view(np.int64)
-    sums[:, _COLUMN["place_sum"]] = place_hashes(table, contents).view(np.int64)
-    sums[:, _COLUMN["header_sum"]] = header_hashes(table).view(np.int64)
-    codecs = table["attributes"] & _CODEC_MASK
-    is_known = codecs <= Codec.ZSTD
-    sums[np.flatnonzero(is_known), _COLUMN["none"] + codecs[is_known]] = 1
-    sums[:, _COLUMN["stamped"]] = table["attributes"] & _LOG_APPEND_TIME != 0
-    sums[:, _COLUMN["marked_records"]] = np.where(is_marked, records, 0)
-    sums[:, _COLUMN["marked_sum"]] = np.where(is_marked, contents.view(np.int64), 0)
+def _group_batches(table: HeaderTable, numbers: _Numbers, window_ms: int) -> _Groups:
+    """Sum over the batches of each partition and window."""
+    starts = window_starts(table["base_timestamp"], window_ms)
+    if not _is_sorted(numbers, starts):
+        order = np.lexsort((starts, numbers))
+        table, numbers, starts = table[order], numbers[order], starts[order]
+    at = _begins(numbers, starts)
+    sums = np.zeros((len(at), len(_SUMMED)), np.int64)
+    for name, column in _columns_of(table):
+        sums[:, _COLUMN[name]] = np.add.reduceat(column, at)
+    sums[:, _COLUMN["batches"]] = np.diff(at, append=len(table))
     base_offset = table["base_offset"]
     has_offset = base_offset >= 0  # brokers do not give producers the offset with acks=0, or if they had the batch
     first = np.where(has_offset, base_offset, _NO_FIRST)
     last = np.where(has_offset, base_offset + table["last_offset_delta"], UNKNOWN_OFFSET)
     return _Groups(
-        numbers, window_starts(table["base_timestamp"], window_ms), sums, first, last, np.ones(len(table), np.bool_)
+        numbers[at],
+        starts[at],
+        sums,
+        np.minimum.reduceat(first, at),
+        np.maximum.reduceat(last, at),
+        np.ones(len(at), np.bool_),
     )
+
+
+def _columns_of(table: HeaderTable) -> Iterator[tuple[str, _Numbers]]:
+    """Yield what each batch adds to a column, for the columns to which a batch adds anything."""
+    contents, records = content_hashes(table), table["record_count"]
+    yield "records", records
+    yield "bytes", table["batch_length"] + LOG_OVERHEAD
+    yield "crc_sum", table["crc"]
+    yield "content_sum", contents.view(np.int64)
+    yield "place_sum", place_hashes(table, contents).view(np.int64)
+    yield "header_sum", header_hashes(table).view(np.int64)
+    attributes = table["attributes"]
+    for codec in Codec:
+        has_codec = attributes & _CODEC_MASK == codec
+        if has_codec.any():
+            yield codec.name.lower(), has_codec.astype(np.int64)
+    is_stamped = attributes & _LOG_APPEND_TIME != 0
+    if is_stamped.any():
+        yield "stamped", is_stamped.astype(np.int64)
+    producer_id = table["producer_id"]
+    is_marked = (producer_id >= 0) & (producer_id & MARK != 0)
+    if is_marked.any():
+        yield "marked_records", np.where(is_marked, records, 0)
+        yield "marked_sum", np.where(is_marked, contents.view(np.int64), 0)
+
+
+def _is_sorted(partition: _Numbers, start: _Numbers) -> bool:
+    rises = partition[1:] > partition[:-1]
+    return bool((rises | ((partition[1:] == partition[:-1]) & (start[1:] >= start[:-1]))).all())
+
+
+def _begins(partition: _Numbers, start: _Numbers) -> NDArray[np.intp]:
+    """Return the places where another partition or start begins."""
+    is_new = np.ones(len(start), np.bool_)
+    is_new[1:] = (partition[1:] != partition[:-1]) | (start[1:] != start[:-1])
+    return np.flatnonzero(is_new)
 
 
 def _grouped(groups: _Groups) -> _Groups:
     """Sort by partition and start, and merge equal ones."""
-    partition, start = groups.partition, groups.start
-    follows = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & (start[1:] >= start[:-1]))
-    if not follows.all():
-        order = np.lexsort((start, partition))
-        groups = groups.at(order)
+    if not _is_sorted(groups.partition, groups.start):
+        groups = groups.at(np.lexsort((groups.start, groups.partition)))
     return _merged(groups)
 
 
 def _merged(groups: _Groups) -> _Groups:
     """Merge neighbours of equal partition and start."""
-    partition, start = groups.partition, groups.start
-    is_new = np.ones(len(start), np.bool_)
-    is_new[1:] = (partition[1:] != partition[:-1]) | (start[1:] != start[:-1])
-    if is_new.all():
+    at = _begins(groups.partition, groups.start)
+    if len(at) == len(groups.partition):
         return groups
-    at = np.flatnonzero(is_new)
     return _Groups(
-        partition[at],
-        start[at],
+        groups.partition[at],
+        groups.start[at],
         np.add.reduceat(groups.sums, at, axis=0),
         np.minimum.reduceat(groups.first, at),
         np.maximum.reduceat(groups.last, at),

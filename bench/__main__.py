@@ -11,7 +11,19 @@ from importlib import import_module
 from bench.report import Options, as_json, show_on_terminal, table
 
 PARTS = ("codec", "columns", "log", "cleaner", "serialising")
-BENCHMARKS = (*PARTS, "broker", "clients", "command_line", "cluster", "mirror", "load", "registry", "faults", "paper")
+BENCHMARKS = (
+    *PARTS,
+    "audit",
+    "broker",
+    "clients",
+    "command_line",
+    "cluster",
+    "mirror",
+    "load",
+    "registry",
+    "faults",
+    "paper",
+)
 
 
 def parse(arguments: list[str]) -> tuple[list[str], Options, bool]:

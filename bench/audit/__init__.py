@@ -1,0 +1,20 @@
+"""The audit: what counting costs a broker, and how fast headers and ranges of logs are summed."""
+
+from bench.audit import counting, headers, ranges
+from bench.page import machine, write_part
+from bench.report import Options, Row, Show, markdown
+
+
+def measure(options: Options, show: Show) -> list[Row]:
+    """All selected rows."""
+    return [*headers.measure(options, show), *ranges.measure(options, show), *counting.measure(options, show)]
+
+
+def publish(rows: list[Row], options: Options) -> None:
+    """The table of a full run goes to docs/benchmarks.md."""
+    pairs = options.rounds_or(counting.PAIRS)
+    write_part(
+        "audit",
+        f"Measured on {machine()}; {pairs} pairs of runs in each row of counting, {options.scale:.0%} of records. "
+        f"{markdown(rows)}",
+    )

@@ -3,56 +3,16 @@
 from collections.abc import Mapping
 from random import Random
 
-import trio
-
-from pipeline.audit.broker_counter import BrokerCounter
 from pipeline.audit.counting.audit_topic import ensure_audit_topic
 from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_audit_event, encode_key, portions
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.producer.producer import Producer, open_producer
+from pipeline.client.producer.producer import open_producer
 from pipeline.diagnostics import get_logger
-from pipeline.errors import PipelineError
 from pipeline.model import Clock, TopicPartition
 from pipeline.records.tally import Counts
 
 logger = get_logger(__name__)
-
-
-async def publish(counter: BrokerCounter, cluster: Cluster, producer: Producer) -> None:
-    """Publish the counts that changed. If that fails, they are put back and the failure is logged.
-
-    The audit topic is created with the first events: by then the brokers that will hold it are there.
-    """
-    events = counter.take_events()
-    if not events:
-        return
-    try:
-        if AUDIT_TOPIC not in cluster.view.topics:
-            await ensure_audit_topic(cluster)
-        deliveries = [
-            await producer.send(AUDIT_TOPIC, encode_audit_event(portion), key=encode_key(event.source))
-            for event in events
-            for portion in portions(event)
-        ]
-        await producer.flush()
-        for delivery in deliveries:
-            await delivery.wait()
-    except PipelineError as error:
-        counter.put_back(events)
-        logger.warning("audit_publish_failed", events=len(events), error=str(error))
-        return
-    except BaseException:
-        counter.put_back(events)
-        raise
-    await trio.to_thread.run_sync(counter.published, events)
-
-
-async def publish_regularly(counter: BrokerCounter, cluster: Cluster, producer: Producer, interval_s: float) -> None:
-    """Publish every `interval_s` until cancelled. A cluster that is away for a while only delays events."""
-    while True:
-        await publish(counter, cluster, producer)
-        await trio.sleep(interval_s)
 
 
 async def publish_load(

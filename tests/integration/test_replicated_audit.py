@@ -5,18 +5,19 @@ from random import Random
 
 import trio
 
-from pipeline.audit.broker_counter import BrokerCounter
-from pipeline.audit.checkpoints import PartitionCheckpoints
-from pipeline.audit.collector import Collector
+from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
+from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.lives import open_audited_producer
-from pipeline.audit.publisher import publish_regularly
-from pipeline.audit.reconcile import HourReport, Stage, Status, reconcile
+from pipeline.audit.counting.publisher import open_publisher
+from pipeline.audit.judgement.judge import Judge
+from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Stage, Status
+from pipeline.audit.ledger.ledger import Ledger
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.producer.producer import open_producer
 from pipeline.log.files import DiskFiles
 from pipeline.records.tally import HOUR_MS
+from tests.support.audit_reports import read_all_reports
 from tests.support.brokers import clock, replicated_cluster
 
 WINDOW_MS = 600_000
@@ -44,7 +45,8 @@ class Counters:
 
     def observe(self, broker: int) -> BrokerCounter:
         checkpoints = PartitionCheckpoints([self._directory / str(broker)], DiskFiles())
-        counter = BrokerCounter("east", WINDOW_MS, checkpoints, clock)
+        life = BrokerLife(broker_id=broker, host="tests", started_ms=clock(), interval_ms=int(INTERVAL_S * 1000))
+        counter = BrokerCounter("east", WINDOW_MS, checkpoints, clock, life)
         self.lives.setdefault(broker, []).append(counter)
         return counter
 
@@ -56,8 +58,8 @@ class Counters:
 
     async def _tell(self, counter: BrokerCounter, cluster: Cluster, scope: trio.CancelScope) -> None:
         with scope:
-            async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
-                await publish_regularly(counter, cluster, producer, INTERVAL_S)
+            async with open_publisher(cluster, counter, clock=clock, rng=Random(1)) as publisher:
+                await publisher.run(INTERVAL_S)
 
 
 async def test_the_audit_is_exact_for_every_hour_after_each_broker_died_once(tmp_path: Path) -> None:
@@ -97,24 +99,27 @@ async def test_the_audit_is_exact_for_every_hour_after_each_broker_died_once(tmp
 
 
 async def until_exact(cluster: Cluster) -> None:
-    collector = Collector({"east": cluster}, retry_backoff_s=0.05)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(collector.run)
-        hours: list[HourReport] = []
-        with trio.move_on_after(DEADLINE_S):
-            while not (collector.states["east"].is_complete and {hour.status for hour in hours} == {Status.EXACT}):
-                await trio.sleep(0.02)
-                hours = reconcile(
-                    collector.ledger,
-                    live_clusters=["east"],
-                    replica_cluster=None,
-                    routes=[],
-                    now_ms=clock(),
-                    grace_ms=0,
-                    pending_max_ms=None,
-                )
-        nursery.cancel_scope.cancel()
+    produced, live = Stage(tier="produced"), Stage(tier="live")
+    hours: list[AuditedHour] = []
+    with trio.move_on_after(DEADLINE_S):
+        while len(hours) < HOURS or {hour.status for hour in hours} != {Status.EXACT}:
+            await trio.sleep(0.2)
+            hours = await judged(cluster)
     expected = ROUNDS // HOURS * RECORDS
-    assert [(hour.stages[Stage.PRODUCED].records, hour.stages[Stage.LIVE].records, hour.status) for hour in hours] == [
+    assert [(hour.stages[produced].records, hour.stages[live].records, hour.status) for hour in hours] == [
         (expected, expected, Status.EXACT)
     ] * HOURS
+
+
+async def judged(cluster: Cluster) -> list[AuditedHour]:
+    now_ms = clock()
+    ledger = Ledger()
+    for report in await read_all_reports(cluster):
+        ledger.apply(report)
+    expectations = Expectations(
+        live_clusters=["east"],
+        replica_cluster=None,
+        partitions={("east", "clicks"): PARTITIONS},
+        read_to_ms={"east": now_ms},
+    )
+    return Judge(ledger, grace_ms=0, pending_max_ms=HOUR_MS).judge(expectations, now_ms).hours()

@@ -20,9 +20,9 @@ from crc32c import crc32c
 
 from pipeline.audit.counting.windows import HOURS_KEPT, UNKNOWN_OFFSET, WINDOWS_KEPT, WindowSums
 from pipeline.audit.events.encoding import AuditMessageError, decode_report, encode_report
+from pipeline.audit.events.older import decode_older_event
 from pipeline.audit.events.report import OLDER, POSITION, ROW, CountReport, ReportedTopic, Rows
 from pipeline.audit.events.tiers import Counter, Tier
-from pipeline.audit.message import decode_audit_event
 from pipeline.diagnostics import get_logger
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import AUDIT_CHECKPOINT, read_file, replace_file
@@ -171,9 +171,9 @@ def _latest(lines: Sequence[Rows]) -> Rows:
 
 def _decode_older(first: bytes, appended: Sequence[bytes]) -> SavedCounts:
     """Return a checkpoint of version 2. Raises AuditMessageError."""
-    event = decode_audit_event(first)
+    event = decode_older_event(first)
     for line in appended[:-1]:
-        following = decode_audit_event(line)
+        following = decode_older_event(line)
         event = replace(following, windows={**event.windows, **following.windows})
     source = event.source
     sums = WindowSums(event.window_ms)

@@ -1,5 +1,6 @@
 """Checkpoints of a broker's counts: whole or none, bounded, and those of version 2 are read."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints, SavedCounts
 from pipeline.audit.counting.windows import HOURS_KEPT, WINDOWS_KEPT, WindowSums
 from pipeline.audit.events.report import OLDER
-from pipeline.audit.message import AuditEvent, AuditSource, Tier, encode_audit_event
 from pipeline.log.files import DiskFiles
 from pipeline.records.batch_hashes import header_table
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts
@@ -107,15 +107,27 @@ def test_a_file_that_was_cut_off_anywhere_is_an_earlier_checkpoint(
         assert (None if found is None else found.up_to) == (whole or None)
 
 
-def older(*windows: tuple[int, Counts], revision: int) -> AuditEvent:
-    return AuditEvent(
-        source=AuditSource(tier=Tier.BROKER, cluster="east", partition=CLICKS, instance=str(FIRST_TOPIC_ID)),
-        leader_epoch=3,
-        revision=revision,
-        created_ms=1,
-        window_ms=WINDOW_MS,
-        windows=dict(windows),
-    )
+def older(*windows: tuple[int, Counts], revision: int) -> bytes:
+    """Return a line as programs of version 2 wrote it."""
+    codecs = [
+        (start, found.codecs.header_sum, *found.codecs.batches) for start, found in windows if found.codecs is not None
+    ]
+    document = {
+        "version": 2,
+        "tier": "broker",
+        "cluster": "east",
+        "instance": str(FIRST_TOPIC_ID),
+        "topic": CLICKS.topic,
+        "partition": CLICKS.partition,
+        "leader_epoch": 3,
+        "claims": [],
+        "revision": revision,
+        "created_ms": 1,
+        "window_ms": WINDOW_MS,
+        "windows": [(start, c.records, c.bytes, c.batches, c.crc_sum) for start, c in windows],
+        "codecs": codecs,
+    }
+    return json.dumps(document).encode() + b"\n"
 
 
 class UnreadableLog(Log):
@@ -135,7 +147,7 @@ def test_a_checkpoint_of_version_2_goes_on(checkpoints: PartitionCheckpoints, pa
     log.append((3, 0, 7), (2, WINDOW_MS, 8))
     first, second = (NOTHING.with_batch(batch) for batch in log.batches)
     lines = [older((0, first), revision=3), older((WINDOW_MS, second), revision=5)]
-    path.write_bytes(b"".join(encode_audit_event(event) + b"\n" for event in lines))
+    path.write_bytes(b"".join(lines))
     found = checkpoints.read(CLICKS)
     assert found is not None
     assert (found.up_to, found.counted_from, found.leader_epoch) == (5, 0, 3)
@@ -167,7 +179,7 @@ def test_a_checkpoint_of_version_2_that_lacks_records_began_where_the_log_does(
 ) -> None:
     log = Log(log_start_offset=2)
     log.append((3, 0, 7))
-    path.write_bytes(encode_audit_event(older((0, counts(log)), revision=5)) + b"\n")
+    path.write_bytes(older((0, counts(log)), revision=5))
     broker = counter(checkpoints)
     load(broker, log)
     assert only(broker.take_reports()).positions["counted_from"].tolist() == [2]
@@ -177,7 +189,7 @@ def test_a_checkpoint_of_version_2_with_20_000_windows_is_bounded(
     checkpoints: PartitionCheckpoints, path: Path
 ) -> None:
     windows = [(number * HOUR_MS, Counts(1, 100, 1, 5)) for number in range(20_000)]
-    path.write_bytes(encode_audit_event(older(*windows, revision=20_000)) + b"\n")
+    path.write_bytes(older(*windows, revision=20_000))
     found = checkpoints.read(CLICKS)
     assert found is not None
     assert len(found.rows) == HOURS_KEPT + WINDOWS_KEPT + 1

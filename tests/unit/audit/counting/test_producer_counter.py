@@ -17,7 +17,7 @@ from pipeline.records.batch_hashes import content_hash_of
 from pipeline.records.producer_marks import MARK
 from pipeline.records.tally import HOUR_MS
 from tests.support.audit_reports import hours_of
-from tests.support.counted_logs import CLICKS, INTERNAL, WINDOW_MS, header
+from tests.support.counted_replicas import CLICKS, INTERNAL, WINDOW_MS, header
 
 OTHER = TopicPartition("clicks", 3)
 DAY_MS = 24 * HOUR_MS

@@ -13,7 +13,7 @@ from pipeline.audit.counting.record_counter import WAITING_RECORDS, RecordCounte
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, window_start
 from tests.support.audit_reports import hours_of
-from tests.support.counted_logs import CLICKS, WINDOW_MS
+from tests.support.counted_replicas import CLICKS, WINDOW_MS
 
 outcomes = st.builds(
     RecordOutcome,

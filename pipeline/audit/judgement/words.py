@@ -59,6 +59,8 @@ class LeaderWords:
     signs: Times
     silent_ms: int
     """Time after its newest word at which a leader is silent."""
+    lag_ms: int
+    """Time that it takes a batch to come into a leader's report."""
     earliest: dict[int, int] = field(default_factory=dict)
     """By topic."""
 
@@ -71,8 +73,14 @@ class LeaderWords:
             progress = series.positions.at(newest_keys(series, cells))
             lives = ledger.lives.get(series.key, {})
             interval_ms = max((life.sign.interval_ms for life in lives.values() if life.sign), default=interval_ms)
-            signs = leader_signs(ledger, series, progress) - min(timing.grace_ms, COUNTED_AFTER * interval_ms)
-        words = cls(cluster=cluster, cells=cells, signs=signs, silent_ms=MISSED_SIGNS * interval_ms + timing.grace_ms)
+            signs = leader_signs(ledger, series, progress)
+        words = cls(
+            cluster=cluster,
+            cells=cells,
+            signs=signs,
+            silent_ms=MISSED_SIGNS * interval_ms + timing.grace_ms,
+            lag_ms=min(timing.grace_ms, COUNTED_AFTER * interval_ms),
+        )
         if len(cells):
             topics = topics_of_cells(cells)
             starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]]))
@@ -89,12 +97,13 @@ class LeaderWords:
         return words
 
     def lacking(self, topic: int, end_ms: int) -> Int64s:
-        """Return the cells of a topic whose leader said nothing at or after `end_ms`."""
-        if self.earliest.get(topic, end_ms) >= end_ms:
+        """Return the cells of a topic whose leader said nothing about all that is older than `end_ms`."""
+        needed_ms = end_ms + self.lag_ms
+        if self.earliest.get(topic, needed_ms) >= needed_ms:
             return self.cells[:0]
         low, high = np.searchsorted(self.cells, [topic << 17, (topic + 1) << 17])
         cells, signs = self.cells[low:high], self.signs[low:high]
-        return cells[signs < end_ms]
+        return cells[signs < needed_ms]
 
 
 class Words:
@@ -212,11 +221,18 @@ class Words:
             (timing.read(cluster) - timing.grace_ms, f"the audit topic of {cluster} to be read further")
             for cluster in clusters
         ]
-        found.append((self.live.earliest[topic], f"the next reports of the brokers of {self.way.cluster}"))
+        found.append(
+            (self.live.earliest[topic] - self.live.lag_ms, f"the next reports of the brokers of {self.way.cluster}")
+        )
         if self.replica is not None and topic in self.way.mirrored:
             low, high = np.searchsorted(self.way.sources, [topic << 17, (topic + 1) << 17])
             signs = self.replica.at(self.way.replicas[low:high])
-            found.append((int(signs.min(initial=timing.now_ms)), f"the next reports of the brokers of {clusters[-1]}"))
+            found.append(
+                (
+                    int(signs.min(initial=timing.now_ms)) - self.replica.lag_ms,
+                    f"the next reports of the brokers of {clusters[-1]}",
+                )
+            )
         found += [
             (life.sign.closed_ms, f"producer {life.process} on {life.host} to close its windows")
             for life in self._lives.get(topic, [])

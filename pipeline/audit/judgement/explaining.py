@@ -53,7 +53,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class _Lack:
-    """What a stage lacks of one hour of a partition."""
+    """Records that a stage lacks of one hour of a partition."""
 
     hour_ms: int
     first: int

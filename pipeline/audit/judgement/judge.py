@@ -72,7 +72,7 @@ class Judge:
         words = [Words(self._ledger, way, expectations, timing) for way in ways]
         self._judge_hours(words, expectations)
         watermarks = watermarks_of(self._ledger, words, self._verdicts)
-        return Judgement(self._ledger, words, self._verdicts, watermarks, now_ms)
+        return Judgement(self._ledger, words, dict(self._verdicts), watermarks, now_ms)
 
     def _judge_hours(self, words: Sequence[Words], expectations: Expectations) -> None:
         touched = self._ledger.take_touched()
@@ -96,11 +96,8 @@ class Judge:
             if hour is not None:
                 for topic, verdict in judge_topics(hour).items():
                     parts[topic].append(verdict)
-        known = self._verdicts[hour_ms]
-        for topic in topics or ():
-            known.pop(topic, None)
-        for topic, verdicts in parts.items():
-            known[topic] = joined(verdicts)
+        known = {topic: each for topic, each in self._verdicts[hour_ms].items() if topics and topic not in topics}
+        self._verdicts[hour_ms] = known | {topic: joined(verdicts) for topic, verdicts in parts.items()}
 
 
 def _of_witnesses(expectations: Expectations) -> object:
@@ -121,7 +118,10 @@ def _of_witnesses(expectations: Expectations) -> object:
 
 
 class Judgement:
-    """Verdicts on all topics and hours at one time. Valid until the next judgement."""
+    """Verdicts on all topics and hours at one time. Later judgements leave it as it is.
+
+    Only `partitions_of` reads the ledger again, which must not change meanwhile.
+    """
 
     def __init__(
         self,

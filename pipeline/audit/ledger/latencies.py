@@ -1,4 +1,4 @@
-"""Latencies by tier, cluster, topic and window: cumulative sketches of all processes, merged. Pure."""
+"""CountedLatencies by tier, cluster, topic and window: cumulative sketches of all processes, merged. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ class LatencySeries(NamedTuple):
     topic: str
 
 
-class Latencies:
+class CountedLatencies:
     """Newest buckets of each process, by window."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from pipeline.audit.ledger.keys import (
     row_keys,
     topics_of_cells,
 )
-from pipeline.audit.ledger.latencies import Latencies
+from pipeline.audit.ledger.latencies import CountedLatencies
 from pipeline.audit.ledger.life_table import LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
@@ -115,7 +115,7 @@ class Ledger:
         self.life_names.number("")
         self.processes = Numbering(MAX_LEDGER_LIVES)
         self.lives: dict[SeriesKey, dict[str, LifeRecord]] = defaultdict(dict)
-        self.latencies = Latencies()
+        self.latencies = CountedLatencies()
         self.touched = Touched()
         self.refused = 0
         """Rows that did not fit a bound."""
@@ -198,16 +198,13 @@ class Ledger:
             for c in report.claims
             if topics[c.topic] >= 0 and 0 <= c.partition < MAX_LEDGER_PARTITIONS
         ]
-        new = series.claims.add(claims)
-        if not new:
-            return
-        newest = {key: (epoch, start) for key, epoch, start in sorted(new)}
-        keys = np.array(sorted(newest), np.int64)
-        epochs = np.array([newest[key][0] for key in keys.tolist()], np.int64)
-        starts = np.array([newest[key][1] for key in keys.tolist()], np.int64)
-        void = series.positions.truncate(keys, epochs, starts)
-        if void.any():
-            self._void(series, keys)
+        left = sorted(series.claims.add(claims))
+        while left:
+            of_key = {claim[0]: claim for claim in reversed(left)}
+            left = [claim for claim in left if of_key[claim[0]] is not claim]
+            keys, epochs, starts = np.array(list(of_key.values()), np.int64).T
+            if series.positions.truncate(keys, epochs, starts).any():
+                self._void(series, keys)
 
     def _void(self, series: Series, keys: Int64s) -> None:
         """Forget the rows of these keys that are void by the claims there are (invariant B)."""

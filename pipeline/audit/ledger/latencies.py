@@ -48,6 +48,15 @@ class CountedLatencies:
         """Return the counters that reported latencies of a topic, sorted."""
         return sorted(series for series in self._windows if series.topic == topic)
 
+    def all_series(self) -> list[LatencySeries]:
+        """Return all counters that reported latencies, sorted."""
+        return sorted(self._windows)
+
+    def newest_window(self, series: LatencySeries) -> Sequence[Buckets]:
+        """Return the buckets of each process in the newest window, to be merged."""
+        windows = self._windows.get(series)
+        return list(windows[max(windows)].values()) if windows else []
+
     def windows(self, series: LatencySeries) -> Iterator[tuple[int, Sequence[Buckets]]]:
         """Return for each window, oldest first, the buckets of each process, to be merged."""
         for start_ms, processes in sorted(self._windows.get(series, {}).items()):

@@ -5,7 +5,10 @@ from contextlib import AsyncExitStack
 import typer
 
 from pipeline.cli.audit.count import count
+from pipeline.cli.audit.daily import daily
+from pipeline.cli.audit.explain import explain
 from pipeline.cli.audit.report import report
+from pipeline.cli.audit.watch import watch
 from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.cli.terminal.settings import Settings
@@ -15,18 +18,24 @@ app = typer.Typer(no_args_is_help=True, help="The audit, a service that compares
 
 @app.command()
 def start(config: Config) -> None:
-    """Run the audit service in the foreground; see docs/audit.md for its settings."""
+    """Run the audit service in the foreground; see docs/audit/service.md for its settings."""
     run_service(_run, config)
 
 
 app.command()(report)
 app.command()(count)
+app.command()(watch)
+app.command()(explain)
+app.command()(daily)
 
 
 async def _run(settings: Settings) -> None:
     from pipeline.audit.config import AuditConfig
+    from pipeline.audit.narrowing.narrower import Narrower
+    from pipeline.audit.page.audit_page import audit_page_routes
     from pipeline.audit.server import run_audit
-    from pipeline.cli.audit.expectations import mirror_routes
+    from pipeline.cli.audit.expectations_reader import MirrorJournals, expectations_reader
+    from pipeline.cli.audit.log_access import BrokerLogs
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
 
@@ -39,5 +48,22 @@ async def _run(settings: Settings) -> None:
             for cluster in config.clusters
         }
         metrics = service_metrics()
-        read_routes = mirror_routes(clusters[config.replica[0].name] if config.replica else None, metrics)
-        await run_audit(config, clusters, read_routes=read_routes, clock=wall_clock, metrics=metrics)
+        hub = config.replica[0].name if config.replica else None
+        journals = None if hub is None else MirrorJournals(clusters[hub], clock=wall_clock, metrics=metrics)
+        reader = expectations_reader(
+            {cluster.name: clusters[cluster.name] for cluster in config.live},
+            None if hub is None else (hub, clusters[hub]),
+            clock=wall_clock,
+            metrics=metrics,
+            journals=journals,
+        )
+        narrower = Narrower(BrokerLogs(clusters, hub, None if journals is None else journals.gaps), hub)
+        await run_audit(
+            config,
+            clusters,
+            read_expectations=reader.read,
+            narrow=narrower.narrow,
+            clock=wall_clock,
+            metrics=metrics,
+            page=audit_page_routes(),
+        )

@@ -41,9 +41,14 @@ def expectations_reader(
     metrics: CollectorRegistry,
     max_age_s: float = MAX_AGE_S,
     timeout_s: float = READ_TIMEOUT_S,
+    journals: "MirrorJournals | None" = None,
 ) -> ExpectationsReader:
-    """Return the reader of what the audit of these clusters expects. Nothing is created or written."""
-    journals = None if replica is None else MirrorJournals(replica[1], clock=clock, metrics=metrics)
+    """Return the reader of what the audit of these clusters expects. Nothing is created or written.
+
+    `journals` are those of the replica cluster, if others read them, too.
+    """
+    if journals is None and replica is not None:
+        journals = MirrorJournals(replica[1], clock=clock, metrics=metrics)
     return ExpectationsReader(
         {name: _ReadTopics(cluster, timeout_s) for name, cluster in live.items()},
         None if replica is None else (replica[0], _ReadTopics(replica[1], timeout_s)),

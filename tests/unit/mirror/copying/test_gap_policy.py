@@ -9,7 +9,8 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.cli.audit.expectations import mirror_routes
+from pipeline.audit.judgement.verdicts import OffsetSpan
+from pipeline.cli.audit.expectations_reader import MirrorJournals
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.topics import delete_topics, list_topics
 from pipeline.client.cluster.cluster import Cluster
@@ -118,8 +119,8 @@ async def test_gaps_are_skipped_if_the_settings_say_so(site: Site) -> None:
         async with site.mirroring(gap_policy="skip"):
             await until_at(site.hub, [0, 3, 4])
     assert ranges(await ledger_of(site.hub)) == [("clicks-0", "retention", 1, 2)]
-    (route,) = await mirror_routes(site.hub, CollectorRegistry())()
-    assert route.deleted_offsets == 2  # for the audit
+    (route,) = (await MirrorJournals(site.hub, clock=clock, metrics=CollectorRegistry()).read()).routes
+    assert route.gaps == [OffsetSpan(first=1, last=2)]  # for the audit
 
 
 async def test_a_source_that_deleted_everything_is_a_gap_before_its_next_record(site: Site) -> None:

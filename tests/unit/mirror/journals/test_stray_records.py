@@ -9,7 +9,7 @@ import structlog.testing
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.cli.audit.expectations import mirror_routes
+from pipeline.cli.audit.expectations_reader import MirrorJournals
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
@@ -74,7 +74,7 @@ async def test_stray_records_stop_neither_mirror_nor_audit_and_are_counted_once(
     assert lines == [*range(len(STRAY) + 1), len(STRAY) + 2]
 
     metrics = CollectorRegistry()
-    routes = await mirror_routes(site.hub, metrics)()
+    routes = (await MirrorJournals(site.hub, clock=clock, metrics=metrics).read()).routes
     await journal.read_on()
     assert [(route.cluster, route.source, route.replica) for route in routes] == [
         (line.source.cluster, line.source.partition, line.replica) for line in journal.table.assignments()

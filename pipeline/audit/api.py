@@ -1,0 +1,254 @@
+"""Questions to the audit over HTTP: `/v1/report`, `/v1/status` and the others of docs/audit/service.md."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Final
+
+import trio
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from pipeline.audit.answers import (
+    HEADERS,
+    Answers,
+    Document,
+    MakeDocument,
+    UnknownNameError,
+    query_values,
+    respond_errors,
+)
+from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.judging import Judged, Judgements
+from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Witness
+from pipeline.audit.reports.details import (
+    MAX_PARTITIONS,
+    explanation_document,
+    hour_story,
+    latency_document,
+    partitions_document,
+)
+from pipeline.audit.reports.documents import Knowledge, clusters_document, report_document, verdict_on
+from pipeline.audit.reports.flow import flow_document
+from pipeline.audit.reports.letters import STATUS_OF
+from pipeline.audit.reports.parameters import (
+    HoursQuestion,
+    QuestionError,
+    instant_ms,
+    only_value,
+    read_flag,
+)
+from pipeline.audit.reports.status import GridQuestion, status_document
+from pipeline.diagnostics import get_logger
+from pipeline.errors import PipelineError
+from pipeline.model import Clock
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.records.tally import HOUR_MS, window_start
+
+DAY_MS: Final = 24 * HOUR_MS
+NARROW_TIMEOUT_S: Final = 120.0
+MAX_NARROWED: Final = 20
+"""Findings of an hour about which brokers are asked, the worst first."""
+
+Narrow = Callable[[Finding, Sequence[Finding]], Awaitable[Sequence[Finding]]]
+"""Asks brokers and files about a finding, and returns what it consists of. The other findings of its hour say where
+records may be instead. May be cancelled at any moment."""
+
+logger = get_logger(__name__)
+
+
+class AuditApi:
+    """Answers questions from the newest judgement."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        judgements: Judgements,
+        narrow: Narrow,
+        *,
+        live_clusters: Sequence[str],
+        replica_cluster: str | None,
+        grace_ms: int,
+        clock: Clock,
+    ) -> None:
+        self._collector = collector
+        self._judgements = judgements
+        self._narrow = narrow
+        self._live_clusters = live_clusters
+        self._replica_cluster = replica_cluster
+        self._grace_ms = grace_ms
+        self._clock = clock
+        self._answers = Answers(judgements)
+        self._narrowing = trio.Lock()
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of the documents."""
+        return [
+            Route("/v1/report", self._serve(self._report)),
+            Route("/v1/status", self._serve(self._status)),
+            Route("/v1/flow", self._serve(self._flow)),
+            Route("/v1/latency", self._serve(self._latency)),
+            Route("/v1/hours/{topic}/{hour}", self._serve(self._partitions)),
+            Route("/v1/explain/{topic}/{hour}", self._explain),
+        ]
+
+    def _serve(self, make: Callable[[Request], MakeDocument]) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            return await self._answers.respond(request, partial(make, request))
+
+        return serve
+
+    def _report(self, request: Request) -> MakeDocument:
+        question = HoursQuestion.read(query_values(request))
+
+        def make(judged: Judged) -> Document:
+            hours = asked_hours(judged, question)
+            knowledge = self._knowledge(judged, question.topics, question.to_ms)
+            return report_document(hours, judged.judgement.watermarks(), knowledge, limit=question.limit)
+
+        return make
+
+    def _status(self, request: Request) -> MakeDocument:
+        question = GridQuestion.read(query_values(request), self._clock())
+
+        def make(judged: Judged) -> Document:
+            grid = judged.judgement.status_grid()
+            return status_document(grid, judged.judgement.watermarks(), self._knowledge(judged), question)
+
+        return make
+
+    def _flow(self, request: Request) -> MakeDocument:
+        topics = HoursQuestion.read(query_values(request)).topics
+
+        def make(judged: Judged) -> Document:
+            grid = judged.judgement.status_grid()
+            chosen = {topic: hours for topic, hours in grid.items() if not topics or topic in topics}
+            letters = {letter for hours in chosen.values() for letter in hours.values()}
+            told = [
+                hour
+                for topic, hours in chosen.items()
+                if set(hours.values()) - {"e"}
+                for hour in judged.judgement.hours(topic)
+                if hour.findings
+            ]
+            return flow_document(
+                self._collector.ledger,
+                topics,
+                told,
+                {STATUS_OF[letter] for letter in letters},
+                [mark for mark in judged.judgement.watermarks() if mark.topic in chosen],
+                self._knowledge(judged, topics),
+                live_clusters=self._live_clusters,
+                replica_cluster=self._replica_cluster,
+            )
+
+        return make
+
+    def _latency(self, request: Request) -> MakeDocument:
+        values = query_values(request)
+        question, topic = HoursQuestion.read(values), only_value(values, "topic")
+        if topic is None:
+            raise QuestionError("topic: is needed")
+        to_ms = self._clock() + DAY_MS if question.to_ms is None else question.to_ms
+        from_ms = to_ms - 2 * DAY_MS if question.from_ms is None else question.from_ms
+
+        def make(_judged: Judged) -> Document:
+            latencies = self._collector.ledger.latencies
+            return latency_document(latencies, topic, self._replica_cluster, from_ms, to_ms)
+
+        return make
+
+    def _partitions(self, request: Request) -> MakeDocument:
+        topic, hour_ms = _place(request)
+        question = HoursQuestion.read(query_values(request), max_limit=MAX_PARTITIONS, limit=MAX_PARTITIONS)
+
+        def make(judged: Judged) -> Document:
+            hour = known_hour(judged, topic, hour_ms)
+            partitions = judged.judgement.partitions_of(topic, hour.hour_ms)
+            return partitions_document(hour, partitions, offset=question.offset, limit=question.limit)
+
+        return make
+
+    async def _explain(self, request: Request) -> Response:
+        async def respond() -> Response:
+            topic, hour_ms = _place(request)
+            must_narrow = read_flag(query_values(request), "narrow")
+            hour, sentences, judged_ms = await self._judgements.ask(partial(_tell, topic=topic, hour_ms=hour_ms))
+            narrowed, error = await self._narrow_hour(hour) if must_narrow else (None, None)
+            verdict = verdict_on({hour.status}, is_complete=True)
+            document = explanation_document(hour, verdict, sentences, narrowed, error)
+            return JSONResponse(document | {"judged_ms": judged_ms}, headers=HEADERS)
+
+        return await respond_errors(respond)
+
+    async def _narrow_hour(self, hour: AuditedHour) -> tuple[list[Finding], str | None]:
+        """Ask about the findings of an hour, one after the other, and one hour at a time."""
+        narrowed: list[Finding] = []
+        differing = [finding for finding in hour.findings if finding.status.is_difference]
+        others = [finding for finding in hour.findings if not finding.status.is_difference]
+        asked = 0
+        reason = None
+        with trio.move_on_after(NARROW_TIMEOUT_S) as scope:
+            async with self._narrowing:
+                for finding in differing[:MAX_NARROWED]:
+                    try:
+                        with unwrapped_errors():
+                            narrowed += await self._narrow(finding, [each for each in differing if each is not finding])
+                    except PipelineError as error:
+                        logger.warning("finding_not_narrowed", finding=finding.text, error=str(error))
+                        reason = str(error)
+                        narrowed.append(finding)
+                    asked += 1
+        if scope.cancelled_caught:
+            reason = f"brokers did not answer within {NARROW_TIMEOUT_S:.0f} s"
+        elif asked < len(differing) and reason is None:
+            reason = f"only the {MAX_NARROWED} worst of {len(differing)} findings were narrowed"
+        return [*narrowed, *differing[asked:], *others], reason
+
+    def _knowledge(self, judged: Judged, topics: Collection[str] = (), to_ms: int | None = None) -> Knowledge:
+        """Return what the judgement knows as a whole, for hours of these topics (all, if empty) before `to_ms`."""
+        unknown = [witness for witness in judged.unknown if _is_needed(witness, topics, to_ms)]
+        return Knowledge(
+            judged_ms=judged.judged_ms,
+            clusters=clusters_document(self._collector.states),
+            unknown=unknown,
+            is_complete=not unknown and all(map(partial(self._is_read, to_ms), self._collector.states)),
+        )
+
+    def _is_read(self, to_ms: int | None, cluster: str) -> bool:
+        """True if the cluster is read to its end, or all hours before `to_ms` were read."""
+        state = self._collector.states[cluster]
+        if state.problem is None:
+            return True
+        return to_ms is not None and state.read_to_ms is not None and state.read_to_ms >= to_ms + self._grace_ms
+
+
+def asked_hours(judged: Judged, question: HoursQuestion) -> list[AuditedHour]:
+    """Return all hours that a question is about, sorted by topic and hour."""
+    topics: Sequence[str | None] = sorted(question.topics) or [None]
+    hours = [hour for topic in topics for hour in judged.judgement.hours(topic, question.from_ms, question.to_ms)]
+    return [hour for hour in hours if not question.statuses or hour.status in question.statuses]
+
+
+def known_hour(judged: Judged, topic: str, time_ms: int) -> AuditedHour:
+    """Return the hour of a topic that holds a time. Raises UnknownNameError."""
+    start_ms = window_start(time_ms, HOUR_MS)
+    for hour in judged.judgement.hours(topic, start_ms, start_ms + 1):
+        return hour
+    raise UnknownNameError(f"the audit has no counts of topic {topic[:249]!r} in that hour")
+
+
+def _tell(judged: Judged, *, topic: str, hour_ms: int) -> tuple[AuditedHour, Sequence[str], int]:
+    hour = known_hour(judged, topic, hour_ms)
+    return hour, hour_story(hour), judged.judged_ms
+
+
+def _place(request: Request) -> tuple[str, int]:
+    parameters: Any = request.path_params
+    return parameters["topic"], instant_ms(parameters["hour"], "hour")
+
+
+def _is_needed(witness: Witness, topics: Collection[str], to_ms: int | None) -> bool:
+    if topics and witness.topic is not None and witness.topic not in topics:
+        return False
+    return to_ms is None or witness.since_ms is None or to_ms > witness.since_ms

@@ -1,0 +1,1 @@
+"""Reading of the audit topics of all clusters."""

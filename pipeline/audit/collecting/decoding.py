@@ -1,0 +1,67 @@
+"""Decoding of the records of an audit topic, many at a time, for a thread of its own. Pure.
+
+Owns the bounds of one portion: its bytes, so that other clusters and questions get their turn.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.audit.events.encoding import AuditMessageError, decode_report
+from pipeline.audit.events.older import OlderEvent, decode_older_event
+from pipeline.audit.events.report import CountReport
+from pipeline.errors import CorruptBatchError
+from pipeline.records.batch import BatchHeader
+from pipeline.records.record import records_of_payload
+
+
+@dataclass(slots=True)
+class DecodedEvents:
+    """Events of a portion of an audit topic, in order. `unreadable` records were skipped; `error` is the first reason.
+
+    `damaged` are the offsets (first, after the last) of batches whose records cannot be read.
+    """
+
+    events: list[CountReport | OlderEvent] = field(default_factory=list)
+    unreadable: int = 0
+    error: str | None = None
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+
+    def skip(self, reason: str) -> None:
+        """Count a record that is no event."""
+        self.unreadable += 1
+        self.error = self.error or reason
+
+
+def decode_portion(batches: Iterable[tuple[BatchHeader, bytes]], position: int) -> DecodedEvents:
+    """Return the events of opened batches, from an offset on. Nothing that a batch holds raises an error."""
+    decoded = DecodedEvents()
+    for header, payload in batches:
+        try:
+            values = [record.value for record in records_of_payload(payload, header) if record.offset >= position]
+        except CorruptBatchError as error:
+            decoded.damaged.append((header.base_offset, header.next_offset))
+            decoded.error = decoded.error or str(error)
+            continue
+        _decode_values(values, decoded)
+    return decoded
+
+
+def _decode_values(values: Sequence[bytes | None], decoded: DecodedEvents) -> None:
+    for value in values:
+        if value is None:  # a tombstone
+            continue
+        try:
+            decoded.events.append(decode_any_version(value))
+        except AuditMessageError as error:
+            decoded.skip(str(error))
+
+
+def decode_any_version(value: bytes) -> CountReport | OlderEvent:
+    """Return the event in a record's value, of version 3 or 2. Raises AuditMessageError."""
+    try:
+        return decode_report(value)
+    except AuditMessageError as error:
+        try:
+            return decode_older_event(value)
+        except AuditMessageError:
+            raise error from None

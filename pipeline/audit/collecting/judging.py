@@ -1,0 +1,159 @@
+"""Judgements of what was collected: one at a time, shared by all who ask, never older than they may be.
+
+Invariants:
+
+A. A judgement that is returned began at most MAX_AGE_S before it was asked for. If no judgement can be made, there is
+   an error instead of an older one.
+B. `read_to_ms` is taken before the judgement, while nothing is applied to the ledger: all that it promises is there.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.reading import instant
+from pipeline.audit.judgement.judge import Judge, Judgement
+from pipeline.audit.judgement.verdicts import Expectations, Witness
+from pipeline.diagnostics import get_logger
+from pipeline.errors import PipelineError
+from pipeline.model import Clock
+from pipeline.net.nurseries import unwrapped_errors
+
+MAX_AGE_S: Final = 1.0
+REFRESH_S: Final = 1.0
+"""Pause between two readings of the expectations. The reader decides which clusters it asks."""
+FIRST_READING_S: Final = 15.0
+"""Time that the first judgement waits for the expectations."""
+STALE_S: Final = 60.0
+"""Age at which expectations are no word of the clusters any more."""
+NOT_READ: Final = Witness(name="topics and mirrors of the clusters", reason="were not read yet")
+
+Result = TypeVar("Result")
+ReadExpectations = Callable[[], Awaitable[Expectations]]
+"""Reads what should have been counted. May be cancelled at any moment."""
+
+logger = get_logger(__name__)
+
+
+class NoJudgementError(PipelineError):
+    """The judgement failed, so there is no document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A judgement, and what it was made of. `number` counts the judgements of this process."""
+
+    number: int
+    judged_ms: int
+    began_s: float
+    judgement: Judgement
+    unknown: Sequence[Witness]
+
+
+class Judgements:
+    """Makes judgements of a collector's ledger."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        read_expectations: ReadExpectations,
+        nothing_read: Expectations,
+        *,
+        clock: Clock,
+        grace_ms: int,
+        pending_max_ms: int,
+    ) -> None:
+        self.latest: Judged | None = None
+        """The newest judgement, however old."""
+        self.failures = 0
+        """Number of judgements that failed, since the start."""
+        self._collector = collector
+        self._read_expectations = read_expectations
+        self._expectations = replace(nothing_read, unknown=[*nothing_read.unknown, NOT_READ])
+        self._read_s: float | None = None
+        self._read_ms = 0
+        self._was_read = trio.Event()
+        self._clock = clock
+        self._new_judge = partial(Judge, grace_ms=grace_ms, pending_max_ms=pending_max_ms)
+        self._judge = self._new_judge(collector.ledger)
+        self._generation = collector.generation
+        self._turn = trio.Lock()
+        self._began = 0
+        self._trouble: str | None = None
+
+    def trouble(self) -> str | None:
+        """Return why the last judgement failed; None if it did not."""
+        return self._trouble
+
+    async def current(self) -> Judged:
+        """Return a judgement that is not too old (invariant A). Raises NoJudgementError."""
+        oldest_s = trio.current_time() - MAX_AGE_S
+        async with self._turn:
+            if self.latest is None or self.latest.began_s < oldest_s:
+                self.latest = await self._judge_now()
+            return self.latest
+
+    async def ask(self, question: Callable[[Judged], Result]) -> Result:
+        """Return the answer of a judgement to a question, which is asked in a thread. Raises NoJudgementError."""
+        judged = await self.current()
+        async with self._collector.turn:  # verdicts read the ledger
+            return await trio.to_thread.run_sync(question, judged)
+
+    async def _judge_now(self) -> Judged:
+        with trio.move_on_after(FIRST_READING_S):
+            await self._was_read.wait()
+        async with self._collector.turn:
+            if self._generation != self._collector.generation:
+                self._judge = self._new_judge(self._collector.ledger)
+                self._generation = self._collector.generation
+            began_s, judged_ms = trio.current_time(), self._clock()
+            expectations = self._expected()
+            self._began += 1
+            try:
+                judgement = await trio.to_thread.run_sync(self._judge.judge, expectations, judged_ms)
+            except Exception as error:
+                self.failures += 1
+                self._judge = self._new_judge(self._collector.ledger)  # whatever it held may be half done
+                logger.exception("judgement_failed")
+                self._trouble = f"the judgement failed: {error!r}. See the log of the audit"
+                raise NoJudgementError(self._trouble) from error
+        self._trouble = None
+        return Judged(
+            number=self._began,
+            judged_ms=judged_ms,
+            began_s=began_s,
+            judgement=judgement,
+            unknown=expectations.unknown,
+        )
+
+    def _expected(self) -> Expectations:
+        """Return the expectations, with what the collector knows (invariant B)."""
+        unknown = list(self._expectations.unknown)
+        if self._read_s is not None and trio.current_time() - self._read_s > STALE_S:
+            unknown.append(replace(NOT_READ, reason=f"were read for the last time at {instant(self._read_ms)}"))
+        return replace(
+            self._expectations,
+            read_to_ms=self._collector.read_to_ms,
+            losses=self._collector.losses,
+            unknown=unknown,
+        )
+
+    async def run(self) -> None:
+        """Read expectations regularly until cancelled."""
+        while True:
+            began_s, began_ms = trio.current_time(), self._clock()
+            try:
+                with unwrapped_errors():
+                    self._expectations = await self._read_expectations()
+                self._read_s, self._read_ms = began_s, began_ms
+            except PipelineError as error:
+                witness = replace(NOT_READ, reason=f"could not be read: {error}")
+                known = [each for each in self._expectations.unknown if each.name != NOT_READ.name]
+                self._expectations = replace(self._expectations, unknown=[*known, witness])
+                logger.warning("expectations_not_read", error=str(error))
+            self._was_read.set()
+            await trio.sleep(REFRESH_S)

@@ -1,0 +1,1 @@
+"""Documents of judgements: what the HTTP API, the commands and the daily reports show."""

@@ -1,0 +1,103 @@
+"""Figures of a judgement for Prometheus, bounded in topics. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pipeline.audit.counting.latency import quantiles_ms
+from pipeline.audit.judgement.judge import Judgement
+from pipeline.audit.judgement.verdicts import Status, Watermark
+from pipeline.audit.ledger.latencies import Latencies, LatencySeries
+from pipeline.audit.reports.details import SHARES, latency_stage
+from pipeline.audit.reports.letters import LETTERS
+
+MAX_TOPICS: Final = 1_000
+"""Topics in one metric, by name; of differences, the topics that have any."""
+MAX_LATENCY_TOPICS: Final = 250
+DIFFERING: Final = frozenset({Status.CHANGED, Status.EXTRA, Status.MISSING})
+"""Statuses of differences that nothing explains."""
+
+
+class DifferencePlace(NamedTuple):
+    """Where records differ, and how."""
+
+    topic: str
+    stage: str
+    kind: str
+
+
+class LatencyPlace(NamedTuple):
+    """Counter of latencies, and a share of the records."""
+
+    topic: str
+    tier: str
+    cluster: str
+    quantile: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Figures of one judgement. `left_out` is the number of topics without series, by metric."""
+
+    hours: Mapping[str, int] = field(default_factory=dict)
+    differences: Mapping[DifferencePlace, int] = field(default_factory=dict)
+    """Partitions and hours that differ."""
+    complete_ms: Mapping[str, int | None] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+def figures_of(judgement: Judgement) -> Figures:
+    """Return the figures of a judgement."""
+    counts: Counter[str] = Counter()
+    differing = []
+    letters_of_differences = {LETTERS[status] for status in DIFFERING}
+    for topic, hours in judgement.status_grid().items():
+        letters = Counter(hours.values())
+        counts.update(letters)
+        if letters.keys() & letters_of_differences:
+            differing.append(topic)
+    differences: Counter[DifferencePlace] = Counter()
+    for topic in differing[:MAX_TOPICS]:
+        for hour in judgement.hours(topic):
+            for finding in hour.findings:
+                if finding.status in DIFFERING:
+                    place = DifferencePlace(topic, str(finding.at), finding.kind or finding.status)
+                    differences[place] += 1
+    marks = judgement.watermarks()
+    return Figures(
+        hours={status: counts[letter] for status, letter in LETTERS.items()},
+        differences=differences,
+        complete_ms={mark.topic: _complete_ms(mark) for mark in _least_complete(marks)},
+        left_out={
+            "audit_differences": max(0, len(differing) - MAX_TOPICS),
+            "audit_completeness_lag_seconds": max(0, len(marks) - MAX_TOPICS),
+        },
+    )
+
+
+def _least_complete(marks: Iterable[Watermark]) -> list[Watermark]:
+    def order(mark: Watermark) -> tuple[int, str]:
+        complete_ms = _complete_ms(mark)
+        return (-1 if complete_ms is None else complete_ms, mark.topic)
+
+    return sorted(marks, key=order)[:MAX_TOPICS]
+
+
+def _complete_ms(mark: Watermark) -> int | None:
+    return None if mark.complete_ms is None or mark.complete_ms < 0 else mark.complete_ms
+
+
+def latencies_of(table: Latencies, replica_cluster: str | None) -> tuple[dict[LatencyPlace, float], int]:
+    """Return latencies in seconds in the newest window of each counter, and the number of topics left out."""
+    by_topic: dict[str, list[LatencySeries]] = {}
+    for series in table.all_series():
+        by_topic.setdefault(series.topic, []).append(series)
+    found = {}
+    for topic in sorted(by_topic)[:MAX_LATENCY_TOPICS]:
+        for series in by_topic[topic]:
+            newest = table.newest_window(series)
+            for share, latency_ms in quantiles_ms(newest, SHARES).items():
+                place = LatencyPlace(topic, latency_stage(series, replica_cluster), series.cluster, share)
+                found[place] = latency_ms / 1000
+    return found, max(0, len(by_topic) - MAX_LATENCY_TOPICS)

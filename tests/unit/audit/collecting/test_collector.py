@@ -1,0 +1,204 @@
+"""Reading the audit topics of clusters that come and go, with real brokers."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.reading import ReadingState
+from pipeline.audit.events.encoding import encode_report
+from pipeline.audit.events.report import ROW, CountReport, ReportedTopic
+from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
+from pipeline.audit.ledger.ledger import SeriesKey
+from pipeline.client.admin.offsets import delete_records
+from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.producer.producer import open_producer
+from pipeline.model import HostPort, TopicPartition
+from pipeline.processes import free_port
+from pipeline.records.tally import HOUR_MS
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.brokers import clock, serving_cluster
+
+DEADLINE_S = 60
+EVENTS = TopicPartition(AUDIT_TOPIC, 0)
+
+
+def report(records: int, *, topic: str = "clicks", cluster: str = "hub", created_ms: int = 5) -> CountReport:
+    rows = np.zeros(1, ROW)
+    rows[["span_ms", "revision", "records", "bytes", "batches", "last_offset"]] = (
+        HOUR_MS, records, records, 10 * records, 1, records - 1,
+    )  # fmt: skip
+    return CountReport(
+        counter=Counter(tier=Tier.BROKER, cluster=cluster),
+        process="1",
+        created_ms=created_ms,
+        window_ms=600_000,
+        topics=[ReportedTopic(topic, "id")],
+        rows=rows,
+    )
+
+
+async def publish(cluster: Cluster, *values: bytes | None, timestamp_ms: int | None = None) -> None:
+    topic = NewTopic(name=AUDIT_TOPIC, partitions=1)
+    await create_topics(cluster, [topic], exist_ok=True)
+    async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
+        for value in values:
+            delivery = await producer.send(AUDIT_TOPIC, value, timestamp_ms=timestamp_ms)
+            await producer.flush()  # a batch for each
+            await delivery.wait()
+
+
+def records_of(collector: Collector, cluster: str = "hub") -> int:
+    series = collector.ledger.series.get(SeriesKey(Tier.BROKER, cluster))
+    return 0 if series is None else sum(int(table.rows["records"].sum()) for table in series.hours.values())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    with trio.fail_after(DEADLINE_S):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def collecting(**clusters: Cluster) -> AsyncIterator[Collector]:
+    collector = Collector(clusters, retry_backoff_s=0.05, clock=clock)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collector.run)
+        yield collector
+        nursery.cancel_scope.cancel()
+
+
+def place(state: ReadingState) -> tuple[int, int | None, str | None]:
+    return state.position, state.lag, state.error
+
+
+async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_path: Path) -> None:
+    address = HostPort("127.0.0.1", free_port())
+    zookeeper = MemoryZooKeeper()
+    listeners = f"PLAINTEXT://{address}"
+    config = ClientConfig(bootstrap=(address,), retry_backoff_ms=10, retry_backoff_max_ms=100)
+    async with open_cluster(config) as cluster, collecting(hub=cluster) as collector:
+        async with serving_cluster(tmp_path, zookeeper=zookeeper, listeners=listeners) as broker:
+            await publish(broker, encode_report(report(3)))
+            await until(lambda: place(collector.states["hub"]) == (1, 0, None))
+        died_ms = clock()
+        # The hole of some 6 s until the death is noticed: nothing may be promised for it.
+        while collector.states["hub"].error is None:
+            assert collector.read_to_ms["hub"] <= died_ms
+            await trio.sleep(0.01)
+        assert collector.read_to_ms["hub"] <= died_ms
+        async with serving_cluster(tmp_path, zookeeper=zookeeper, listeners=listeners) as broker:
+            await publish(broker, encode_report(report(5)))
+            await until(lambda: place(collector.states["hub"]) == (2, 0, None))
+            await until(lambda: collector.read_to_ms["hub"] > died_ms)
+        assert records_of(collector) == 5
+        assert collector.losses == []
+
+
+async def test_a_cluster_is_read_to_the_time_of_a_question_and_not_before(tmp_path: Path) -> None:
+    async with serving_cluster(tmp_path) as cluster:
+        await publish(cluster, encode_report(report(3)))
+        began_ms = clock()
+        async with collecting(hub=cluster) as collector:
+            assert (collector.read_to_ms, collector.states["hub"].problem) == ({}, "not read yet")
+            await until(lambda: "hub" in collector.read_to_ms)
+            assert collector.read_to_ms["hub"] >= began_ms
+            assert records_of(collector) == 3
+
+
+async def test_a_cluster_without_counters_is_read_at_once(tmp_path: Path) -> None:
+    """The topic is created with the first event."""
+    async with serving_cluster(tmp_path) as cluster, collecting(hub=cluster) as collector:
+        await until(lambda: collector.states["hub"].is_complete)
+        await publish(cluster, encode_report(report(3)))
+        await until(lambda: records_of(collector) == 3)
+        assert collector.losses == []
+
+
+async def test_a_cluster_that_was_never_there_is_soon_said_to_be_away_and_delays_no_other(tmp_path: Path) -> None:
+    nobody = ClientConfig(bootstrap=(HostPort("127.0.0.1", 1),), default_api_timeout_ms=60_000)
+    async with open_cluster(nobody) as away, serving_cluster(tmp_path) as cluster:
+        await publish(cluster, encode_report(report(3)))
+        async with collecting(east=away, hub=cluster) as collector:
+            await until(lambda: records_of(collector) == 3)
+            with trio.fail_after(50):
+                await until(lambda: "no broker" in str(collector.states["east"].error))
+            assert "east" not in collector.read_to_ms
+
+
+@pytest.mark.parametrize(("value", "unreadable"), [(b"", 1), (b"{}", 1), (None, 0)])
+async def test_records_that_are_no_events_are_skipped_and_counted(
+    tmp_path: Path, value: bytes | None, unreadable: int
+) -> None:
+    async with serving_cluster(tmp_path) as cluster:
+        await publish(cluster, value, encode_report(report(3)))
+        async with collecting(hub=cluster) as collector:
+            await until(lambda: collector.states["hub"].position == 2)
+            assert records_of(collector) == 3
+            assert collector.states["hub"].unreadable == unreadable
+            assert collector.losses == []
+
+
+async def test_events_that_retention_deleted_are_a_loss_that_a_new_collector_finds_as_well(tmp_path: Path) -> None:
+    async with serving_cluster(tmp_path) as cluster:
+        await publish(cluster, encode_report(report(3)), encode_report(report(4)))
+        async with collecting(hub=cluster) as before:
+            await until(lambda: records_of(before) == 4)
+            await delete_records(cluster, {EVENTS: 2}, timeout_s=DEADLINE_S)
+            async with collecting(hub=cluster) as behind:
+                await until(lambda: behind.states["hub"].open_gap is not None)
+                await until(lambda: behind.states["hub"].error is None)
+                assert "hub" not in behind.read_to_ms  # nobody knows yet what is missing
+                written_ms = clock() - 1_000
+                await publish(cluster, encode_report(report(5)), timestamp_ms=written_ms)
+                await until(lambda: "hub" in behind.read_to_ms)
+                (loss,) = behind.losses
+                assert (loss.cluster, loss.before_ms) == ("hub", written_ms)
+                assert "events 0 to 1" in str(loss.witness)
+                assert records_of(behind) == 5
+
+
+@pytest.mark.parametrize("recreated", [True, False])
+async def test_an_audit_topic_that_is_replaced_is_read_again_and_said(tmp_path: Path, recreated: bool) -> None:
+    async with serving_cluster(tmp_path / "hub") as hub, serving_cluster(tmp_path / "east") as east:
+        await publish(east, encode_report(report(7, cluster="east")))
+        await publish(hub, encode_report(report(3)), encode_report(report(9, topic="old")))
+        async with collecting(hub=hub, east=east) as collector:
+            await until(lambda: (records_of(collector), records_of(collector, "east")) == (12, 7))
+            await until(lambda: "hub" in collector.read_to_ms)
+            began_ms = clock()
+            await delete_topics(hub, [AUDIT_TOPIC])
+            if recreated:
+                await publish(hub, encode_report(report(4)))
+                await until(lambda: (records_of(collector), records_of(collector, "east")) == (4, 7))
+                (loss,) = collector.losses
+                assert (loss.cluster, loss.witness.name) == ("hub", "audit topic of hub")
+                assert began_ms <= loss.before_ms <= clock()
+                assert "was replaced at" in loss.witness.reason
+                assert collector.generation == 1
+                await until(lambda: min(collector.read_to_ms.values(), default=0) > loss.before_ms)
+            else:
+                deleted_ms = clock()
+                await until(lambda: collector.states["hub"].error is not None)
+                assert collector.read_to_ms["hub"] <= deleted_ms
+                assert "was deleted" in str(collector.states["hub"].error)
+
+
+async def test_a_collector_that_starts_at_any_event_comes_to_the_same_counts(tmp_path: Path) -> None:
+    values = [encode_report(report(number, topic=f"t{number % 7}")) for number in range(1, 60)]
+    async with serving_cluster(tmp_path) as cluster:
+        await publish(cluster, *values)
+        found: set[int] = set()
+        for _ in range(3):
+            async with collecting(hub=cluster) as collector:
+                await until(lambda: "hub" in collector.read_to_ms)
+                found.add(records_of(collector))
+    assert len(found) == 1

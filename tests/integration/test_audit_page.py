@@ -252,6 +252,7 @@ async def test_hostile_names_are_shown_and_do_nothing(window: Window) -> None:
         await window.until("story", "story <script>")
         shown.faults = dict.fromkeys(("flow", "latency", "explain", "status"), hostile_failure)
         await window.run("document.getElementById('details').close()")
+        await window.until_true("location.hash === ''")
         await window.run(AGAIN)
         await window.run(f"location.hash = '#/' + encodeURIComponent({json.dumps(topic)}) + '/{hour_ms}'")
         await window.until("story-state", "refused <script>")
@@ -307,6 +308,14 @@ async def test_the_whole_way_by_keyboard(window: Window) -> None:
         assert "2026-10-0" in await active(window)
         roles = "[...document.querySelectorAll('#grid [role]')].map((each) => each.getAttribute('role'))"
         assert await window.run(f"return {roles}") == ["row", "columnheader", "row", "rowheader", "gridcell"]
+        await window.run(AGAIN)  # an answer that says the same is not read out again
+        before = "window.before ??= document.querySelector('#grid [role=gridcell]')"
+        await window.run(before)
+        shown.status["judged_ms"] += 1
+        await window.run(AGAIN)
+        asked = "performance.getEntriesByType('resource').filter((each) => each.name.includes('v1/status')).length"
+        await window.until_true(f"{asked} > 2")
+        assert await window.run("return window.before === document.querySelector('#grid [role=gridcell]')")
         focus = "getComputedStyle(document.activeElement).outlineStyle"
         assert await window.run(f"return {focus}") == "solid"
 
@@ -323,6 +332,19 @@ async def test_an_address_of_an_hour_opens_it_and_its_neighbours(window: Window)
         await window.until("details-status", "exact")
         await window.run(f"location.hash = '#/payments/{hour_ago(5)}'")
         await window.until("hour-body", "Missing witnesses", "broker of west", "start it, or wait for its next report")
+
+
+async def test_a_click_beside_an_hour_closes_it_and_one_below_its_text_does_not(window: Window) -> None:
+    click = """
+    const dialog = document.getElementById('details'), box = dialog.getBoundingClientRect();
+    dialog.dispatchEvent(new MouseEvent('click', { clientX: box.left + %d, clientY: box.bottom - 5, bubbles: true }));
+    return dialog.open;
+    """
+    async with serving_audit(**company()) as shown:
+        await show(window, shown, f"#/clicks/{hour_ago(3)}")
+        await window.until("details-status", "exact")
+        assert await window.run(click % 200)
+        assert not await window.run(click % -20)
 
 
 async def test_a_difference_is_narrowed_by_asking_the_brokers(window: Window) -> None:

@@ -99,7 +99,9 @@ export class Details {
     this.place = null;
     this.onClose = onClose;
     this.dialog.addEventListener("close", () => this.end());
-    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.dialog.addEventListener("click", (event) => { // beside the dialog
+      if (event.target === this.dialog && event.clientX < this.dialog.getBoundingClientRect().left) this.dialog.close();
+    });
     by("details-close").addEventListener("click", () => this.dialog.close());
     by("hour-before").addEventListener("click", () => this.step(-1));
     by("hour-after").addEventListener("click", () => this.step(1));
@@ -200,6 +202,7 @@ export class Details {
   }
 
   end() {
+    if (this.dialog.open) return; // another hour has been opened meanwhile
     this.source?.stop();
     this.source = null;
     this.place = null;

@@ -51,6 +51,7 @@ export class GridPicture {
     this.watermarks = new Map();
     this.isScheduled = false;
     this.isPainted = false;
+    this.announced = "";
     this.labels = new Map();
     root.addEventListener("scroll", () => this.schedule(), { passive: true });
     for (const kind of ["focus", "blur"]) root.addEventListener(kind, () => this.schedule());
@@ -120,6 +121,9 @@ export class GridPicture {
   /** Names the cell at the cursor for screen readers: a new element each time, so that its name is read. */
   announce(topic, columnText, cellText) {
     const { row, column } = this.cursor;
+    const words = JSON.stringify([row, column, topic, columnText, cellText]);
+    if (words === this.announced) return; // nothing new: a screen reader would read it again
+    this.announced = words;
     const parts = [
       ["columnheader", columnText, 1, column + 2], ["rowheader", column < 0 ? cellText : topic, row + 2, 1], ["gridcell", cellText, row + 2, column + 2],
     ];

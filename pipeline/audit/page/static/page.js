@@ -13,6 +13,7 @@ import { joinTheme } from "./theme.js";
 import { showWatermarks } from "./watermarks.js";
 
 const MAX_REASONS = 8;
+const HIDDEN_MS = 150_000;
 const NAMES_SHOWN = 3;
 const SLOW_READ_MS = 120_000;
 const TITLE = "Audit";
@@ -119,6 +120,8 @@ function showSilence() {
 
 /** Shows the verdict, and how old it is. Called also while nothing answers. */
 function showVerdict() {
+  // Browsers wake hidden pages once a minute: nobody looks, and the title must not cry wolf.
+  if (document.hidden && !status.failure && status.ageMs !== null && status.ageMs < HIDDEN_MS) return;
   const isSilent = markOld(status, "hours-section");
   const isFlowOld = markOld(flow, "flow-section", "watermark-section");
   const flowAge = flow.ageMs === null ? "" : `, as of ${agoText(flow.ageMs)}`;

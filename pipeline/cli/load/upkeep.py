@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +11,12 @@ import trio
 import typer
 
 from pipeline.cli.load.commits import LoadFile, Root, Topic, committed_state, iceberg_history
+from pipeline.cli.load.report import report_stored, report_stored_iceberg
 from pipeline.cli.load.settings import catalog_settings, loads_config
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, wall_clock
 from pipeline.cli.terminal.settings import parse_assignments
+from pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pipeline.hadoop.iceberg.history import IcebergHistory
@@ -99,19 +102,25 @@ def verify_table(
     config: LoadFile = None,
     registry: Registry = None,
     assignments: LoadAssignments = None,
+    datacenter: Annotated[
+        str | None,
+        typer.Option(help="Report what the files hold to the audit, under this datacenter's name; needs -b."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare the files of a table with its commits, and with -b with the records of the topic.
 
-    Exits with 1 if anything differs.
+    Exits with 1 if anything differs. With --datacenter the audit learns what the files hold (tier STORED).
     """
+    if datacenter is not None and bootstrap is None:
+        raise ConfigurationError("--datacenter", "needs -b, the cluster whose audit topic gets the report")
     from pipeline.hadoop.upkeep.verification import verify_files, verify_source
 
     output.configure_logging("warning")
     history = iceberg_history(topic, root, catalog_settings(config, topic, assignments or []))
     if history is not None:
         load = None if bootstrap is None else _load_config(config, topic, root, bootstrap, registry, assignments)
-        _verify_iceberg(topic, history, load, as_json=json)
+        _verify_iceberg(topic, history, load, datacenter, as_json=json)
         return
     table, state = _table(topic, root), committed_state(topic, root)
     with output.progress(f"Reading files of {topic}", sum(file.bytes for file in state.files.values())) as progress:
@@ -124,12 +133,18 @@ def verify_table(
         with output.progress(f"Reading {topic} again", records) as progress:
             others, gone = verify_source(table, load, state, starts, progress.advance)
         differences, compared = differences + others, records - gone
+        if datacenter is not None:
+            damaged = {item.path for item in differences if item.path in state.files}
+            is_whole = damaged == {item.path for item in differences}
+            trio.run(partial(report_stored, load, datacenter, state, damaged, is_whole=is_whole))
     document = {"topic": topic, "commit": state.sequence, "files": len(state.files), "records": records}
     document["compared_with_topic"] = compared
     _show_differences(document, differences, against_topic=bootstrap is not None, as_json=json)
 
 
-def _verify_iceberg(topic: str, history: "IcebergHistory", load: "LoadConfig | None", *, as_json: bool) -> None:
+def _verify_iceberg(
+    topic: str, history: "IcebergHistory", load: "LoadConfig | None", datacenter: str | None, *, as_json: bool
+) -> None:
     from pipeline.hadoop.upkeep.iceberg_verification import verify_table_files, verify_table_source
 
     live = history.files()
@@ -142,6 +157,13 @@ def _verify_iceberg(topic: str, history: "IcebergHistory", load: "LoadConfig | N
         with output.progress(f"Reading {topic} again", records) as progress:
             others, compared = verify_table_source(history, load, starts, progress.advance)
         differences += others
+        if datacenter is not None:
+            report = partial(report_stored_iceberg, load, datacenter, history, is_whole=not differences)
+            if not trio.run(report):
+                output.note(
+                    f"nothing was reported to the audit: {history.expired} commits of the table have expired, so "
+                    "nobody knows what their files should hold"
+                )
     document = {"topic": topic, "commit": history.state.sequence, "files": len(live), "records": records}
     document |= {"compared_with_topic": compared, "expired_commits": history.expired}
     _show_differences(document, differences, against_topic=load is not None, as_json=as_json)

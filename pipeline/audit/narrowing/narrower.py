@@ -56,7 +56,7 @@ class NarrowLimits:
 
 @dataclass(slots=True)
 class _Budget:
-    """What is left of the bounds."""
+    """Bytes and time that are left."""
 
     deadline: float
     bytes_left: int

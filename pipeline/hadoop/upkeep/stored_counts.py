@@ -1,4 +1,4 @@
-"""What a table really holds by window, after its files were read back: the counts of its commits, less what is damaged.
+"""Counts of what a table really holds, after its files were read back: those of its commits, less what is damaged.
 
 Pure.
 

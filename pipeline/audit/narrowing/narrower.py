@@ -14,7 +14,7 @@ import trio
 
 from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Explanation, Finding, OffsetSpan, Status, Witness
-from pipeline.audit.narrowing.access import DifferentRange, FetchedSpan, LogAccess, RangeComparison
+from pipeline.audit.narrowing.access import DifferentRange, FetchedSpan, LogAccess, RangeComparison, TableAccess
 from pipeline.audit.narrowing.records import (
     Batch,
     Elsewhere,
@@ -30,6 +30,7 @@ from pipeline.audit.narrowing.records import (
     unlike_contents,
 )
 from pipeline.audit.narrowing.sequences import repeated_batches, sequence_gaps
+from pipeline.audit.narrowing.table_offsets import compare_with_files
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, window_start
@@ -83,10 +84,18 @@ class _Place:
 class Narrower:
     """Narrows findings. Findings of other stages than brokers are narrowed as far as the brokers' logs tell."""
 
-    def __init__(self, logs: LogAccess, replica_cluster: str | None, limits: NarrowLimits | None = None) -> None:
+    def __init__(
+        self,
+        logs: LogAccess,
+        replica_cluster: str | None,
+        limits: NarrowLimits | None = None,
+        tables: TableAccess | None = None,
+    ) -> None:
+        """`tables`: tables of loads that may be read; without them differences at loads are not narrowed."""
         self._logs = logs
         self._hub = replica_cluster
         self._limits = limits or NarrowLimits()
+        self._tables = tables
 
     async def narrow(self, finding: Finding, siblings: Sequence[Finding] = ()) -> list[Finding]:
         """Return findings that say where, or why that cannot be said; at least one.
@@ -102,7 +111,9 @@ class Narrower:
             return self._findings(finding, place)
         if finding.after.tier == "produced":
             return self._findings(finding, await self._of_live(finding, budget))
-        reason = f"{finding.at} counts no batches that a broker still has: see what the stage itself knows"
+        if finding.at.tier in ("loaded", "stored"):
+            return self._findings(finding, await self._of_table(finding, budget))
+        reason = f"no log of {finding.at} can be read: compare what the stage itself knows of these offsets"
         return [_not_narrowed(finding, finding.offsets, reason)]
 
     def _is_of_replica(self, finding: Finding) -> bool:
@@ -252,6 +263,35 @@ class Narrower:
             )
         return place
 
+    async def _of_table(self, finding: Finding, budget: _Budget) -> _Place:
+        """Compare the offsets in a table's files with those of the log that was loaded."""
+        place = _Place([], [], [])
+        if finding.offsets is None or self._tables is None:
+            what = "the offsets of the hour are not known" if self._tables is not None else "the audit reads no tables"
+            place.unknown.append((finding.offsets, f"{what}: run pipeline load verify -b for the table"))
+            return place
+        cluster, partition = finding.cluster, finding.source
+        if finding.replica is not None and self._hub is not None and finding.after.tier != "live":
+            cluster, partition = self._hub, finding.replica
+        held = await self._tables.offsets(
+            finding.at.name, partition.topic, partition.partition, finding.offsets, budget.time_left_s
+        )
+        if isinstance(held, str):
+            place.unknown.append((finding.offsets, held))
+            return place
+        place.unknown += [(None, f"a file of the table: {reason}") for reason in held.damaged]
+        fetched = await self._fetch(cluster, partition, finding.offsets, budget)
+        if fetched.reason is not None:
+            place.unknown.append((OffsetSpan(first=fetched.up_to, last=finding.offsets.last), fetched.reason))
+        batches, _ = _of_hour(finding.hour_ms, fetched.batches, ())
+        try:
+            records = opened(batches, finding.offsets)
+        except PipelineError as error:
+            place.unknown.append((finding.offsets, f"a batch cannot be opened: {error}"))
+            return place
+        place.differences += compare_with_files(records, held)
+        return place
+
     async def _fetch(
         self, cluster: str, partition: TopicPartition, span: OffsetSpan, budget: _Budget, max_bytes: int | None = None
     ) -> FetchedSpan:
@@ -399,8 +439,9 @@ def _nothing_found(finding: Finding, place: _Place) -> Finding:
         )
     elif finding.offsets is not None:
         reason = (
-            f"the batches lie in {_offsets(finding.offsets)} of {finding.source}, and no batch there is repeated, nor "
-            "does a producer's numbering have a gap"
+            f"nothing was found in {_offsets(finding.offsets)}: no batch is repeated, no producer's numbering has a gap"
+            if finding.after.tier == "produced"
+            else f"the files hold all records that the log has now in {_offsets(finding.offsets)}"
         )
     else:
         reason = "both logs have nothing in common now"

@@ -79,7 +79,7 @@ def verify_files(table: Table, state: TableState, advance: Progress) -> list[Fil
         try:
             data = table.read(file)
             if not file.quarantined:
-                offsets = _offsets(file, data)
+                offsets = offsets_in(file, data)
                 differences += seen.add(file, offsets)
         except DamagedFileError as error:
             differences.append(FileDifference(path=file.path, reason=error.reason))
@@ -157,7 +157,7 @@ def _has_same_rows(data: bytes, again: bytes, path: str) -> bool:
     return opened[0] == opened[1]
 
 
-def _offsets(file: DataFile, data: bytes) -> NDArray[np.int64]:
+def offsets_in(file: DataFile, data: bytes) -> NDArray[np.int64]:
     """Return the offsets of a file. Raises DamagedFileError unless they are as committed, ascending."""
     try:
         partitions, offsets = _parquet_offsets(data) if file.path.endswith(".parquet") else _avro_offsets(data, file)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.audit.counting.load_rows import name_of_root
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Stage, Status
 from pipeline.audit.narrowing.narrower import Narrower, NarrowLimits
 from pipeline.cli.audit.log_access import BrokerLogs
+from pipeline.cli.audit.table_access import TableFiles
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.range_sums import can_sum_ranges
 from pipeline.client.admin.topics import delete_topics
@@ -23,7 +25,11 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.tally import HOUR_MS
 from tests.support.brokers import serving_cluster
+from tests.support.load_task import batch as load_batch
 from tests.support.mirrors import CLICKS, NOBODY, Site, make, put
+from tests.unit.cli.test_load_report import damage, load_all
+from tests.unit.hadoop.load.test_release import BATCHES
+from tests.unit.hadoop.load.test_task import NOON_MS, users
 
 HOUR = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 Row = tuple[bytes | None, bytes | None, int]
@@ -294,3 +300,41 @@ async def test_a_batch_that_was_sent_again_is_named_at_the_live_broker(site: Sit
 async def test_stages_without_a_log_say_so(site: Site) -> None:
     (found,) = await narrower(site).narrow(replace(finding(), at=Stage(tier="consumed", name="billing")))
     assert found.status is Status.UNKNOWN and "consumed:billing" in found.text
+
+
+async def test_a_record_that_no_file_of_a_table_holds_is_found(tmp_path: Path, site: Site) -> None:
+    loaded, topic = BATCHES, "t"
+    await make(site.east, topic, 5, mirror_source="elsewhere")
+    for each in loaded:
+        await put(site.east, bytes(each), TopicPartition(topic, 4))
+    load_all(tmp_path / "lake")
+    root = name_of_root(str(tmp_path / "lake"))
+    tables = TableFiles([str(tmp_path / "lake")])
+    lost = Finding(
+        cluster="east",
+        source=TopicPartition(topic, 4),
+        replica=None,
+        hour_ms=NOON_MS,
+        after=Stage(tier="live"),
+        at=Stage(tier="loaded", name=root),
+        status=Status.MISSING,
+        records=1,
+        offsets=OffsetSpan(first=0, last=20),
+    )
+    logs = BrokerLogs({"east": site.east, "hub": site.hub}, "hub", None)
+    (equal,) = await Narrower(logs, "hub", tables=tables).narrow(lost)
+    assert equal.status is Status.UNKNOWN and "the files hold all records" in equal.text
+
+    await put(site.east, bytes(load_batch(8, users(b"x", b"y"))), TopicPartition(topic, 4))
+    (behind,) = await Narrower(logs, "hub", tables=tables).narrow(lost)
+    assert (behind.kind, behind.offsets, behind.records) == (DiscrepancyKind.MISSING, OffsetSpan(first=8, last=9), 2)
+    assert "the load has come to offset 8" in behind.text
+
+    damage(tmp_path / "lake", lambda path: path.unlink())
+    found = await Narrower(logs, "hub", tables=tables).narrow(replace(lost, at=Stage(tier="stored", name=root)))
+    assert told(found)[0] == ("missing", 0, 7, 8) and "cannot be read" in found[0].text
+    assert any("is missing" in each.text and each.witness is not None for each in found)
+
+    for other in (TableFiles([]), None):
+        (unknown,) = await Narrower(logs, "hub", tables=other).narrow(lost)
+        assert unknown.status is Status.UNKNOWN and "load verify" in unknown.text

@@ -15,6 +15,7 @@ import numpy as np
 from pipeline.audit.events.report import OLDER, Rows, SkippedOffsets, SkipReason
 from pipeline.audit.judgement.cells import StageCells, rows_of
 from pipeline.audit.judgement.edges import Edge, HourCells
+from pipeline.audit.judgement.group_runs import doubted
 from pipeline.audit.judgement.verdicts import Explanation, Finding, OffsetSpan, Status
 from pipeline.audit.ledger.keys import LIFE_BITS
 from pipeline.audit.ledger.row_table import ABSENT
@@ -71,6 +72,8 @@ def explained(
         if reason is not None:
             finding = replace(each.finding, status=Status.EXPLAINED, kind=None, explanation=reason)
             each = explain(each, finding)
+        elif edge.at.stage.tier == "consumed":
+            each = explain(each, doubted(edge.at, each.place, each.finding))
         result.append(each)
     return result
 

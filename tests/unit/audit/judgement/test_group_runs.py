@@ -1,0 +1,87 @@
+"""Verdicts on consumer groups: what their members report, and what a member that was killed did not report."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.audit.events.report import CountReport
+from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.verdicts import Status
+from tests.support.audited_way import EAST, GRACE_MS, HOUR, HUB, NOW_MS, Amounts, WholeWay, judged, report, signs
+
+SETTLED_MS = NOW_MS - 2 * GRACE_MS
+
+
+def run(
+    instance: str, first: int, end: int, records: int | None = None, content: int = 0, **options: Any
+) -> CountReport:
+    """A member that has committed offsets `first` to before `end`."""
+    given: dict[str, Any] = {"counted_from": first, "end": end, "revision": 3, "created_ms": SETTLED_MS, **options}
+    amounts = Amounts(records=end - first if records is None else records, first=first, content=content)
+    return report(Tier.GROUP, "hub", HUB, {HOUR: amounts}, name="g", instance=instance, **given)
+
+
+def verdict(members: Sequence[CountReport]) -> tuple[Status, str]:
+    """Status of the hour, and what its findings say."""
+    options: dict[str, Any] = {"created_ms": SETTLED_MS, "end": 200}
+    way = WholeWay(
+        loaded=None, producer_options={"created_ms": SETTLED_MS}, live_options=options, replica_options=options
+    )
+    (hour,) = judged([*way.reports(), *members, *signs()]).hours()
+    return hour.status, " ".join(finding.text for finding in hour.findings)
+
+
+def test_members_that_follow_each_other_are_exact() -> None:
+    members = [run("a", 100, 106, content=1_000), run("b", 106, 110, content=234)]
+    assert verdict(members) == (Status.EXACT, "")
+
+
+def test_a_member_that_was_killed_before_it_reported_is_a_missing_witness() -> None:
+    status, text = verdict([run("a", 100, 104, content=1_000), run("b", 106, 110, content=234)])
+    assert status is Status.UNKNOWN
+    assert "group g" in text
+    assert "offsets 104 to 105 were committed without a count" in text
+
+
+def test_records_that_the_last_member_has_not_committed_are_pending() -> None:
+    assert verdict([run("a", 100, 104, content=1_000)])[0] is Status.PENDING
+
+
+def test_records_that_a_run_passed_and_lacks_are_missing() -> None:
+    members = [run("a", 100, 106, 4, content=1_000), run("b", 106, 110, content=234)]
+    status, text = verdict(members)
+    assert status is Status.MISSING
+    assert "2 records" in text
+
+
+def test_a_hole_elsewhere_excuses_nothing() -> None:
+    members = [
+        run("a", 100, 106, 4, content=1_000),
+        run("b", 106, 110, content=234),
+        report(Tier.GROUP, "hub", HUB, {}, name="g", instance="c", counted_from=150, end=160, created_ms=SETTLED_MS),
+    ]
+    assert verdict(members)[0] is Status.MISSING
+
+
+def test_records_that_were_consumed_again_are_not_extra() -> None:
+    status, text = verdict([run("a", 100, 110, content=1_234), run("b", 104, 110, content=500)])
+    assert status is Status.UNKNOWN
+    assert "offsets 104 to 109 were consumed again" in text
+
+
+def test_a_group_at_the_live_cluster_is_compared_with_it() -> None:
+    members = [
+        report(
+            Tier.GROUP,
+            "east",
+            EAST,
+            {HOUR: Amounts(records=8)},
+            name="g",
+            instance="a",
+            end=110,
+            revision=1,
+            created_ms=SETTLED_MS,
+        )
+    ]
+    status, text = verdict(members)
+    assert status is Status.MISSING
+    assert "consumed" in text

@@ -1,0 +1,119 @@
+"""The whole way from a cluster whose brokers do not count: audited producer, reader, mirror, hub and a group."""
+
+from pathlib import Path
+from random import Random
+
+import trio
+
+from pipeline.audit.counting.counted_consumers import open_counted_group_consumer
+from pipeline.audit.counting.lives import open_audited_producer
+from pipeline.audit.judgement.verdicts import Stage
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig, OffsetReset, ProducerConfig
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.group.config import GroupConfig
+from pipeline.model import TopicPartition
+from pipeline.records.batch import iterate_headers
+from pipeline.records.tally import HOUR_MS
+from tests.support.brokers import clock, serving_cluster
+from tests.support.foreign_way import INTERVAL_S, LIVE, ForeignWay, counted_mirror, counting_hub, reading
+from tests.support.mirrors import put
+
+DEADLINE_S = 60
+CLICKS = [TopicPartition("clicks", number) for number in range(2)]
+FIRST_HOUR_MS = clock() // HOUR_MS * HOUR_MS - 3 * HOUR_MS
+HOURS = 2
+
+
+async def publish(source: Cluster, count: int = 40) -> None:
+    """Records of some hours, by a producer that counts."""
+    async with open_audited_producer(
+        source,
+        ProducerConfig(linger_ms=0),
+        datacenter=LIVE,
+        host="web-1",
+        clock=clock,
+        rng=Random(1),
+        interval_s=INTERVAL_S,
+    ) as producer:
+        for number in range(count):
+            time_ms = FIRST_HOUR_MS + number % HOURS * HOUR_MS
+            await producer.send("clicks", b"%d" % number, partition=number // 2 % 2, timestamp_ms=time_ms)
+            if number % 7 == 0:
+                await producer.flush()
+
+
+async def consume(cluster: Cluster, count: int) -> None:
+    config = GroupConfig(group_id="g", auto_offset_reset=OffsetReset.EARLIEST)
+    async with open_counted_group_consumer(
+        cluster, config, datacenter="hub", host="here", clock=clock, rng=Random(), interval_s=INTERVAL_S
+    ) as member:
+        streams = await member.create_message_streams({"clicks": 1})
+        with trio.fail_after(DEADLINE_S):
+            seen = 0
+            async for _ in streams["clicks"][0]:
+                seen += 1
+                if seen == count:
+                    break
+        await member.commit_offsets()
+
+
+async def test_a_way_without_loss_is_exact_at_every_stage(tmp_path: Path) -> None:
+    async with serving_cluster(tmp_path / LIVE) as source, counting_hub(tmp_path / "hub") as hub:
+        await create_topics(source, [NewTopic(name="clicks", partitions=len(CLICKS), replication_factor=1)])
+        way = ForeignWay(source, hub, CLICKS)
+        async with reading(source, source), counted_mirror(source, hub, ["clicks"]):
+            await publish(source)
+            await consume(hub, 25)
+            await consume(hub, 15)
+            hours = await way.wait_for("exact", HOURS)
+            for hour in hours.values():
+                counts = {str(stage): counts.records for stage, counts in hour.stages.items()}
+                assert counts == dict.fromkeys(("produced", "live", "mirrored", "replica", "consumed:g"), 20)
+                assert "consumed:g of kafka" in hour.rests_on or any("consumed:g" in each for each in hour.rests_on)
+
+
+async def test_a_batch_that_the_hub_lacks_is_named(tmp_path: Path) -> None:
+    async with serving_cluster(tmp_path / LIVE) as source, counting_hub(tmp_path / "hub") as hub:
+        await create_topics(source, [NewTopic(name="clicks", partitions=len(CLICKS), replication_factor=1)])
+        async with counted_mirror(source, hub, ["clicks"]) as mirror:  # makes the replica
+            with trio.fail_after(DEADLINE_S):
+                while sum(line["lag"] == 0 for line in mirror.status()["sources"][0]["partitions"]) < len(CLICKS):
+                    await trio.sleep(0.05)
+        await publish(source)
+        lost = await copy_all_but_one(source, hub)
+        async with reading(source, source):
+            hours = await ForeignWay(source, hub, CLICKS).wait_for("missing", HOURS)
+        (finding,) = [finding for hour in hours.values() for finding in hour.findings]
+        assert finding.at == Stage(tier="replica")
+        assert (finding.source, finding.records) == (CLICKS[0], lost)
+
+
+async def copy_all_but_one(source: Cluster, hub: Cluster) -> int:
+    """Copy all batches as a mirror does, without the third of the first partition. Return its number of records."""
+    lost = 0
+    for partition in CLICKS:
+        await source.topic(partition.topic)
+        async with open_consumer(source, ConsumerConfig()) as consumer:
+            consumer.assign({partition: 0})
+            with trio.fail_after(DEADLINE_S):
+                while consumer.position(partition) < 20:
+                    for batches in await consumer.poll_batches():
+                        for number, (start, header) in enumerate(iterate_headers(batches.data)):
+                            if partition == CLICKS[0] and number == 2 and not lost:
+                                lost = header.record_count
+                                continue
+                            await put(hub, bytes(batches.data[start : start + header.size_bytes]), partition)
+    return lost
+
+
+async def test_without_the_reader_nothing_is_exact(tmp_path: Path) -> None:
+    async with serving_cluster(tmp_path / LIVE) as source, counting_hub(tmp_path / "hub") as hub:
+        await create_topics(source, [NewTopic(name="clicks", partitions=len(CLICKS), replication_factor=1)])
+        way = ForeignWay(source, hub, CLICKS)
+        async with counted_mirror(source, hub, ["clicks"]):
+            await publish(source)
+            hours = await way.wait_for("unknown", HOURS)
+        for hour in hours.values():
+            assert any("clicks" in str(witness) for witness in hour.missing_witnesses)

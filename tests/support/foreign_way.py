@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -37,13 +38,13 @@ LIVE, HUB = "kafka", "hub"
 
 
 @asynccontextmanager
-async def counting_hub(directory: Path) -> AsyncIterator[Cluster]:
-    """A hub whose broker counts."""
+async def counting_hub(directory: Path, **settings: Any) -> AsyncIterator[Cluster]:
+    """A hub whose broker counts. Dots of settings are underscores."""
     life = BrokerLife(broker_id=1, host="hub-1", started_ms=clock(), interval_ms=INTERVAL_MS)
     checkpoints = PartitionCheckpoints([directory], DiskFiles())
     counter = BrokerCounter(HUB, DEFAULT_WINDOW_MS, checkpoints, clock, life)
     async with (
-        serving_cluster(directory, observer=counter) as hub,
+        serving_cluster(directory, observer=counter, **settings) as hub,
         open_publisher(hub, counter, clock=clock, rng=Random()) as publisher,
         trio.open_nursery() as nursery,
     ):

@@ -41,8 +41,8 @@ def make_topics(bootstrap: str) -> None:
     """Replicas at nodes 1 and 2 alone; the audit topic at node 3, which stays."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     topics = [
-        NewTopic(CLICKS.topic, replica_assignment=[[1, 2]], config={"min.insync.replicas": "1"}),
-        NewTopic("_audit", replica_assignment=[[3]], config={"retention.ms": "-1"}),
+        NewTopic(CLICKS.topic, 1, replica_assignment=[[1, 2]], config={"min.insync.replicas": "1"}),
+        NewTopic("_audit", 1, replica_assignment=[[3]], config={"retention.ms": "-1"}),
     ]
     for future in admin.create_topics(topics, operation_timeout=60).values():
         future.result(60)

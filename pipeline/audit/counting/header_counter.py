@@ -24,8 +24,8 @@ from uuid import UUID
 
 import numpy as np
 
+from pipeline.audit.counting.deferred_sums import DeferredSums
 from pipeline.audit.counting.partition_rows import whole_partitions
-from pipeline.audit.counting.windows import WindowSums
 from pipeline.audit.events.report import POSITION, ROW, CountReport, ReportedTopic, RowClaim, Rows
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.model import TopicPartition
@@ -90,7 +90,7 @@ class HeaderCounter:
     def __init__(self, cluster: str, process: str, window_ms: int) -> None:
         self._counter = Counter(tier=Tier.BROKER, cluster=cluster)
         self._process = process
-        self._sums = WindowSums(window_ms)
+        self._sums = DeferredSums(window_ms)
         self._logs: dict[TopicPartition, _CountedLog] = {}
         self._numbers = 0
 
@@ -125,8 +125,8 @@ class HeaderCounter:
             start_offset=start_offset,
         )
         if known is not None and known.topic_id == id_text:
-            self._sums.add_rows(known.rows, log.number)
-            self._sums.take_changed([log.number])  # they are reported already
+            self._sums.settled.add_rows(known.rows, log.number)
+            self._sums.settled.take_changed([log.number])  # they are reported already
             log.counted_from, log.leader_epoch = known.counted_from, known.leader_epoch
             log.end_offset = known.end_offset
             if known.end_offset < start_offset:
@@ -183,7 +183,7 @@ class HeaderCounter:
         if log_start_offset is None:
             log_start_offset = before.start_offset
         claims = [] if truncated_to < 0 else [(before.leader_epoch + 1, truncated_to)]
-        self._sums.discard(before.number)
+        self._sums.settled.discard(before.number)
         self._numbers += 1
         self._logs[partition] = _CountedLog(
             number=self._numbers,
@@ -199,7 +199,7 @@ class HeaderCounter:
         """Count a partition no longer: its topic was deleted."""
         log = self._logs.pop(partition, None)
         if log is not None:
-            self._sums.discard(log.number)
+            self._sums.settled.discard(log.number)
 
     def lag_ms(self, now_ms: int) -> int:
         """Return the time for which the partition that is furthest behind has not been read; 0 without partitions."""
@@ -229,7 +229,7 @@ class HeaderCounter:
                 log.is_changed = True
                 rows = report.rows[self._is_of(report.rows, report.positions[index])].copy()
                 rows["partition"] = log.number
-                self._sums.mark_changed(rows)
+                self._sums.settled.mark_changed(rows)
             for topic, partition, epoch, start_offset in reversed(report.claims):
                 counted = self._logs.get(TopicPartition(report.topics[topic].name, partition))
                 if counted is not None and counted.topic_id == report.topics[topic].topic_id:
@@ -237,7 +237,7 @@ class HeaderCounter:
 
     def report_again(self) -> None:
         """Report all counts next time: earlier reports are gone."""
-        self._sums.mark_changed(self._sums.rows())
+        self._sums.settled.mark_changed(self._sums.settled.rows())
         for log in self._logs.values():
             log.is_changed = True
 
@@ -274,7 +274,7 @@ class HeaderCounter:
         """Yield reports of bounded size, each with whole partitions (invariant B)."""
         created_ms = min(log.read_to_ms for log in logs.values())
         numbers = {partition: log.number for partition, log in logs.items()}
-        for part in whole_partitions(self._sums.take_changed(numbers.values()), numbers):
+        for part in whole_partitions(self._sums.settled.take_changed(numbers.values()), numbers):
             yield self._report(part, created_ms)
 
     def _report(self, part: Mapping[TopicPartition, Rows], created_ms: int) -> CountReport:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeline.audit.counting.deferred_sums import DeferredSums
 from pipeline.audit.counting.partition_rows import whole_partitions
-from pipeline.audit.counting.windows import WindowSums
 from pipeline.audit.events.report import POSITION, ROW, CountReport, LifeSign, ReportedTopic, Rows
 from pipeline.audit.events.tiers import Counter
 from pipeline.model import TopicPartition
@@ -36,7 +36,7 @@ class LifeCounts:
 
     def __init__(self, counter: Counter, window_ms: int) -> None:
         self.counter = counter
-        self._sums = WindowSums(window_ms)
+        self._sums = DeferredSums(window_ms)
         self._positions: dict[TopicPartition, _LifePosition] = {}
         self._changed: set[TopicPartition] = set()
         self._sequence = 0
@@ -63,13 +63,13 @@ class LifeCounts:
         self._sequence += 1
         numbers = {partition: self._positions[partition].number for partition in sorted(self._changed)}
         self._changed.clear()
-        parts = list(whole_partitions(self._sums.take_changed(numbers.values()), numbers)) or [{}]
+        parts = list(whole_partitions(self._sums.settled.take_changed(numbers.values()), numbers)) or [{}]
         return [self._report(part, created_ms, life if part is parts[-1] else None) for part in parts]
 
     def report_again(self) -> None:
         """Report all counts next time: earlier reports are gone."""
         self._changed.update(self._positions)
-        self._sums.mark_changed(self._sums.rows())
+        self._sums.settled.mark_changed(self._sums.settled.rows())
 
     def put_back(self, report: CountReport) -> None:
         """Take this report, which could not be published, again next time."""
@@ -81,7 +81,7 @@ class LifeCounts:
             self._positions[TopicPartition(names[topic], int(partition))].number
             for topic, partition in zip(rows["topic"], rows["partition"], strict=True)
         ]
-        self._sums.mark_changed(rows)
+        self._sums.settled.mark_changed(rows)
 
     def _report(self, part: Mapping[TopicPartition, Rows], created_ms: int, life: LifeSign | None) -> CountReport:
         topics: dict[str, int] = {}

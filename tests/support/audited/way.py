@@ -175,8 +175,9 @@ class Way:
     def settle(self) -> None:
         """Report, and report again when what differs has had its time."""
         self.report()
-        self.pass_time(GRACE_MS + 1_000)
-        self.report()
+        for _ in range(2):
+            self.pass_time(GRACE_MS + 1_000)
+            self.report()
 
     def _batch(self, partition: TopicPartition, timestamp_ms: int) -> bytearray:
         builder = BatchBuilder(Codec.NONE, 1 << 20)

@@ -79,7 +79,8 @@ class SimulatedMirror:
     @property
     def answering(self) -> MirrorService | None:
         """The service, if the process would answer a request now."""
-        return self.service if self.process.is_alive and not self.process.is_stopped else None
+        is_ending = self._scope.cancel_called
+        return self.service if self.process.is_alive and not self.process.is_stopped and not is_ending else None
 
     def clock(self) -> int:
         """Return the wall clock of this host, which is a little wrong, or very wrong."""

@@ -1,7 +1,7 @@
 """Counters of the stages that are no brokers: producers, the mirror, the group, the load and its stored files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipeline.audit.counting.group_counter import GroupCounter
 from pipeline.audit.counting.load_rows import CommittedCounts, load_report
@@ -9,8 +9,11 @@ from pipeline.audit.counting.mirror_counter import MirrorCounter
 from pipeline.audit.counting.producer_counter import LifeClock, ProducerCounter
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
+from pipeline.cli.load.report import _manifests, committed_counts
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.batches import DeliveredBatch, FailedBatch
+from pipeline.hadoop.upkeep.stored_counts import stored_counts
+from pipeline.hadoop.upkeep.verification import verify_files
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader, read_header
 from tests.support.audited.brokers import WINDOW_MS, Clock
@@ -158,23 +161,29 @@ def fetched(partition: TopicPartition, batches: Sequence[bytearray]) -> FetchedB
 
 def load_reports(table: LoadedTable, now_ms: int) -> list[CountReport]:
     """Return the report of all that was loaded, if there is a commit that was not reported."""
-    state = table.open().state()
-    if state.last is None or state.sequence == table.reported:
+    commits = _manifests(table.config())
+    if commits is None or commits.state.sequence == table.reported:
         return []
-    table.reported = state.sequence
-    known = CommittedCounts(counts=state.counts, changed=list(state.counts), offsets=state.offsets)
-    return [
-        load_report(
-            known,
-            tier=Tier.LOAD,
-            datacenter="hub",
-            root=table.root,
-            topic=table.topic,
-            window_ms=WINDOW_MS,
-            now_ms=now_ms,
-        )
-    ]
+    table.reported = commits.state.sequence
+    return [_report(table, committed_counts(commits), Tier.LOAD, now_ms)]
 
 
-def stored_reports(_table: LoadedTable, _now_ms: int) -> list[CountReport]:
-    return []
+def stored_reports(table: LoadedTable, now_ms: int) -> list[CountReport]:
+    """Return the report of files that were read back, if there are any."""
+    commits = _manifests(table.config())
+    if commits is None:
+        return []
+    state = commits.state
+    differences = verify_files(table.open(), state, lambda _bytes: None)
+    damaged = {item.path for item in differences if item.path in state.files}
+    is_whole = damaged == {item.path for item in differences}
+    stored = stored_counts(state, damaged, is_whole=is_whole)
+    held = replace(commits, state=replace(state, counts=stored.counts, sums=stored.sums), aside=stored.aside)
+    known = replace(committed_counts(held), changed={*stored.counts, *stored.aside})
+    return [_report(table, known, Tier.STORED, now_ms)]
+
+
+def _report(table: LoadedTable, known: CommittedCounts, tier: Tier, now_ms: int) -> CountReport:
+    return load_report(
+        known, tier=tier, datacenter="hub", root=table.root, topic=table.topic, window_ms=WINDOW_MS, now_ms=now_ms
+    )

@@ -152,7 +152,20 @@ def _late_producer(way: Way, _tier: str) -> None:
     assert_exact(way)
 
 
-@cell("late by an hour", "live", "mirrored", "replica", "loaded", "stored", "consumed")
+@cell("late by an hour", "stored")
+def _late_verification(way: Way, _tier: str) -> None:
+    """Files are read back when somebody wants it. An exact hour says whether it rests on that."""
+    way.late = {"stored"}
+    way.run()
+    assert_exact(way)
+    assert not any("stored" in text for text in way.hours()[FIRST].rests_on)
+    way.late = set()
+    way.settle()
+    assert_exact(way)
+    assert any("stored" in text for text in way.hours()[FIRST].rests_on)
+
+
+@cell("late by an hour", "live", "mirrored", "replica", "loaded", "consumed")
 def _late_reports(way: Way, tier: str) -> None:
     """The reports of a tier are late: the hour is not exact without them, but for the mirror's, and is exact then."""
     way.produce()

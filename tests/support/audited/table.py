@@ -10,6 +10,7 @@ from pipeline.hadoop.commit.layout import TaskAttempt
 from pipeline.hadoop.commit.manifest import Manifest, OffsetRange, next_lost, next_offsets
 from pipeline.hadoop.commit.publication import commit, read_head
 from pipeline.hadoop.commit.runs import end_run, mark_run
+from pipeline.hadoop.load.config import LoadConfig
 from pipeline.hadoop.load.task import TaskWriter
 from pipeline.hadoop.load.task_spec import TaskSpec
 from pipeline.hadoop.ranges.batch_counts import check_coverage
@@ -34,6 +35,12 @@ class LoadedTable:
 
     def open(self) -> Table:
         return open_table(self.root, self.topic)
+
+    def config(self) -> LoadConfig:
+        """Settings of the loads of this table."""
+        return LoadConfig.from_settings(
+            {"bootstrap.servers": "127.0.0.1:1", "topic": self.topic, "root": self.root, "value.format": "binary"}
+        )
 
     def position(self, partition: int) -> int:
         """Offset of a partition up to which was loaded."""
@@ -92,6 +99,7 @@ class LoadedTable:
             ranges=tuple(ranges),
             files=coverage.files,
             counts=coverage.counts,
+            sums=coverage.sums,
             path_format=spec.path_format,
             previous_sha256=head.sha256,
         )

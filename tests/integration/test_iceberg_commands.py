@@ -14,11 +14,13 @@ import trio
 from confluent_kafka import Consumer
 from pyiceberg.catalog import load_catalog
 
-from pipeline.audit.message import AUDIT_TOPIC, decode_audit_event
+from pipeline.audit.events.encoding import decode_report
+from pipeline.audit.events.tiers import AUDIT_TOPIC, Tier
 from pipeline.cli.load.report import report_counts
 from pipeline.hadoop.load.config import LoadConfig, LoadsConfig
 from pipeline.hadoop.load.job import run_load
 from pipeline.hadoop.load.many import TopicResult
+from pipeline.records.tally import HOUR_MS
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import FIRST_MS, LoadedTopic
 
@@ -96,6 +98,9 @@ def test_a_changed_value_is_found_by_comparing_with_the_topic(spark: Any, local:
     assert "has another row than the topic" in difference["reason"]
 
 
+COUNTED = ("records", "bytes", "batches", "crc_sum", "quarantined", "revision")
+
+
 def reported(bootstrap: str, datacenter: str) -> Any:
     """Counts by window that were reported last, by partition, with the offset loaded up to."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": datacenter, "auto.offset.reset": "earliest"})
@@ -107,10 +112,14 @@ def reported(bootstrap: str, datacenter: str) -> Any:
         quiet = quiet + 1 if message is None else 0
         value = None if message is None or message.error() is not None else message.value()
         if value is not None:
-            event = decode_audit_event(value)
-            if event.source.cluster == datacenter:
-                windows = found.setdefault(event.source.partition, {})
-                windows |= dict(event.windows) | {"up to": event.revision, "aside": dict(event.quarantined)}
+            report = decode_report(value)
+            if (report.counter.tier, report.counter.cluster) == (Tier.LOAD, datacenter):
+                for row in report.rows:
+                    place = (int(row["partition"]), int(row["start_ms"]), int(row["span_ms"]))
+                    found[place] = {name: int(row[name]) for name in COUNTED}
+                found |= {
+                    ("up to", int(position["partition"])): int(position["end_offset"]) for position in report.positions
+                }
     consumer.close()
     return found
 
@@ -132,10 +141,5 @@ def test_the_audit_gets_the_counts_of_manifests(spark: Any, local: Any, tmp_path
             table(topic).maintenance.expire_snapshots().by_id(first).commit()
     counts = {kind: reported(local.bootstrap, kind) for kind in roots}
     assert counts["iceberg"] == counts["manifest"]
-    records = [
-        count.records
-        for windows in counts["iceberg"].values()
-        for start, count in windows.items()
-        if isinstance(start, int)
-    ]
+    records = [count["records"] for place, count in counts["iceberg"].items() if place[-1] == HOUR_MS]
     assert sum(records) == 1500

@@ -43,4 +43,4 @@ async def run(bootstrap: str, group: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(run, *sys.argv[1:])
+    trio.run(run, sys.argv[1], sys.argv[2])

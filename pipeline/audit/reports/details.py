@@ -7,7 +7,7 @@ from pipeline.audit.counting.latency import quantiles_ms
 from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.judge import PartitionCounts
 from pipeline.audit.judgement.verdicts import AuditedHour, Finding
-from pipeline.audit.ledger.latencies import Latencies, LatencySeries
+from pipeline.audit.ledger.latencies import CountedLatencies, LatencySeries
 from pipeline.audit.reports.documents import (
     finding_document,
     hour_kind,
@@ -106,7 +106,7 @@ def explanation_document(
 
 
 def latency_document(
-    table: Latencies, topic: str, replica_cluster: str | None, from_ms: int, to_ms: int
+    table: CountedLatencies, topic: str, replica_cluster: str | None, from_ms: int, to_ms: int
 ) -> dict[str, Any]:
     """Return the document of `/v1/latency`: quantiles by window, for each counter of the topic."""
     return {

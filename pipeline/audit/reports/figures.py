@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pipeline.audit.counting.latency import quantiles_ms
 from pipeline.audit.judgement.judge import Judgement
 from pipeline.audit.judgement.verdicts import Status, Watermark
-from pipeline.audit.ledger.latencies import Latencies, LatencySeries
+from pipeline.audit.ledger.latencies import CountedLatencies, LatencySeries
 from pipeline.audit.reports.details import SHARES, latency_stage
 from pipeline.audit.reports.letters import LETTERS
 
@@ -88,7 +88,7 @@ def _complete_ms(mark: Watermark) -> int | None:
     return None if mark.complete_ms is None or mark.complete_ms < 0 else mark.complete_ms
 
 
-def latencies_of(table: Latencies, replica_cluster: str | None) -> tuple[dict[LatencyPlace, float], int]:
+def latencies_of(table: CountedLatencies, replica_cluster: str | None) -> tuple[dict[LatencyPlace, float], int]:
     """Return latencies in seconds in the newest window of each counter, and the number of topics left out."""
     by_topic: dict[str, list[LatencySeries]] = {}
     for series in table.all_series():

@@ -4,7 +4,7 @@ import uuid
 
 import trio
 
-from pipeline.audit.message import AUDIT_TOPIC
+from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.broker.requests.handlers.metadata import AUTO_CREATE_TIMEOUT_S
 from pipeline.mirror.journals.epochs import EPOCHS_TOPIC
 from pipeline.mirror.journals.gaps import GAPS_TOPIC

@@ -13,14 +13,17 @@ Invariants:
 from collections.abc import Callable
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from pipeline.errors import CorruptBatchError, DamagedSegmentError
-from pipeline.log.batch_contents import has_right_checksum, read_contents
+from pipeline.log.batch_contents import has_right_checksum, read_contents, sum_contents
 from pipeline.log.batch_places import damage, walk_batches
 from pipeline.log.log_snapshot import LogSnapshot, require_gap, segment_number
 from pipeline.log.segment import Segment
 from pipeline.model import Offset
-from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
+from pipeline.records.batch import CHECKED_FROM, HEADER_SIZE, BatchHeader, read_header
 from pipeline.records.batch_sums import BatchSums, RunningSums, SumKind
+from pipeline.records.compression import PIECE_BYTES
 from pipeline.records.turns import Steps
 
 STEP_BATCHES = 500
@@ -65,28 +68,34 @@ def sum_range(
                 continue
             is_last = number + 1 == len(segments)
             following = snapshot.end_offset if is_last else segments[number + 1].base_offset
-            batches = walk_batches(segment.file, first.position, segment.size_bytes)
+            batches = walk_batches(segment.file, first.position, segment.size_bytes, is_whole=reads)
+            read_from = first.position
             for count, (position, chunk, at) in enumerate(batches):
-                if count % STEP_BATCHES == STEP_BATCHES - 1:
+                if count % STEP_BATCHES == STEP_BATCHES - 1 or (reads and position - read_from >= PIECE_BYTES):
+                    read_from = position
                     yield None
                     if is_over():
                         return RangeSums(sums.total(), next_offset)
-                raw = memoryview(chunk)[at : at + HEADER_SIZE]
+                view = memoryview(chunk)
+                raw = view[at : at + HEADER_SIZE]
                 header = _read_sound(segment, raw, position)
+                last_offset = header.last_offset
                 if is_last and header.base_offset >= following:
                     break  # appended since the snapshot
-                if header.last_offset >= following or (header.base_offset < next_offset and count):
+                if last_offset >= following or (header.base_offset < next_offset and count):
                     reason = f"a batch of offset {header.base_offset} lies where {next_offset} is due"
                     raise damage(segment.path, reason, position)
-                if header.last_offset >= up_to_offset:
+                if last_offset >= up_to_offset:
                     break
                 if reads:
-                    yield from _read(sums, segment, position, raw, header, kind)
+                    batch = view[at : at + header.size_bytes]
+                    if not _add_whole(sums, batch, raw, header, kind):
+                        yield from _read(sums, segment, position, raw, header, kind)
                 elif kind is SumKind.FRAMES:
                     sums.add_frame(header)
                 else:
                     sums.add(raw, header)
-                next_offset = header.last_offset + 1
+                next_offset = last_offset + 1
                 if next_offset >= up_to_offset:
                     break  # what follows may be above the high watermark, and be truncated at any time
                 if reads and is_over():
@@ -104,6 +113,23 @@ def _read_sound(segment: Segment, raw: memoryview, position: int) -> BatchHeader
     if position + header.size_bytes > segment.size_bytes:
         raise damage(segment.path, f"the batch of offset {header.base_offset} is longer than the file", position)
     return header
+
+
+def _add_whole(sums: RunningSums, batch: memoryview, raw: memoryview, header: BatchHeader, kind: SumKind) -> bool:
+    """Add a batch to the sums by its bytes. Return False if they are not all there, or are to be opened."""
+    if len(batch) != header.size_bytes:
+        return False
+    if kind is not SumKind.CONTENTS:
+        is_sound = crc32c(batch[CHECKED_FROM:]) == header.crc
+        sums.add(raw, header)
+    elif header.is_compressed:
+        return False
+    else:
+        is_sound, plain = sum_contents(batch, header)
+        sums.add_contents(raw, header, plain)
+    if not is_sound:
+        sums.note_damaged(header.base_offset)
+    return True
 
 
 def _read(

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from pipeline.log.batch_places import WHOLE_BYTES
 from pipeline.log.config import LogConfig
 from pipeline.log.range_sums import RangeSums, sum_range
 from pipeline.log.unified_log import UnifiedLog
@@ -264,3 +265,44 @@ def test_a_scan_ends_before_a_header_that_cannot_be(log: UnifiedLog, position: i
     assert found.next_offset <= 3 * 9 + 7 + 3
     assert found.sums.batches in (9, 10)
     assert not found.sums.is_equal_to(sound)
+
+
+SIZES = [
+    100,
+    30_000,
+    WHOLE_BYTES - 200,
+    WHOLE_BYTES,
+    WHOLE_BYTES + 1,
+    2 * PIECE_BYTES,
+    50_000,
+    50_000,
+    50_000,
+    50_000,
+    9,
+]
+
+
+@pytest.mark.parametrize("kind", [SumKind.HEADERS, SumKind.CONTENTS])
+def test_a_changed_byte_is_found_wherever_batches_lie_in_what_is_read_at_once(
+    open_log: Opener, batches: Batches, kind: SumKind
+) -> None:
+    log = open_log()
+    for size in SIZES:
+        batches.append(log, batches.make(1, size=size))
+    sound = summed(log, 0, len(SIZES), is_deep=True, kind=kind)
+    assert (sound.sums.damaged_batches, sound.sums.size_bytes) == (0, log.snapshot.segments[0].size_bytes)
+    for number, size in enumerate(SIZES):
+        for position in (HEADER_SIZE, HEADER_SIZE + size // 2, HEADER_SIZE + size - 1):
+            flip(log, number, position)
+            found = summed(log, 0, len(SIZES), is_deep=True, kind=kind).sums
+            assert (found.damaged_batches, found.damaged_offset) == (1, number)
+            flip(log, number, position)
+    assert summed(log, 0, len(SIZES), is_deep=True, kind=kind) == sound
+
+
+def test_a_step_of_a_deep_scan_reads_a_bounded_number_of_bytes(open_log: Opener, batches: Batches) -> None:
+    log = open_log()
+    for _ in range(20):
+        batches.append(log, batches.make(1, size=60_000))
+    steps = sum_range(log.snapshot, 0, 20, lambda: False, is_deep=True)
+    assert sum(1 for _ in steps) >= 20 * 60_000 // PIECE_BYTES - 1

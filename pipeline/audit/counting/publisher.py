@@ -31,6 +31,8 @@ from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.compression import Codec
 
 DEFAULT_INTERVAL_S: Final = 10.0
+READ_PARTITION: Final = 0
+"""Partition of the audit topic that audits read, however many it has."""
 ROWS_ENCODED_AT_ONCE: Final = 50
 """More rows than these are encoded in a thread, so that the event loop goes on."""
 
@@ -140,7 +142,8 @@ class CountPublisher:
                 value = await trio.to_thread.run_sync(encode_report, part)
             else:
                 value = encode_report(part)
-            deliveries.append(await self._producer.send(AUDIT_TOPIC, value, key=encode_key(part)))
+            delivery = await self._producer.send(AUDIT_TOPIC, value, key=encode_key(part), partition=READ_PARTITION)
+            deliveries.append(delivery)
         await self._producer.flush()
         for delivery in deliveries:
             await delivery.wait()

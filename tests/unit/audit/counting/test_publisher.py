@@ -29,7 +29,8 @@ DEADLINE_S = 60
 class Rows:
     """A counter of so many changed rows of a partition."""
 
-    def __init__(self, rows: int = 1) -> None:
+    def __init__(self, rows: int = 1, instance: str = "one") -> None:
+        self.instance = instance
         self.changed = self.rows = rows
         self.revision = 0
 
@@ -42,8 +43,8 @@ class Rows:
         life = LifeSign(host="h", started_ms=1, interval_ms=1, closed_ms=self.revision)
         return [
             CountReport(
-                counter=Counter(tier=Tier.PRODUCER, cluster="east", instance="one"),
-                process="one",
+                counter=Counter(tier=Tier.PRODUCER, cluster="east", instance=self.instance),
+                process=self.instance,
                 created_ms=self.revision,
                 window_ms=1,
                 topics=[ReportedTopic("clicks")],
@@ -91,7 +92,7 @@ class FailingProducer:
         self.fails_at = fails_at
         self.sent: list[CountReport] = []
 
-    async def send(self, _topic: str, value: bytes, key: bytes) -> Any:
+    async def send(self, _topic: str, value: bytes, key: bytes, partition: int) -> Any:
         self.fails_at -= 1
         if self.fails_at == 0:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "")
@@ -189,3 +190,12 @@ async def test_reports_are_published_once_by_themselves(cluster: Cluster) -> Non
     reports = Rows(5).take_reports()
     await publish_reports(cluster, reports, clock=clock, rng=Random(1))
     assert sizes(await read_reports(cluster)) == [(5, True)]
+
+
+async def test_all_reports_go_to_the_partition_that_audits_read(cluster: Cluster) -> None:
+    """Whoever created the topic, with however many partitions."""
+    await create_topics(cluster, [NewTopic(name=AUDIT_TOPIC, partitions=5)])
+    for number in range(5):
+        async with opened(cluster, Rows(1, f"life-{number}")) as publisher:
+            assert await publisher.publish()
+    assert len(await read_reports(cluster)) == 5

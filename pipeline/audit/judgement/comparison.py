@@ -125,7 +125,8 @@ def compare_offsets(
     result.put(unlike & (missing < 0) & before_passed, Status.EXTRA, -missing)
     same = unlike & (missing == 0) & at_passed & before_passed
     result.put(same, Status.CHANGED)
-    result.put(same & are_recompressed(before.rows, at.rows, mirrors=mirrors), Status.RECOMPRESSED)
+    if mirrors:
+        result.put(same & are_recompressed(before.rows, at.rows, mirrors=True), Status.RECOMPRESSED)
     result.put(same & moved, Status.CHANGED, 0, Remark.REORDERED)
     result.put(same & (quarantined > 0), Status.QUARANTINED, quarantined)
     return result

@@ -116,6 +116,13 @@ def _silent_counter(hour: HourCells, edge: Edge, place: int) -> Witness:
     now_ms = hour.words.timing.now_ms
     stage = edge.at if edge.at.is_silent(now_ms)[place] else edge.before
     partition = hour.words.partition(int(stage.cells[place]))
+    if hour.words.timing.is_unread(stage.cluster):
+        return Witness(
+            name=f"audit topic of {stage.cluster}",
+            reason="it was not read up to now",
+            cluster=stage.cluster,
+            partition=partition,
+        )
     word_ms = int(stage.word_ms[place])
     never = word_ms < NEVER_MS // 2
     return Witness(

@@ -203,8 +203,8 @@ class Ledger:
             of_key = {claim[0]: claim for claim in reversed(left)}
             left = [claim for claim in left if of_key[claim[0]] is not claim]
             keys, epochs, starts = np.array(list(of_key.values()), np.int64).T
-            if series.positions.truncate(keys, epochs, starts).any():
-                self._void(series, keys)
+            series.positions.truncate(keys, epochs, starts)
+            self._void(series, keys)
 
     def _void(self, series: Series, keys: Int64s) -> None:
         """Forget the rows of these keys that are void by the claims there are (invariant B)."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeline.audit.events.report import Rows
 from pipeline.audit.ledger.keys import Int64s
-from pipeline.audit.ledger.row_table import Mask, with_inserted
+from pipeline.audit.ledger.row_table import with_inserted
 
 NO_PROCESS: Final = -1
 NEVER_MS: Final = -(2**62)
@@ -122,14 +122,13 @@ class PositionTable:
         """True if a process began to count in the middle of a log."""
         return any(start for began in self._counted_from.values() for _, start in began.values())
 
-    def truncate(self, keys: Int64s, epochs: Int64s, ends: Int64s) -> Mask:
-        """Take in claims: a log goes on from `ends` in `epochs`. Return for which keys more had been counted."""
-        places = np.minimum(np.searchsorted(self.keys, keys), max(0, len(self.keys) - 1))
+    def truncate(self, keys: Int64s, epochs: Int64s, ends: Int64s) -> None:
+        """Take in claims: logs go on from `ends` in `epochs`, so what was counted beyond that before does not count."""
         if not len(self.keys):
-            return np.zeros(len(keys), np.bool_)
+            return
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         known = self.progress[places]
-        void: Mask = (self.keys[places] == keys) & (known["leader_epoch"] < epochs) & (known["end_offset"] > ends)
+        void = (self.keys[places] == keys) & (known["leader_epoch"] < epochs) & (known["end_offset"] > ends)
         self.progress["end_offset"][places[void]] = ends[void]
         settled = void & (known["settled_offset"] > ends)
         self.progress["settled_offset"][places[settled]] = ends[settled]
-        return void

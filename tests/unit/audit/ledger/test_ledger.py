@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from random import Random
 from typing import Any
 
@@ -165,7 +166,9 @@ def broker(records: int, revision: int, *, epoch: int = 0, **options: Any) -> Co
 
 
 def records_of(ledger: Ledger, cluster: str = "east", tier: Tier = Tier.BROKER) -> int | None:
-    table = ledger.series[SeriesKey(tier, cluster)].hours[HOUR]
+    table = ledger.series[SeriesKey(tier, cluster)].hours.get(HOUR)
+    if table is None:
+        return None
     row = table.at(np.array([row_key(0, 0, int(table.keys[0]) & (2**26 - 1))], np.int64))[0]
     return None if row["revision"] == ABSENT else int(row["records"])
 
@@ -180,6 +183,17 @@ def test_reports_of_records_that_were_lost_are_void(reports: Sequence[CountRepor
         ledger.apply(one)
     assert records_of(ledger) == 10
     assert progress(ledger) == {(SeriesKey(Tier.BROKER, "east"), "clicks", 0, ""): 10}
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_claim_may_come_after_the_next_leader_s_other_reports(number: int) -> None:
+    """The old leader had counted two hours beyond the claim; the next one reports another hour and then claims."""
+    other = report(Tier.BROKER, "east", EAST, {HOUR + HOUR_MS: Amounts(first=12)}, end=22, epoch=1)
+    reports = list(permutations([LOST, other, replace(CLAIM, rows=CLAIM.rows[:0])]))[number]
+    ledger = Ledger()
+    for one in reports:
+        ledger.apply(one)
+    assert records_of(ledger) is None
 
 
 def test_a_claim_of_a_clean_election_changes_nothing() -> None:

@@ -18,7 +18,7 @@ from pipeline.audit.judgement.cells import (
 from pipeline.audit.judgement.comparison import Compared, Remark, code_of, compare_offsets, compare_produced
 from pipeline.audit.judgement.verdicts import Stage, Status
 from pipeline.audit.judgement.ways import EndStage, Way, is_among
-from pipeline.audit.judgement.words import Words
+from pipeline.audit.judgement.words import MAY_WRITE_MS, Words
 from pipeline.audit.ledger.keys import Int64s, topics_of_cells
 from pipeline.audit.ledger.ledger import Series
 from pipeline.audit.ledger.position_table import NEVER_MS
@@ -176,9 +176,8 @@ class _Stages:
             of_topic = self.topics == topic
             open_lives[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=False))
             for life in self.words.silent_lives(topic):
-                silent_from = self.words.silent_from(life)
-                wrote_before = live.rows["created_ms"] <= silent_from + self.timing.grace_ms
-                silent |= of_topic & (wrote_before | (self.hour_ms < silent_from))
+                until_ms = life.seen_ms + MAY_WRITE_MS
+                silent |= of_topic & ((live.rows["created_ms"] <= until_ms) | (self.hour_ms < until_ms))
         compared = compare_produced(
             produced, live, grace_ms=self.timing.grace_ms, open_lives=open_lives, silent_lives=silent
         )

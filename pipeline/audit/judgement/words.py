@@ -18,6 +18,8 @@ from pipeline.records.tally import HOUR_MS
 
 DEFAULT_INTERVAL_MS: Final = 10_000
 """Interval of a process whose life sign is not known."""
+MAY_WRITE_MS: Final = 24 * HOUR_MS
+"""Time after its last life sign for which a silent producer may have gone on: perhaps only its signs were lost."""
 COUNTED_AFTER: Final = 2
 """Intervals after which a batch is in a broker's report: its word is about batches that are older."""
 MAX_NAMED: Final = 20

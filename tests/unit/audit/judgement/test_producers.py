@@ -74,8 +74,14 @@ def test_a_killed_producer_may_have_written_to_an_hour_that_it_had_closed() -> N
     assert verdict(BIGGER, produced(FULL, is_ended=True)).status is Status.EXTRA
 
 
-def test_hours_after_the_death_of_a_producer_have_too_many_records_by_no_fault_of_it() -> None:
-    dead = produced(None, life="dead", created_ms=HOUR - 2 * HOUR_MS, closed_ms=HOUR - 2 * HOUR_MS)
+def test_a_producer_whose_life_signs_were_lost_may_have_gone_on() -> None:
+    dead = produced(None, life="dead", created_ms=HOUR - 5 * HOUR_MS, closed_ms=HOUR - 5 * HOUR_MS)
+    assert verdict(BIGGER, produced(FULL), dead).status is Status.UNKNOWN
+    assert verdict(FULL, produced(FULL), dead).status is Status.EXACT
+
+
+def test_a_day_after_the_death_of_a_producer_hours_have_too_many_records_by_no_fault_of_it() -> None:
+    dead = produced(None, life="dead", created_ms=HOUR - 24 * HOUR_MS, closed_ms=HOUR - 24 * HOUR_MS)
     assert verdict(BIGGER, produced(FULL), dead).status is Status.EXTRA
 
 

@@ -12,7 +12,7 @@ from pipeline.audit.judgement.verdicts import Stage
 from pipeline.audit.ledger.keys import LIFE_BITS, Int64s, cells_of, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series
 from pipeline.audit.ledger.position_table import NEVER_MS, NO_PROCESS, PositionTable
-from pipeline.audit.ledger.row_table import ABSENT, HOUR_ROW, Mask, RowTable, is_better
+from pipeline.audit.ledger.row_table import ABSENT, HOUR_ROW, Mask, RowTable, absent_rows, is_better
 
 _GREATEST: Final = ("revision", "created_ms", "last_offset", "leader_epoch", "process")
 _NO_CELL: Final = -1
@@ -62,27 +62,22 @@ class StageCells:
 
 def no_rows(size: int, dtype: np.dtype[np.void] = HOUR_ROW) -> Rows:
     """Return rows that nobody reported."""
-    rows = np.zeros(size, dtype)
-    rows["revision"] = ABSENT
-    rows["last_offset"] = -1
-    if "first_offset" in (dtype.names or ()):
-        rows["first_offset"] = -1
-    return rows
+    return absent_rows(size, dtype)
 
 
 def gather(table: RowTable, cells: Int64s) -> Rows:
     """Return for each cell the sum of the rows of all its lives."""
     first = np.searchsorted(table.keys, cells << LIFE_BITS)
     after = np.searchsorted(table.keys, (cells + 1) << LIFE_BITS)
-    rows = no_rows(len(cells), table.rows.dtype)
+    rows = no_rows(len(cells), table.dtype)
     single = after - first == 1
-    rows[single] = table.rows[first[single]]
+    rows[single] = table.rows_at(first[single])
     several = np.flatnonzero(after - first > 1)
     if len(several):
         lengths = (after - first)[several]
         starts = np.cumsum(lengths) - lengths
         chosen = np.repeat(first[several] - starts, lengths) + np.arange(int(lengths.sum()))
-        rows[several] = summed(table.rows[chosen], starts)
+        rows[several] = summed(table.rows_at(chosen), starts)
     return rows
 
 

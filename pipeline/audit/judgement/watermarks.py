@@ -25,7 +25,7 @@ from pipeline.audit.ledger.row_table import WINDOW_ROW, Mask
 from pipeline.records.tally import HOUR_MS
 
 _COMPLETE = (Status.EXACT, Status.RECOMPRESSED, Status.EXPLAINED)
-_SUMMED = ("records", "crc_sum", "content_sum", "marked_records", "marked_sum")
+_SUMMED = ("records", "sum", "marked_records", "marked_sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,9 @@ class _Boundaries:
         for each in series:
             rows = rows_of(each, self._hour.hour_ms, cells[known])
             sums = np.zeros(len(rows), WINDOW_ROW)
-            for name in _SUMMED:
+            for name in ("records", "marked_records", "marked_sum"):
                 sums[name] = rows[name]
+            sums["sum"] = np.where(rows["has_sums"], rows["content_sum"], rows["crc_sum"])
             sums["has_sums"] = rows["has_sums"] | (rows["records"] == 0)
             for (_, start), table in each.windows.items():
                 if boundary_ms <= start < self._hour.end_ms:
@@ -184,9 +185,8 @@ class _Boundaries:
 
 
 def _differ(before: Rows, at: Rows) -> Mask:
-    both = before["has_sums"] & at["has_sums"]
-    sums = np.where(both, before["content_sum"] != at["content_sum"], before["crc_sum"] != at["crc_sum"])
-    result: Mask = sums | (before["records"] != at["records"])
+    alike = (before["has_sums"] == at["has_sums"]) & (before["sum"] == at["sum"])
+    result: Mask = ~alike | (before["records"] != at["records"])
     return result
 
 

@@ -211,11 +211,12 @@ class Ledger:
         tables: list[tuple[int | None, RowTable]] = list(series.hours.items())
         tables += [(None, table) for table in series.windows.values()]
         for start, table in tables:
-            places, found = table.find(keys)
-            rows = table.rows[places[found]] if found.any() else table.rows[:0]
-            void = series.claims.are_void(keys[found], rows["leader_epoch"], rows["revision"])
-            table.void(places[found][void])
-            self._touch(start, keys[found][void])
+            indexes, found = table.find(keys)
+            if found.any():
+                rows = table.rows_at(indexes[found])
+                void = series.claims.are_void(keys[found], rows["leader_epoch"], rows["revision"])
+                table.void(indexes[found][void])
+                self._touch(start, keys[found][void])
 
     def _touch(self, start_ms: int | None, keys: Int64s) -> None:
         if len(keys):
@@ -358,7 +359,9 @@ def held_rows(rows: Rows, dtype: np.dtype[np.void], created_ms: int, process: in
         if name in source:
             narrow = dtype[name] == np.uint32
             held[name] = np.clip(rows[name], 0, 2**32 - 1) if narrow else rows[name]
-    held["created_ms"] = created_ms
-    if "process" in (dtype.names or ()):
+    if "sum" in (dtype.names or ()):
+        held["sum"] = np.where(rows["has_sums"], rows["content_sum"], rows["crc_sum"])
+    else:
+        held["created_ms"] = created_ms
         held["process"] = process
     return held

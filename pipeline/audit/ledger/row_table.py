@@ -14,7 +14,11 @@ from pipeline.audit.ledger.keys import Int64s
 
 Mask = NDArray[np.bool_]
 
-_NARROW: Final = {name: np.dtype(np.uint32) for name in ("none", "gzip", "snappy", "lz4", "zstd", "stamped")}
+_NARROW: Final = {
+    name: np.dtype(np.uint32)
+    for name in ("batches", "none", "gzip", "snappy", "lz4", "zstd", "stamped", "uncertain_records", "quarantined")
+}
+"""Columns of small amounts: larger ones are kept as the largest number."""
 _COUNTED: Final = [
     (name, _NARROW.get(name, ROW[name]))
     for name in ROW.names or ()
@@ -23,58 +27,75 @@ _COUNTED: Final = [
 HOUR_ROW: Final = np.dtype([*_COUNTED, ("created_ms", np.int64), ("process", np.int32)])
 """Row of an hour: columns of ROW, the time of the report, and the number of the process that reported."""
 
-_OF_WINDOWS: Final = (
-    *("revision", "leader_epoch", "records", "crc_sum", "content_sum", "header_sum", "has_sums", "last_offset"),
-    *("marked_records", "marked_sum"),
-)
 WINDOW_ROW: Final = np.dtype(
     [
-        *((name, ROW[name]) for name in _OF_WINDOWS),
-        ("created_ms", np.int64),
+        ("revision", np.int64),
+        ("leader_epoch", np.int32),
+        ("records", np.int64),
+        ("sum", np.uint64),
+        ("has_sums", np.bool_),
+        ("marked_records", np.int64),
+        ("marked_sum", np.uint64),
     ]
 )
-"""Row of a window: what a watermark needs."""
+"""Row of a window: what a watermark needs. `sum` is content_sum, or crc_sum of rows without sums."""
 
 BY_RECORDS: Final = ("records", "has_sums", "revision", "created_ms")
 """Brokers: a replica that never had the beginning of the log knows less of old hours, so most records hold. Programs of
 version 2 report no sums: of as many records, the row with sums holds."""
 BY_REVISION: Final = ("revision", "created_ms", "records")
 
+GROWTH: Final = 4
+"""A table that is full grows by this part of its size."""
 ABSENT: Final = -1
 """Revision of a row that does not count (invariant D of events/report.py)."""
 
 
 class RowTable:
-    """Rows of one dtype by key."""
+    """Rows of one dtype by key. Rows stand in the order in which they came; keys are sorted beside their places."""
 
-    __slots__ = ("_order", "keys", "rows")
+    __slots__ = ("_order", "_places", "_rows", "keys")
 
     def __init__(self, dtype: np.dtype[np.void], order: Sequence[str]) -> None:
+        names = dtype.names or ()
+        first = tuple(name for name in order if name in names)
         self.keys: Int64s = np.zeros(0, np.int64)
-        self.rows: Rows = np.zeros(0, dtype)
-        first = tuple(order)
-        self._order = first + tuple(name for name in dtype.names or () if name not in first)
+        self._places: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._rows: Rows = np.zeros(0, dtype)
+        self._order = first + tuple(name for name in names if name not in first)
 
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """Type of the rows."""
+        return self._rows.dtype
+
+    @property
+    def rows(self) -> Rows:
+        """A copy of all rows, sorted by key."""
+        return self._rows[self._places]
+
+    def rows_at(self, indexes: Int64s) -> Rows:
+        """Return the rows of the keys at these indexes of `keys`."""
+        return self._rows[self._places[indexes]]
+
     def find(self, keys: Int64s) -> tuple[Int64s, Mask]:
-        """Return the places of keys, and which keys are there. Places of others are valid indexes, unless empty."""
-        places = np.searchsorted(self.keys, keys)
+        """Return indexes of keys, and which keys are there. Indexes of others are valid ones, unless there are none."""
+        indexes = np.searchsorted(self.keys, keys)
         if not len(self.keys):
-            return places, np.zeros(len(keys), np.bool_)
-        places = np.minimum(places, len(self.keys) - 1)
-        return places, self.keys[places] == keys
+            return indexes, np.zeros(len(keys), np.bool_)
+        indexes = np.minimum(indexes, len(self.keys) - 1)
+        return indexes, self.keys[indexes] == keys
 
     def at(self, keys: Int64s) -> Rows:
         """Return the rows of keys; rows of zeros, with revision ABSENT, for keys that are not there."""
-        places, found = self.find(keys)
+        indexes, found = self.find(keys)
         if found.all() and len(keys):
-            return self.rows[places]
-        rows = np.zeros(len(keys), self.rows.dtype)
-        rows["revision"] = ABSENT
-        rows["last_offset"] = -1
-        rows[found] = self.rows[places[found]]
+            return self.rows_at(indexes)
+        rows = absent_rows(len(keys), self.dtype)
+        rows[found] = self.rows_at(indexes[found])
         return rows
 
     def put(self, keys: Int64s, rows: Rows, *, is_final: bool = False) -> Int64s:
@@ -89,27 +110,50 @@ class RowTable:
             if repeated.any():
                 first = self.put(keys[~repeated], rows[~repeated], is_final=is_final)
                 return np.union1d(first, self.put(keys[repeated], rows[repeated], is_final=is_final))
-        places, found = self.find(keys)
+        indexes, found = self.find(keys)
+        if found.all() and len(keys):
+            return keys[self._improve(indexes, rows, is_final=is_final)]
         changed = keys[~found]
         if found.any():
-            at = places[found]
-            better = is_better(rows[found], self.rows[at], self._order)
-            if is_final:
-                better |= (rows["process"][found] == self.rows["process"][at]) & (rows[found] != self.rows[at])
-            self.rows[at[better]] = rows[found][better]
+            better = self._improve(indexes[found], rows[found], is_final=is_final)
             changed = np.concatenate([changed, keys[found][better]])
-        if not found.all():
-            new = np.searchsorted(self.keys, keys[~found])
-            self.keys = np.insert(self.keys, new, keys[~found])
-            self.rows = with_inserted(self.rows, new, rows[~found])
+        self._add(keys[~found], rows[~found])
         return changed
 
-    def void(self, places: Int64s) -> None:
-        """Forget the rows at these places: they counted records that were lost."""
-        rows = np.zeros(len(places), self.rows.dtype)
-        rows["revision"] = ABSENT
-        rows["last_offset"] = -1
-        self.rows[places] = rows
+    def _improve(self, indexes: Int64s, rows: Rows, *, is_final: bool) -> Mask:
+        """Keep the better ones of these rows; return which ones they are."""
+        places = self._places[indexes]
+        known = self._rows[places]
+        better = is_better(rows, known, self._order)
+        if is_final:
+            better |= (rows["process"] == known["process"]) & (rows != known)
+        self._rows[places[better]] = rows[better]
+        return better
+
+    def _add(self, keys: Int64s, rows: Rows) -> None:
+        size = len(self.keys)
+        if size + len(keys) > len(self._rows):
+            grown = np.zeros(max(size + len(keys), size + size // GROWTH), self.dtype)
+            grown[:size] = self._rows[:size]
+            self._rows = grown
+        self._rows[size : size + len(keys)] = rows
+        indexes = np.searchsorted(self.keys, keys)
+        self.keys = np.insert(self.keys, indexes, keys)
+        self._places = np.insert(self._places, indexes, np.arange(size, size + len(keys), dtype=np.int32))
+
+    def void(self, indexes: Int64s) -> None:
+        """Forget the rows of the keys at these indexes: they counted records that were lost."""
+        self._rows[self._places[indexes]] = absent_rows(len(indexes), self.dtype)
+
+
+def absent_rows(size: int, dtype: np.dtype[np.void]) -> Rows:
+    """Return rows that nobody reported, or that are void."""
+    rows = np.zeros(size, dtype)
+    rows["revision"] = ABSENT
+    for name in ("first_offset", "last_offset"):
+        if name in (dtype.names or ()):
+            rows[name] = -1
+    return rows
 
 
 def is_better(new: Rows, old: Rows, order: Sequence[str]) -> Mask:

@@ -17,7 +17,7 @@ from pipeline.audit.judgement.topic_hours import (
 )
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Finding, Stage, Status, Watermark
 from pipeline.audit.judgement.watermarks import watermarks_of
-from pipeline.audit.judgement.ways import ways_of
+from pipeline.audit.judgement.ways import Way, ways_of
 from pipeline.audit.judgement.words import Timing, Words
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.model import TopicPartition
@@ -58,7 +58,9 @@ class Judge:
         self._grace_ms = grace_ms
         self._pending_max_ms = pending_max_ms
         self._verdicts: dict[int, dict[int, TopicHour]] = defaultdict(dict)
-        self._expectations: object = None
+        self._witnesses: object = None
+        self._ways: Sequence[Way] = ()
+        self._ways_of: object = None
 
     def judge(self, expectations: Expectations, now_ms: int) -> "Judgement":
         """Return the judgement at this time."""
@@ -68,17 +70,25 @@ class Judge:
             pending_max_ms=self._pending_max_ms,
             read_to_ms=dict(expectations.read_to_ms),
         )
-        ways = ways_of(self._ledger, expectations)
+        ways = self._ways_now(expectations)
         words = [Words(self._ledger, way, expectations, timing) for way in ways]
         self._judge_hours(words, expectations)
         watermarks = watermarks_of(self._ledger, words, self._verdicts)
         return Judgement(self._ledger, words, dict(self._verdicts), watermarks, now_ms)
 
+    def _ways_now(self, expectations: Expectations) -> Sequence[Way]:
+        """Return the ways, which are made again if what is expected has changed, or the series and topics there are."""
+        basis = (*_of_ways(expectations), self._ledger.shape)
+        if basis != self._ways_of:
+            self._ways = ways_of(self._ledger, expectations)
+            self._ways_of = (*_of_ways(expectations), self._ledger.shape)  # ways number the topics of routes
+        return self._ways
+
     def _judge_hours(self, words: Sequence[Words], expectations: Expectations) -> None:
         touched = self._ledger.take_touched()
-        inputs = _of_witnesses(expectations)
-        if inputs != self._expectations:
-            self._expectations = inputs
+        inputs = (*_of_ways(expectations), tuple(expectations.unknown), tuple(expectations.losses))
+        if inputs != self._witnesses:
+            self._witnesses = inputs
             self._verdicts.clear()
         for hour_ms in self._ledger.hours():
             known = self._verdicts[hour_ms]
@@ -92,28 +102,24 @@ class Judge:
     def _judge_hour(self, words: Sequence[Words], hour_ms: int, topics: set[int] | None) -> None:
         parts: dict[int, list[TopicHour]] = defaultdict(list)
         for each in words:
-            hour = compare_hour(each, hour_ms, topics)
-            if hour is not None:
-                for topic, verdict in judge_topics(hour).items():
-                    parts[topic].append(verdict)
+            for some in each.way.portions_at(hour_ms, topics):
+                hour = compare_hour(each, hour_ms, some)
+                if hour is not None:
+                    for topic, verdict in judge_topics(hour).items():
+                        parts[topic].append(verdict)
         known = {topic: each for topic, each in self._verdicts[hour_ms].items() if topics and topic not in topics}
         self._verdicts[hour_ms] = known | {topic: joined(verdicts) for topic, verdicts in parts.items()}
 
 
-def _of_witnesses(expectations: Expectations) -> object:
-    """Return what settled verdicts depend on, of the expectations."""
+def _of_ways(expectations: Expectations) -> tuple[object, ...]:
+    """Return what ways depend on, of the expectations. Parts that are the same objects are compared at no cost."""
     return (
         tuple(expectations.live_clusters),
         expectations.replica_cluster,
-        tuple(sorted(expectations.partitions.items())),
+        expectations.partitions,
         expectations.compacted,
-        tuple(expectations.mirrored),
-        tuple(
-            (route.cluster, route.source, route.replica, route.topic_id, tuple(route.gaps))
-            for route in expectations.routes
-        ),
-        tuple(expectations.unknown),
-        tuple(expectations.losses),
+        expectations.mirrored,
+        expectations.routes,
     )
 
 

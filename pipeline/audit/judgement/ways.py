@@ -1,18 +1,18 @@
 """The way of a live cluster's topics: which stages they have, and which partition is the replica of which. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
-from pipeline.audit.events.report import OLDER
 from pipeline.audit.events.tiers import Tier, is_audited
 from pipeline.audit.judgement.verdicts import Expectations, OffsetSpan, Route
 from pipeline.audit.ledger.keys import MAX_LEDGER_PARTITIONS, PARTITION_BITS, Int64s, cells_of, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series, SeriesKey
 from pipeline.audit.ledger.row_table import Mask
 
-__all__ = ["OLDER", "Way", "ways_of"]
+MAX_CELLS_AT_ONCE: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,17 @@ class Way:
     def are_mirrored(self, topics: Int64s) -> Mask:
         """True for each topic that should have a replica."""
         return is_among(topics, self.mirrored)
+
+    def portions_at(self, hour_ms: int, topics: set[int] | None) -> Iterator[set[int] | None]:
+        """Return the topics of an hour in portions of bounded numbers of cells, so that memory is bounded."""
+        cells = self.cells_at(hour_ms, topics)
+        if len(cells) <= MAX_CELLS_AT_ONCE:
+            yield topics
+            return
+        numbers, counts = np.unique(topics_of_cells(cells), return_counts=True)
+        portions = np.cumsum(counts) // MAX_CELLS_AT_ONCE
+        for portion in np.unique(portions).tolist():
+            yield set(numbers[portions == portion].tolist())
 
     def cells_at(self, hour_ms: int, topics: set[int] | None) -> Int64s:
         """Return the cells, sorted, that have rows of an hour at any stage; only of `topics`, if they are given."""

@@ -97,10 +97,9 @@ class Series:
 
 @dataclass(slots=True)
 class Touched:
-    """Topics by hour, and topics of any hour, that changed since the ledger was last asked."""
+    """Topics by hour whose rows changed since the ledger was last asked."""
 
     hours: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    windows: set[int] = field(default_factory=set)
 
 
 class Ledger:
@@ -117,6 +116,8 @@ class Ledger:
         self.lives: dict[SeriesKey, dict[str, LifeRecord]] = defaultdict(dict)
         self.latencies = CountedLatencies()
         self.touched = Touched()
+        self.shape = 0
+        """Rises with each new series, topic of a series, or id of a topic."""
         self.refused = 0
         """Rows that did not fit a bound."""
         self.newest_ms = 0
@@ -138,6 +139,7 @@ class Ledger:
         key = SeriesKey(counter.tier, counter.cluster, counter.name)
         series = self.series.get(key)
         if series is None:
+            self.shape += 1
             series = self.series[key] = Series(key, self._settle_ms, self.limits.windows)
         self.newest_ms = max(self.newest_ms, report.created_ms)
         known_ms = self._take_life(report, key)
@@ -164,9 +166,10 @@ class Ledger:
             series.window_ms[number] = report.window_ms
             if number not in series.topics:
                 series.topics.add(number)
-                self.touched.windows.add(number)
+                self.shape += 1
             if not series.key.tier.has_lives:
                 named = series.named_ms[number]
+                self.shape += life not in named
                 named[life] = max(named.get(life, 0), report.created_ms)
         return topics, lives
 
@@ -221,7 +224,6 @@ class Ledger:
     def _touch(self, start_ms: int | None, keys: Int64s) -> None:
         if len(keys):
             topics = np.unique(topics_of_cells(cells_of(keys))).tolist()
-            self.touched.windows.update(topics)
             if start_ms is not None:
                 self.touched.hours[start_ms].update(topics)
 
@@ -240,7 +242,6 @@ class Ledger:
         process = self.processes.number(report.process)
         series.positions.reached(keys[~void], ends[~void], epochs[~void], report.created_ms)
         series.positions.take(keys, positions, process, report.created_ms)
-        self.touched.windows.update(np.unique(topics_of_cells(cells_of(keys))).tolist())
 
     def _take_rows(
         self,

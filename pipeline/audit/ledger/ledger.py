@@ -55,7 +55,7 @@ class LedgerLimits:
 
     hours: int = 20_000
     """Hours of a series."""
-    windows: int = 8
+    windows: int = 4
     """Newest windows of a series that have rows of their own."""
     skipped: int = 100_000
     """Skipped ranges of a partition of a load."""

@@ -48,7 +48,7 @@ class AuditConfig(SettingsModel):
     """Table `[[replica]]` of the cluster that holds the replicas. Its mirror's partition table tells which partition is
     a copy of which."""
     http_listen: Address = Field(alias="http.listen")
-    """Address of the HTTP server for `/v1/report`, `/metrics` and `/healthz`."""
+    """Address of the HTTP server for the page, `/v1/report` and the other documents, `/metrics` and `/healthz`."""
     grace_ms: int = Field(default=60_000, alias="pending.grace.ms", ge=0, le=86_400_000)
     """Time in ms for which the counts of tiers may differ before records are reported missing or extra. Raise it if
     tiers report their counts late."""

@@ -179,7 +179,7 @@ def test_a_value_without_its_schema_is_named(cluster: LocalCluster, tmp_path: Pa
 
 def test_a_topic_that_was_not_counted(cluster: LocalCluster) -> None:
     done = pipeline("audit", "report", "--audit", cluster.audit, "--topic", "typo")
-    assert done.returncode == 4
+    assert done.returncode == 5
     assert "No counts yet for topic typo." in done.stdout.splitlines()
 
 

@@ -44,7 +44,8 @@ def daily(
     chosen = _day(day)
     begin = datetime(chosen.year, chosen.month, chosen.day, tzinfo=UTC)
     day_ms = int(begin.timestamp()) * 1000
-    question = report_query(topic or (), str(day_ms), str(day_ms + 86_400_000), MOST_HOURS)
+    end = begin + timedelta(days=1)
+    question = report_query(topic or (), begin.isoformat(), end.isoformat(), MOST_HOURS)
     document = read_json(f"{url}/v1/report?{question}")
     content = daily_report(
         document, chosen.isoformat(), day_ms, output.utc_time(wall_clock()), shown_stages(document["hours"])

@@ -1,0 +1,179 @@
+"""The commands of the audit against its real API over real counts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from typer.testing import CliRunner, Result
+
+from pipeline.cli.audit.watch import letters_of, status_table
+from pipeline.cli.main import app
+from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+from pipeline.net.http import serve_http
+from pipeline.records.tally import HOUR_MS
+from tests.support.audit_site import AuditSite
+from tests.support.audited_way import GRACE_MS, HOUR, NOW_MS, Amounts, WholeWay, signs
+
+NAME = "1970-02-11T16:00:00Z"
+LOST = "1970-02-11T15:00:00Z"
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def site() -> AuditSite:
+    site = AuditSite()
+    site.apply([*WholeWay().reports(), *signs()])
+    site.read_all()
+    return site
+
+
+def lose(site: AuditSite) -> None:
+    """Count an hour of which the hub lacks two records."""
+    less = Amounts(records=8, content=1_000)
+    old: dict[str, Any] = {"created_ms": NOW_MS - 2 * GRACE_MS, "end": 200}
+    way = WholeWay(
+        replica=less,
+        loaded=less,
+        hour_ms=HOUR - HOUR_MS,
+        producer_options={"created_ms": NOW_MS - 2 * GRACE_MS},
+        live_options=old,
+        replica_options=old,
+        load_options=old,
+    )
+    site.apply(way.reports())
+
+
+@asynccontextmanager
+async def serving(site: AuditSite) -> AsyncIterator[str]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(site.judgements.run)
+        address: HostPort = await nursery.start(serve_http, site.application, HostPort("127.0.0.1", 0))
+        yield f"http://{address}"
+        nursery.cancel_scope.cancel()
+
+
+async def call(*arguments: str) -> Result:
+    done = await trio.to_thread.run_sync(lambda: CliRunner().invoke(app, ["audit", *arguments]))
+    if isinstance(done.exception, ConfigurationError):
+        done.exit_code = 2  # as `main` does
+    return done
+
+
+async def test_the_exit_code_says_exact_difference_or_unknown(site: AuditSite) -> None:
+    async with serving(site) as url:
+        done = await call("report", "--audit", url)
+        assert done.exit_code == 0, done.output
+        assert NAME in done.output
+        assert "1 of 1 hours exact." in done.output
+        assert (await call("report", "--audit", url, "--topic", "typo")).exit_code == 5
+        site.collector.states["hub"].fail("gone")
+        lose(site)
+        bounded = ("--from", NAME, "--to", "1970-02-11T17:00")
+        assert (await call("report", "--audit", url, *bounded, "--json")).exit_code == 0
+        with trio.fail_after(DEADLINE_S):
+            while (later := await call("report", "--audit", url)).exit_code != 4:
+                await trio.sleep(0.05)  # a judgement may be a second old
+        assert "hub: gone" in later.output
+
+
+async def test_a_report_as_csv_and_as_json(site: AuditSite) -> None:
+    async with serving(site) as url:
+        done = await call("report", "--audit", url, "--csv")
+        assert done.stdout.splitlines()[0].startswith("topic,hour,status,kind,produced,live,replica,loaded")
+        assert done.stdout.splitlines()[1].startswith(f"clicks,{NAME},exact,,10,10,10,10")
+        done = await call("report", "--audit", url, "--json")
+        assert json.loads(done.stdout)["verdict"] == "exact"
+        assert (await call("report", "--audit", url, "--json", "--csv")).exit_code == 2
+        assert (await call("report", "--audit", url, "--from", "yesterday")).exit_code == 2
+
+
+async def test_a_service_that_is_not_there_is_exit_code_1() -> None:
+    for arguments in (["report"], ["explain", "clicks", NAME], ["daily"]):
+        done = await call(*arguments, "--audit", "http://127.0.0.1:1")
+        assert done.exit_code == 1, done.output
+        assert "cannot be reached" in done.output
+
+
+async def test_an_hour_is_explained_in_sentences(site: AuditSite) -> None:
+    lose(site)
+    async with serving(site) as url:
+        done = await call("explain", "clicks", LOST, "--audit", url, "--narrow")
+        assert done.exit_code == 4
+        assert "east clicks-0" in done.output
+        assert "found: " in done.output
+        done = await call("explain", "typo", NAME, "--audit", url)
+        assert done.exit_code == 1
+        assert "no counts of topic" in done.output
+
+
+async def test_a_daily_report_is_one_file(site: AuditSite, tmp_path: Path) -> None:
+    lose(site)
+    async with serving(site) as url:
+        page, text = tmp_path / "day.html", tmp_path / "day.md"
+        day = ("--day", "1970-02-11", "--audit", url)
+        assert (await call("daily", *day, "--out", str(page))).exit_code == 4
+        assert (await call("daily", *day, "--format", "markdown", "--out", str(text))).exit_code == 4
+        assert "<title>Audit of 1970-02-11</title>" in page.read_text()
+        assert "`...............-e.......`" in text.read_text()
+        assert (await call("daily", "--audit", url, "--day", "1970-02-10")).exit_code == 5
+        assert (await call("daily", "--audit", url, "--day", "soon")).exit_code == 2
+        assert (await call("daily", *day, "--out", str(tmp_path / "no" / "day.html"))).exit_code == 1
+    assert names_in(tmp_path) == ["day.html", "day.md"]
+
+
+async def test_changes_are_lines_in_a_pipe_and_an_absent_service_is_told(site: AuditSite) -> None:
+    async with serving(site) as url:
+        command = [sys.executable, "-m", "pipeline", "audit", "watch", "--audit", url, "--interval", "0.1"]
+        child = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            lose(site)
+            assert child.stdout is not None
+            lines = await read_until(child.stdout, lambda text: "  east clicks-0" in text)
+        finally:
+            os.kill(child.pid, signal.SIGINT)
+            code = await child.wait()
+    assert f" clicks {LOST} missing\n" in lines
+    assert NAME not in lines  # it is exact
+    assert code in (130, -signal.SIGINT)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+async def read_until(stream: trio.abc.ReceiveStream, condition: Callable[[str], bool]) -> str:
+    text = ""
+    with trio.fail_after(DEADLINE_S):
+        while not condition(text):
+            text += (await stream.receive_some()).decode()
+    return text
+
+
+def test_a_table_has_the_newest_hours_of_each_topic() -> None:
+    document = {
+        "verdict": "unknown",
+        "judged_ms": NOW_MS,
+        "from_ms": HOUR - 29 * HOUR_MS,
+        "hours": 30,
+        "hour_ms": HOUR_MS,
+        "topics": [{"topic": "clicks", "start": 27, "letters": "e-p", "complete_to": None, "waits_for": "the broker"}],
+        "topics_left_out": 2,
+        "clusters": {"east": {"error": "gone\x1b"}},
+        "unknown": [],
+    }
+    shown = status_table(document, NOW_MS)
+    assert "clicks  .....................e-p" in shown
+    assert "and 2 more topics" in shown
+    assert "\x1b" not in shown
+    assert {(hour.start_ms - HOUR) // HOUR_MS: letter for hour, letter in letters_of(document).items()} == {
+        -2: "e", -1: "-", 0: "p",
+    }  # fmt: skip

@@ -108,7 +108,7 @@ def mark_hours(
 
     files, path = open_filesystem(root)
     layout = topic_layout(path, topic)
-    ask = _question(marking.url, topic)
+    ask = _question(marking.url, topic, root)
 
     def ask_until_known() -> dict[str, Any]:
         state = read_state(files, layout)
@@ -177,14 +177,29 @@ def _acceptances(hour: str | None, accept: str | None, by: str | None) -> "list[
     return [Acceptance(hour=hour, accepted_by=by, reason=accept)]
 
 
-def _question(url: str, topic: str) -> Callable[[], dict[str, Any]]:
+def _question(url: str, topic: str, root: str) -> Callable[[], dict[str, Any]]:
     def ask() -> dict[str, Any]:
         document = fetch_json(f"{url}/v1/report?topic={topic}")
         if not isinstance(document, dict) or not document.keys() >= _REPORT_FIELDS:
             raise ServiceError(f"{url} answers something that is no report of an audit: is that another service?")
-        return document
+        return of_root(document, root)
 
     return ask
+
+
+def of_root(document: dict[str, Any], root: str) -> dict[str, Any]:
+    """Return a report in which the loads of a root are the stage `loaded`, and those of the topic's other roots none.
+
+    A topic with several roots has a stage `loaded:ROOT` for each.
+    """
+    from pipeline.audit.counting.load_rows import name_of_root
+
+    own = f"loaded:{name_of_root(root)}"
+    hours = [
+        hour | {"stages": {"loaded" if stage == own else stage: sums for stage, sums in hour["stages"].items()}}
+        for hour in document["hours"]
+    ]
+    return document | {"hours": hours}
 
 
 def show_hours(topic: Topic, root: Root, json: Json = False) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+from pipeline.audit.counting.load_rows import name_of_root
 from pipeline.cli import foreground
 from pipeline.cli.load import run
 from pipeline.cli.load.complete import Marking
@@ -65,6 +66,20 @@ def test_a_complete_hour(call: Any, place: Any) -> None:
     code, out, _ = call("hours", *place, "--json")
     shown = {"commit": 1, "records": 10, "verdict": "exact", "accepted_by": None, "is_valid": True}
     assert (code, json.loads(out)["hours"]) == (0, [{"hour": NAME, "generation": 1} | shown])
+
+
+def test_a_table_is_compared_with_the_loads_of_its_own_root(call: Any, place: Any) -> None:
+    other = SUMS | {"records": 9}
+    own = f"loaded:{name_of_root(place[-1])}"
+    answer = report()
+    for stages, code in (
+        ({own: other, "loaded:file:///elsewhere": SUMS}, 4),
+        ({"loaded:file:///elsewhere": SUMS}, 4),
+        ({own: SUMS, "loaded:file:///elsewhere": other}, 0),
+    ):
+        answer["hours"][0]["stages"] = dict.fromkeys(("produced", "live", "replica"), SUMS) | stages
+        with http_server({QUESTION: as_json(answer)}) as url:
+            assert call("complete", *place, "--audit", url)[0] == code
 
 
 def test_a_lost_record_is_accepted_by_name_alone(call: Any, place: Any) -> None:

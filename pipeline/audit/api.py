@@ -38,6 +38,7 @@ from pipeline.audit.reports.parameters import (
     only_value,
     read_flag,
 )
+from pipeline.audit.reports.selection import hours_with_findings, select_hours
 from pipeline.audit.reports.status import GridQuestion, status_document
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
@@ -47,6 +48,8 @@ from pipeline.records.tally import HOUR_MS, window_start
 
 DAY_MS: Final = 24 * HOUR_MS
 NARROW_TIMEOUT_S: Final = 120.0
+MAX_FLOW_HOURS: Final = 10_000
+"""Hours with findings, the worst and then the newest, whose findings are in the flow."""
 MAX_NARROWED: Final = 20
 """Findings of an hour about which brokers are asked, the worst first."""
 
@@ -102,9 +105,10 @@ class AuditApi:
         question = HoursQuestion.read(query_values(request))
 
         def make(judged: Judged) -> Document:
-            hours = asked_hours(judged, question)
-            knowledge = self._knowledge(judged, question.topics, question.to_ms)
-            return report_document(hours, judged.judgement.watermarks(), knowledge, limit=question.limit)
+            selected = select_hours(judged.judgement, question)
+            marks = judged.judgement.watermarks()
+            asked = [mark for mark in marks if not question.topics or mark.topic in question.topics]
+            return report_document(selected, asked, self._knowledge(judged, question.topics, question.to_ms))
 
         return make
 
@@ -124,13 +128,7 @@ class AuditApi:
             grid = judged.judgement.status_grid()
             chosen = {topic: hours for topic, hours in grid.items() if not topics or topic in topics}
             letters = {letter for hours in chosen.values() for letter in hours.values()}
-            told = [
-                hour
-                for topic, hours in chosen.items()
-                if set(hours.values()) - {"e"}
-                for hour in judged.judgement.hours(topic)
-                if hour.findings
-            ]
+            told = hours_with_findings(judged.judgement, topics or None, MAX_FLOW_HOURS)
             return flow_document(
                 self._collector.ledger,
                 topics,
@@ -223,17 +221,10 @@ class AuditApi:
         return to_ms is not None and state.read_to_ms is not None and state.read_to_ms >= to_ms + self._grace_ms
 
 
-def asked_hours(judged: Judged, question: HoursQuestion) -> list[AuditedHour]:
-    """Return all hours that a question is about, sorted by topic and hour."""
-    topics: Sequence[str | None] = sorted(question.topics) or [None]
-    hours = [hour for topic in topics for hour in judged.judgement.hours(topic, question.from_ms, question.to_ms)]
-    return [hour for hour in hours if not question.statuses or hour.status in question.statuses]
-
-
 def known_hour(judged: Judged, topic: str, time_ms: int) -> AuditedHour:
     """Return the hour of a topic that holds a time. Raises UnknownNameError."""
     start_ms = window_start(time_ms, HOUR_MS)
-    for hour in judged.judgement.hours(topic, start_ms, start_ms + 1):
+    for hour in judged.judgement.hours_at([(topic, start_ms)]):
         return hour
     raise UnknownNameError(f"the audit has no counts of topic {topic[:249]!r} in that hour")
 

@@ -2,8 +2,9 @@
 
 Invariants:
 
-A. A judgement that is returned began at most MAX_AGE_S before it was asked for. If no judgement can be made, there is
-   an error instead of an older one.
+A. A judgement that is returned began at most MAX_AGE_S before it was asked for; if it took long, at most AGE_FACTOR
+   times as long before, and never more than GREATEST_AGE_S. So judging takes a bounded share of the processor, however
+   many ask. If no judgement can be made, there is an error instead of an older one.
 B. `read_to_ms` is taken before the judgement, while nothing is applied to the ledger: all that it promises is there.
 """
 
@@ -24,6 +25,8 @@ from pipeline.model import Clock
 from pipeline.net.nurseries import unwrapped_errors
 
 MAX_AGE_S: Final = 1.0
+AGE_FACTOR: Final = 9.0
+GREATEST_AGE_S: Final = 30.0
 REFRESH_S: Final = 1.0
 """Pause between two readings of the expectations. The reader decides which clusters it asks."""
 FIRST_READING_S: Final = 15.0
@@ -50,6 +53,7 @@ class Judged:
     number: int
     judged_ms: int
     began_s: float
+    took_s: float
     judgement: Judgement
     unknown: Sequence[Witness]
 
@@ -91,9 +95,9 @@ class Judgements:
 
     async def current(self) -> Judged:
         """Return a judgement that is not too old (invariant A). Raises NoJudgementError."""
-        oldest_s = trio.current_time() - MAX_AGE_S
+        asked_s = trio.current_time()
         async with self._turn:
-            if self.latest is None or self.latest.began_s < oldest_s:
+            if self.latest is None or self.latest.began_s < asked_s - _greatest_age_s(self.latest):
                 self.latest = await self._judge_now()
             return self.latest
 
@@ -126,6 +130,7 @@ class Judgements:
             number=self._began,
             judged_ms=judged_ms,
             began_s=began_s,
+            took_s=trio.current_time() - began_s,
             judgement=judgement,
             unknown=expectations.unknown,
         )
@@ -157,3 +162,7 @@ class Judgements:
                 logger.warning("expectations_not_read", error=str(error))
             self._was_read.set()
             await trio.sleep(REFRESH_S)
+
+
+def _greatest_age_s(judged: Judged) -> float:
+    return min(max(MAX_AGE_S, AGE_FACTOR * judged.took_s), GREATEST_AGE_S)

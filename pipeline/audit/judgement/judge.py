@@ -1,7 +1,7 @@
 """The judge of the audit: keeps verdicts, and judges again what changed. Pure."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,6 +156,15 @@ class Judgement:
             found += [(names[number], hour_ms, verdicts[number]) for number in numbers]
         found.sort(key=lambda each: each[:2])
         return [_audited(name, hour_ms, verdict) for name, hour_ms, verdict in found]
+
+    def hours_at(self, places: Iterable[tuple[str, int]]) -> list[AuditedHour]:
+        """Return the verdicts on these topics and hours, in this order; what was never counted is left out."""
+        found = []
+        for topic, hour_ms in places:
+            verdict = self._verdicts.get(hour_ms, {}).get(self._ledger.topics.known(topic))
+            if verdict is not None:
+                found.append(_audited(topic, hour_ms, verdict))
+        return found
 
     def _between(self, from_ms: int | None, to_ms: int | None) -> list[int]:
         return sorted(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pipeline.audit.collecting.reading import ReadingState, instant
 from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Status, Watermark, Witness
 from pipeline.audit.reports.letters import SEVERITY, common_verdict
+from pipeline.audit.reports.selection import SelectedHours
 from pipeline.records.tally import HOUR_MS, Counts
 
 MAX_FINDINGS: Final = 1_000
@@ -125,21 +126,6 @@ def clusters_document(states: Mapping[str, ReadingState]) -> dict[str, Any]:
     }
 
 
-def chosen_hours(hours: Sequence[AuditedHour], limit: int) -> tuple[list[AuditedHour], dict[str, int]]:
-    """Return at most `limit` hours in their order, and the number of the others by status.
-
-    Hours with the best status, and the oldest of those, are left out.
-    """
-    if len(hours) <= limit:
-        return list(hours), {}
-    by_need = sorted(range(len(hours)), key=lambda i: (-SEVERITY[hours[i].status], -hours[i].hour_ms))
-    left_out: dict[str, int] = {}
-    for i in by_need[limit:]:
-        status = hours[i].status
-        left_out[status] = left_out.get(status, 0) + 1
-    return [hours[i] for i in sorted(by_need[:limit])], left_out
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
     """State of a judgement as a whole. `judged_ms` is the time at which it began.
@@ -161,21 +147,17 @@ def verdict_on(statuses: set[Status], *, is_complete: bool) -> str:
     return "unknown" if verdict == "exact" and not is_complete else verdict
 
 
-def report_document(
-    hours: Sequence[AuditedHour], watermarks: Iterable[Watermark], knowledge: Knowledge, *, limit: int
-) -> dict[str, Any]:
-    """Return the document of `/v1/report` on all hours that were asked for."""
-    verdict = verdict_on({hour.status for hour in hours}, is_complete=knowledge.is_complete)
-    shown, left_out = chosen_hours(hours, limit)
-    topics = {hour.topic for hour in hours}
+def report_document(selected: SelectedHours, watermarks: Iterable[Watermark], knowledge: Knowledge) -> dict[str, Any]:
+    """Return the document of `/v1/report` on the hours that were asked for."""
+    verdict = verdict_on(selected.statuses, is_complete=knowledge.is_complete)
     return {
         "judged_ms": knowledge.judged_ms,
         "exact": verdict == "exact",
         "complete": knowledge.is_complete,
         "verdict": verdict,
-        "hours": [hour_document(hour) for hour in shown],
-        "hours_left_out": left_out,
-        "watermarks": {mark.topic: watermark_document(mark) for mark in watermarks if mark.topic in topics},
+        "hours": [hour_document(hour) for hour in selected.hours],
+        "hours_left_out": dict(selected.left_out),
+        "watermarks": {mark.topic: watermark_document(mark) for mark in watermarks},
         "unknown": witness_documents(knowledge.unknown),
         "routes_error": "; ".join(map(str, dict.fromkeys(knowledge.unknown))) or None,
         "clusters": knowledge.clusters,

@@ -14,6 +14,8 @@ from pipeline.audit.reports.letters import LETTERS
 
 MAX_TOPICS: Final = 1_000
 """Topics in one metric, by name; of differences, the topics that have any."""
+MAX_HOURS: Final = 100
+"""Hours of a topic whose differences are counted, the newest."""
 MAX_LATENCY_TOPICS: Final = 250
 DIFFERING: Final = frozenset({Status.CHANGED, Status.EXTRA, Status.MISSING})
 """Statuses of differences that nothing explains."""
@@ -50,27 +52,27 @@ class Figures:
 def figures_of(judgement: Judgement) -> Figures:
     """Return the figures of a judgement."""
     counts: Counter[str] = Counter()
-    differing = []
+    places: dict[str, list[int]] = {}
     letters_of_differences = {LETTERS[status] for status in DIFFERING}
     for topic, hours in judgement.status_grid().items():
         letters = Counter(hours.values())
         counts.update(letters)
         if letters.keys() & letters_of_differences:
-            differing.append(topic)
+            places[topic] = [hour_ms for hour_ms, letter in hours.items() if letter in letters_of_differences]
+    chosen = [(topic, hour_ms) for topic in list(places)[:MAX_TOPICS] for hour_ms in places[topic][-MAX_HOURS:]]
     differences: Counter[DifferencePlace] = Counter()
-    for topic in differing[:MAX_TOPICS]:
-        for hour in judgement.hours(topic):
-            for finding in hour.findings:
-                if finding.status in DIFFERING:
-                    place = DifferencePlace(topic, str(finding.at), finding.kind or finding.status)
-                    differences[place] += 1
+    for hour in judgement.hours_at(chosen):
+        for finding in hour.findings:
+            if finding.status in DIFFERING:
+                place = DifferencePlace(hour.topic, str(finding.at), finding.kind or finding.status)
+                differences[place] += 1
     marks = judgement.watermarks()
     return Figures(
         hours={status: counts[letter] for status, letter in LETTERS.items()},
         differences=differences,
         complete_ms={mark.topic: _complete_ms(mark) for mark in _least_complete(marks)},
         left_out={
-            "audit_differences": max(0, len(differing) - MAX_TOPICS),
+            "audit_differences": max(0, len(places) - MAX_TOPICS),
             "audit_completeness_lag_seconds": max(0, len(marks) - MAX_TOPICS),
         },
     )

@@ -204,6 +204,20 @@ async def test_the_grid_has_a_letter_for_each_hour_and_counts_what_lies_outside(
         assert (default["hours"], default["from_ms"] + default["hours"] * HOUR_MS) == (720, HOUR + 3 * HOUR_MS)
 
 
+async def test_of_too_many_hours_the_worst_stay_and_the_verdict_is_about_all(site: AuditSite) -> None:
+    for number in range(1, 6):
+        site.apply(WholeWay(hour_ms=HOUR - number * HOUR_MS, producer_options={"revision": 20 + number}).reports())
+    site.apply(lost(HOUR - 9 * HOUR_MS))
+    async with site.asked() as client:
+        for chosen in ({}, {"topic": "clicks"}):
+            found = await document(client, "/v1/report", limit=2, **chosen)
+            assert [hour["status"] for hour in found["hours"]] == ["missing", "exact"]
+            assert (found["hours"][1]["hour"], found["hours_left_out"]) == (NAME, {"exact": 5})
+            assert found["verdict"] == "difference"
+            exact = await document(client, "/v1/report", status="e", limit=3, **chosen)
+            assert (len(exact["hours"]), exact["hours_left_out"], exact["verdict"]) == (3, {"exact": 3}, "exact")
+
+
 async def test_latencies_have_quantiles_by_window_and_stage(site: AuditSite) -> None:
     counts = LatencyCounts(0, HOUR, "1", ((100, 90), (200, 10)))
     one = replace(report(Tier.BROKER, "hub", HUB, {}), latencies=[counts])

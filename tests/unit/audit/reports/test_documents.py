@@ -7,13 +7,13 @@ import pytest
 from pipeline.audit.judgement.verdicts import Status, Watermark
 from pipeline.audit.reports.documents import (
     MAX_FINDINGS,
-    chosen_hours,
     hour_document,
     hour_name,
     watermark_document,
     witness_documents,
 )
 from pipeline.audit.reports.letters import LETTERS, common_verdict
+from pipeline.audit.reports.selection import SelectedHours, worst_hours
 from tests.support.audited_hours import NOON_MS, SILENT, audited_hour, finding, hours_back
 
 
@@ -49,9 +49,11 @@ def test_of_too_many_hours_the_worst_and_then_the_newest_stay_in_their_order() -
     lost = audited_hour(Status.MISSING, 0)
     waits = audited_hour(Status.PENDING)
     hours = [lost, *hours_back(5), waits]
-    assert chosen_hours(hours, 7) == (hours, {})
-    assert chosen_hours(hours, 3) == ([lost, hours[5], waits], {"exact": 4})
-    assert chosen_hours(hours, 1) == ([lost], {"pending": 1, "exact": 5})
+    assert worst_hours(hours, 7) == SelectedHours(hours=hours)
+    assert worst_hours(hours, 3) == SelectedHours(hours=[lost, hours[5], waits], left_out={"exact": 4})
+    least = worst_hours(hours, 1)
+    assert least == SelectedHours(hours=[lost], left_out={"pending": 1, "exact": 5})
+    assert least.statuses == {Status.MISSING, Status.PENDING, Status.EXACT}
 
 
 @pytest.mark.parametrize(

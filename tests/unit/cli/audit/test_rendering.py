@@ -9,6 +9,7 @@ import pytest
 from pipeline.audit.collecting.reading import ReadingState
 from pipeline.audit.judgement.verdicts import AuditedHour, Stage, Status, Watermark, Witness
 from pipeline.audit.reports.documents import Knowledge, clusters_document, report_document
+from pipeline.audit.reports.selection import worst_hours
 from pipeline.cli.audit.rendering import MAX_LINES, csv_text, exit_code, render
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_hours import FULL, LIVE, NOON_MS, REPLICA, audited_hour, finding, hours_back
@@ -27,7 +28,7 @@ def document(*hours: AuditedHour, limit: int = 1_000, error: str | None = None, 
         is_complete=error is None and not unknown,
     )
     marks = [Watermark(topic="clicks", complete_ms=NOON_MS, waits_for="the hour is not over")]
-    return report_document(hours, marks, knowledge, limit=limit)
+    return report_document(worst_hours(hours, limit), marks, knowledge)
 
 
 @pytest.mark.parametrize(

@@ -417,6 +417,22 @@ async def test_the_theme_can_be_chosen_and_stays(window: Window) -> None:
         await window.run("localStorage.clear()")
 
 
+async def test_topics_that_come_and_go_are_shown_and_hidden(window: Window) -> None:
+    async with serving_audit() as shown:
+        await show(window, shown)
+        await window.until("headline", "Nothing has been counted yet")
+        shown.status = exact("clicks")
+        await window.run(AGAIN)
+        await window.until("shown", "1 topic")
+        await window.until_true(PAINTED)
+        await window.run("document.getElementById('name-filter').value = 'x'")
+        await window.run("document.getElementById('name-filter').dispatchEvent(new Event('input'))")
+        await window.until("grid-remarks", "No topic matches the filters")
+        await window.run("document.getElementById('clear').click()")
+        await window.until("cell-text", "clicks")
+        assert await window.run("return document.getElementById('grid').clientHeight") > 50
+
+
 async def test_an_audit_that_has_counted_nothing_is_not_called_exact(window: Window) -> None:
     async with serving_audit() as shown:
         await show(window, shown)

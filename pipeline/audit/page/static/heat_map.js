@@ -98,7 +98,9 @@ export class HeatMap {
 
   /** Lays out rows and columns anew. The cursor stays at its topic and moment. */
   arrange({ toEnd = false } = {}) {
-    if (!this.status || !this.root.clientWidth) return;
+    if (!this.status) return;
+    this.root.hidden = false; // without topics it was, and had no width
+    if (!this.root.clientWidth) return;
     const { grid } = this.status, { view: before, cursor } = this.picture;
     const momentMs = before && !toEnd && cursor.column >= 0 ? before.momentOf(cursor.column) : null;
     const { cell } = sizes();

@@ -103,6 +103,8 @@ class Narrower:
         `siblings` are the findings of other partitions of the topic and hour: records that are missing here may be
         there. Raises nothing but a cancellation.
         """
+        if finding.offsets is not None and not 0 <= finding.offsets.first <= finding.offsets.last:
+            finding = replace(finding, offsets=None)  # events may say anything
         budget = _Budget(trio.current_time() + self._limits.timeout_s, self._limits.max_bytes)
         if self._is_of_replica(finding) and finding.replica is not None:
             place = await self._of_replica(finding, budget)

@@ -3,31 +3,66 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Final
 
 import trio
 
 from pipeline.audit.judgement.verdicts import OffsetSpan
 from pipeline.audit.narrowing.access import DifferentRange, FetchedSpan, RangeComparison
 from pipeline.audit.narrowing.records import Batch
+from pipeline.client.admin.range_sums import PartitionSums
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.errors import PipelineError
 from pipeline.mirror.journals.gaps import GapLedger, GapReason
 from pipeline.mirror.verification.comparison import Comparer, Comparison, DifferenceKind
-from pipeline.mirror.verification.sides import bounds_of, open_side
+from pipeline.mirror.verification.sides import FetchedSide, bounds_of, open_side
 from pipeline.model import TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.records.batch import iterate_headers
+from pipeline.records.batch_sums import SumKind
 
+MAX_FETCHED_BYTES: Final = 256 << 20
 _DAMAGED = (DifferenceKind.DAMAGED_SOURCE, DifferenceKind.DAMAGED_REPLICA)
 _TIME_IS_UP = "the time for it was spent: narrow a smaller range"
+
+
+class _BoundedSide:
+    """A side whose batches are fetched, until so many bytes were summed."""
+
+    sums_contents = True
+
+    def __init__(self, side: FetchedSide, max_bytes: int) -> None:
+        self._side = side
+        self._bytes_left = max_bytes
+
+    async def sums(self, from_offset: int, up_to_offset: int, kind: SumKind = SumKind.HEADERS) -> PartitionSums:
+        """Sum, unless the bytes are spent. Raises PipelineError."""
+        if self._bytes_left <= 0:
+            raise PipelineError("too many batches had to be fetched, since the cluster cannot sum them")
+        found = await self._side.sums(from_offset, up_to_offset, kind)
+        self._bytes_left -= found.sums.size_bytes
+        return found
+
+    async def damage_at(self, offset: int) -> str | None:
+        """Return why the log cannot be read at this offset."""
+        return await self._side.damage_at(offset)
 
 
 class BrokerLogs:
     """The logs of live clusters and their hub. Clusters that cannot sum ranges, such as Apache Kafka, are fetched."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], hub: str | None, gaps: GapLedger | None) -> None:
+    def __init__(
+        self,
+        clusters: Mapping[str, Cluster],
+        hub: str | None,
+        gaps: GapLedger | None,
+        *,
+        max_fetched_bytes: int = MAX_FETCHED_BYTES,
+    ) -> None:
+        """`max_fetched_bytes`: of batches of one comparison that are fetched from a cluster that cannot sum."""
+        self._max_fetched_bytes = max_fetched_bytes
         self._clusters = clusters
         self._hub = hub
         self._gaps = gaps
@@ -63,12 +98,15 @@ class BrokerLogs:
             raise PipelineError(f"the settings have no cluster {cluster}, or no replica cluster")
         left = open_side(self._clusters[cluster], source, cluster, is_deep=False, may_fetch=True)
         right = open_side(self._clusters[self._hub], replica, self._hub, is_deep=False, may_fetch=True)
-        sides = await stack.enter_async_context(left), await stack.enter_async_context(right)
+        sides = [await stack.enter_async_context(side) for side in (left, right)]
+        bounded = [
+            _BoundedSide(side, self._max_fetched_bytes) if isinstance(side, FetchedSide) else side for side in sides
+        ]
         gaps: dict[bool, list[tuple[int, int]]] = defaultdict(list)
         for gap in self._gaps or ():
             if (gap.source, gap.replica) == (cluster, replica):
                 gaps[gap.reason is GapReason.TRUNCATED].append((gap.first, gap.last))
-        return Comparer(*sides, gaps[False], lambda _: None, gaps[True])
+        return Comparer(bounded[0], bounded[1], gaps[False], lambda _: None, gaps[True])
 
     async def _compare(
         self,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 
 from pipeline.audit.counting.load_rows import name_of_root
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Stage, Status
@@ -281,6 +282,47 @@ async def test_a_dead_broker_is_a_reason_and_no_error(site: Site) -> None:
     await delete_topics(site.hub, ["clicks"])
     (found,) = await narrower(site, limits=NarrowLimits(timeout_s=2)).narrow(finding())
     assert found.status is Status.UNKNOWN and found.witness is not None
+
+
+async def test_a_narrowing_beside_retention_never_calls_deleted_records_missing(site: Site, way: str) -> None:
+    await lay(site, batches(count=60), [*batches(count=60)[:40], *batches(count=60)[41:]])
+    wide = finding(offsets=(0, 299))
+    results: list[list[Finding]] = []
+
+    async def delete() -> None:
+        for end in range(0, 260, 10):
+            await delete_records(site.east, {CLICKS: end}, timeout_s=5)
+            await delete_records(site.hub, {CLICKS: max(0, end - 5)}, timeout_s=5)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(delete)
+        while len(results) < 12:
+            results += [await narrower(site).narrow(wide)]
+    for found in results:
+        for each in found:
+            if each.witness is None:
+                assert (each.kind, each.offsets) == (DiscrepancyKind.MISSING, OffsetSpan(first=200, last=204)), (
+                    each.text
+                )
+
+
+@pytest.mark.parametrize("offsets", [(-5, 10), (50, 10), (2**63 - 2, 2**63 - 1), (0, 2**63 - 1), (10**6, 10**7)])
+async def test_offsets_of_hostile_events_do_no_harm(site: Site, offsets: tuple[int, int]) -> None:
+    await lay(site, batches(), edited(drop_a_batch))
+    found = await narrower(site, limits=NarrowLimits(timeout_s=5)).narrow(finding(offsets=offsets))
+    assert found and all(each.text for each in found)
+    assert await narrower(site, limits=NarrowLimits(timeout_s=5)).narrow(produced(OffsetSpan(first=0, last=2**63 - 1)))
+
+
+async def test_a_cluster_that_cannot_sum_is_fetched_within_bounds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody(_cluster: Cluster, _partition: TopicPartition) -> bool:
+        return False
+
+    monkeypatch.setattr(sides, "can_sum_ranges", nobody)
+    await lay(site, batches(), edited(change_a_value))
+    logs = BrokerLogs({"east": site.east, "hub": site.hub}, "hub", None, max_fetched_bytes=1000)
+    found = await Narrower(logs, "hub").narrow(finding())
+    assert any(each.witness is not None and "fetched" in each.witness.reason for each in found)
 
 
 def produced(offsets: OffsetSpan | None) -> Finding:

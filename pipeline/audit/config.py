@@ -57,6 +57,9 @@ class AuditConfig(SettingsModel):
     reported missing."""
     retry_backoff_ms: int = Field(default=1_000, alias="retry.backoff.ms", ge=10, le=600_000)
     """Time in ms between attempts to read a cluster that failed."""
+    load_roots: tuple[str, ...] = Field(default=(), alias="load.roots", max_length=100)
+    """Root URLs of loads whose tables the audit may read to narrow a difference. Roots that only events name are not
+    opened."""
 
     @property
     def clusters(self) -> tuple[ClusterConfig, ...]:

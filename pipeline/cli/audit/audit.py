@@ -36,6 +36,7 @@ async def _run(settings: Settings) -> None:
     from pipeline.audit.server import run_audit
     from pipeline.cli.audit.expectations_reader import MirrorJournals, expectations_reader
     from pipeline.cli.audit.log_access import BrokerLogs
+    from pipeline.cli.audit.table_access import TableFiles
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
 
@@ -57,7 +58,8 @@ async def _run(settings: Settings) -> None:
             metrics=metrics,
             journals=journals,
         )
-        narrower = Narrower(BrokerLogs(clusters, hub, None if journals is None else journals.gaps), hub)
+        logs = BrokerLogs(clusters, hub, None if journals is None else journals.gaps)
+        narrower = Narrower(logs, hub, tables=TableFiles(config.load_roots) if config.load_roots else None)
         await run_audit(
             config,
             clusters,

@@ -92,7 +92,7 @@ def _content(record: Record) -> RecordContent:
 
 @dataclass(slots=True)
 class Elsewhere:
-    """How often each content is outside of the compared ranges, and where first."""
+    """Number of records of each content outside of the compared ranges, and the first offset of each."""
 
     counts: Counter[RecordContent] = field(default_factory=Counter)
     places: dict[RecordContent, int] = field(default_factory=dict)

@@ -1,7 +1,9 @@
 """Readers of headers, mirrors and consumers that count, on real brokers: what they report equals the log."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,6 +34,7 @@ from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
 from pipeline.model import TopicPartition
+from pipeline.processes import free_port
 from pipeline.records.tally import HOUR_MS
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock, serving_cluster
@@ -290,3 +293,54 @@ async def test_a_program_that_keeps_its_offsets_itself_counts_what_it_says(tmp_p
                     for batches in await consumer.poll_batches():
                         counter.committed({CLICKS[0]: batches.next_offset})
         await wait_for_hours(cluster, Tier.GROUP, await expected(cluster, CLICKS[:1]), "mine")
+
+
+@contextmanager
+def command(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command of the project, which is killed at the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_the_commands_count_and_go_on_after_a_kill(tmp_path: Path) -> None:
+    listeners = f"PLAINTEXT://127.0.0.1:{free_port()}"
+    async with east(tmp_path / "east", listeners=listeners) as cluster, serving_cluster(tmp_path / "hub") as hub:
+        views = [await each.refresh() for each in (cluster, hub)]
+        bootstrap, destination = (",".join(str(broker.address) for broker in view.brokers.values()) for view in views)
+        reader = tmp_path / "count.toml"
+        reader.write_text(
+            f'datacenter = "east"\nbootstrap.servers = "{bootstrap}"\nhttp.listen = "127.0.0.1:0"\n'
+            "audit.interval.ms = 100\nrefresh.interval.ms = 100\n"
+        )
+        mirror = tmp_path / "mirror.toml"
+        mirror.write_text(
+            f'datacenter = "hub"\naudit.interval.ms = 100\ntopics = ["clicks"]\nhttp.listen = "127.0.0.1:0"\n'
+            f'destination.bootstrap.servers = "{destination}"\n'
+            f'[[sources]]\nname = "east"\nbootstrap.servers = "{bootstrap}"\n'
+        )
+        for first in (0, 20):
+            await publish(cluster, 20, first=first)
+            wanted = await expected(cluster)
+            with (
+                command("audit", "count", "--config", str(reader)),
+                command("mirror", "start", "--config", str(mirror)),
+            ):
+                await wait_for_hours(cluster, Tier.BROKER, wanted)
+                await wait_for_hours(hub, Tier.MIRROR, wanted)
+        consume = ("consume", "clicks", "--group", "g", "--datacenter", "east", "--bootstrap", bootstrap)
+        done = await trio.run_process([sys.executable, "-m", "pipeline", *consume], capture_stdout=True)
+        assert len(done.stdout.splitlines()) == 40
+        await wait_for_hours(cluster, Tier.GROUP, wanted, "g")
+
+
+async def test_a_datacenter_without_a_group_is_refused() -> None:
+    run = [sys.executable, "-m", "pipeline", "consume", "clicks", "--datacenter", "east"]
+    done = await trio.run_process(run, capture_stderr=True, check=False)
+    assert done.returncode == 2
+    assert b"--datacenter: give --group too" in done.stderr

@@ -13,6 +13,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset, ProducerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.group.config import GroupConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.model import TopicPartition
 from pipeline.records.batch import iterate_headers
 from pipeline.records.tally import HOUR_MS
@@ -117,3 +118,20 @@ async def test_without_the_reader_nothing_is_exact(tmp_path: Path) -> None:
             hours = await way.wait_for("unknown", HOURS)
         for hour in hours.values():
             assert any("clicks" in str(witness) for witness in hour.missing_witnesses)
+
+
+async def test_hours_that_a_stopped_reader_has_not_seen_to_their_end_are_never_exact(tmp_path: Path) -> None:
+    async with serving_cluster(tmp_path / LIVE) as source, counting_hub(tmp_path / "hub") as hub:
+        await create_topics(source, [NewTopic(name="clicks", partitions=len(CLICKS), replication_factor=1)])
+        way = ForeignWay(source, hub, CLICKS)
+        async with counted_mirror(source, hub, ["clicks"]):
+            async with reading(source, source):
+                await publish(source)
+                async with open_producer(source, ProducerConfig(), clock=clock, rng=Random(2)) as producer:
+                    await producer.send("clicks", b"now", partition=0)  # in the hour that is being written
+                await way.wait_for("pending", HOURS + 1)
+            later = await way.judge(later_ms=2 * HOUR_MS)
+        written_ms = max(later)
+        assert {str(hour.status) for hour in later.values() if hour.hour_ms < written_ms} == {"exact"}
+        assert str(later[written_ms].status) == "unknown"
+        assert any("of kafka that leads clicks" in str(witness) for witness in later[written_ms].missing_witnesses)

@@ -108,9 +108,9 @@ class ForeignWay:
     hub: Cluster
     partitions: Sequence[TopicPartition]
 
-    async def judge(self) -> dict[int, AuditedHour]:
-        """The verdict on each hour of the one topic, on what both audit topics have now."""
-        now_ms = clock()
+    async def judge(self, later_ms: int = 0) -> dict[int, AuditedHour]:
+        """The verdict on each hour of the one topic, on what both audit topics have now, at a later time."""
+        now_ms = clock() + later_ms
         ledger = Ledger(settle_ms=0)
         for cluster in (self.source, self.hub):
             for report in await read_reports(cluster):

@@ -121,6 +121,17 @@ async def test_a_reader_may_report_to_another_cluster(tmp_path: Path) -> None:
         assert "_audit" not in (await cluster.fetch_all_topics(timeout_s=DEADLINE_S)).topics
 
 
+async def test_a_throttle_bounds_the_bytes_per_second(tmp_path: Path) -> None:
+    async with east(tmp_path) as cluster:
+        async with open_producer(cluster, ProducerConfig(batch_size=4096), clock=clock, rng=Random(1)) as producer:
+            for number in range(60):
+                await producer.send("clicks", bytes(4000), partition=number % 2, timestamp_ms=FIRST_HOUR_MS)
+        begun_at = trio.current_time()
+        async with counting(cluster, throttle_bytes_per_second=100_000, fetch_max_bytes=16_384):
+            await wait_for_hours(cluster, Tier.BROKER, await expected(cluster))
+        assert trio.current_time() - begun_at > 1.0  # 240 KB, of which half a second's worth may come at once
+
+
 async def test_retention_that_overtakes_a_reader_is_told(tmp_path: Path) -> None:
     async with east(tmp_path) as cluster:
         await publish(cluster, 9)

@@ -89,7 +89,7 @@ def hours_of(reports: Sequence[CountReport], tier: Tier, name: str = "") -> set[
     together: dict[tuple[TopicPartition, int], list[np.void]] = {}
     for (_, partition, start_ms), row in held.items():
         together.setdefault((partition, start_ms), []).append(row)
-    return {Hour(*key, _added(rows)) for key, rows in together.items()}
+    return {Hour(*key, sums_of(rows)) for key, rows in together.items()}
 
 
 def hours_in(partition: TopicPartition, headers: Sequence[BatchHeader]) -> set[Hour]:
@@ -98,7 +98,7 @@ def hours_in(partition: TopicPartition, headers: Sequence[BatchHeader]) -> set[H
     if headers:
         sums.add(header_table(headers))
     rows = sums.rows()
-    return {Hour(partition, int(row["start_ms"]), _added([row])) for row in rows[rows["span_ms"] == HOUR_MS]}
+    return {Hour(partition, int(row["start_ms"]), sums_of([row])) for row in rows[rows["span_ms"] == HOUR_MS]}
 
 
 def spans_of(reports: Sequence[CountReport], tier: Tier, partition: TopicPartition) -> list[tuple[int, int]]:
@@ -112,6 +112,6 @@ def spans_of(reports: Sequence[CountReport], tier: Tier, partition: TopicPartiti
     return sorted(found.values())
 
 
-def _added(rows: Sequence[np.void]) -> tuple[int, ...]:
+def sums_of(rows: Sequence[np.void]) -> tuple[int, ...]:
     sums = [sum(int(row[name]) for row in rows) % 2**64 for name in SUMS[:-2]]
     return (*sums, min(int(row["first_offset"]) for row in rows), max(int(row["last_offset"]) for row in rows))

@@ -237,7 +237,7 @@ class HeaderReader:
             if partition in self._ids:
                 continue
             topic_id = selected[partition]
-            known = self._found.counts_of(partition, text_of(topic_id))
+            known = self._found.take_counts(partition, text_of(topic_id))
             self._ids[partition] = topic_id
             self._counter.begin(partition, topic_id, start, known)
             self._go_on(consumer, partition)

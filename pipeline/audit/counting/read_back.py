@@ -99,9 +99,9 @@ class FoundReports:
             NamedLog(TopicPartition(named.name, int(partition)), named.topic_id), _FoundCounts()
         )
 
-    def counts_of(self, partition: TopicPartition, topic_id: str) -> ReportedCounts | None:
-        """Return what was counted of a partition; None if nothing was reported."""
-        found = self._found.get(NamedLog(partition, topic_id))
+    def take_counts(self, partition: TopicPartition, topic_id: str) -> ReportedCounts | None:
+        """Return what was counted of a partition, and forget it; None if nothing was reported."""
+        found = self._found.pop(NamedLog(partition, topic_id), None)
         if found is None or found.position is None:
             return None
         rows = np.zeros(len(found.rows), ROW)

@@ -92,7 +92,7 @@ class Reader:
     def __init__(self, log: Log, audit: Audit) -> None:
         self.log = log
         self.counter = HeaderCounter("east", "reader", WINDOW_MS)
-        known = audit.read_back().counts_of(PARTITION, str(TOPIC_ID))
+        known = audit.read_back().take_counts(PARTITION, str(TOPIC_ID))
         self.counter.begin(PARTITION, TOPIC_ID, 0, known)
 
     def read(self, batches: int) -> None:
@@ -135,7 +135,7 @@ def test_readers_that_die_and_go_on_report_what_the_log_holds(steps: list[tuple[
         for _ in range(3):
             reader.read(1000)
         audit.publish(reader.counter, fails=False)
-    known = audit.read_back().counts_of(PARTITION, str(TOPIC_ID))
+    known = audit.read_back().take_counts(PARTITION, str(TOPIC_ID))
     assert known is not None
     assert known.end_offset == log.end
     assert known.counted_from == 0
@@ -222,7 +222,7 @@ def test_what_was_reported_before_the_log_start_is_taken_up_with_a_later_beginni
     reader.read(1)
     audit.publish(reader.counter, fails=False)
     counter = HeaderCounter("east", "reader", WINDOW_MS)
-    counter.begin(PARTITION, TOPIC_ID, 20, audit.read_back().counts_of(PARTITION, str(TOPIC_ID)))
+    counter.begin(PARTITION, TOPIC_ID, 20, audit.read_back().take_counts(PARTITION, str(TOPIC_ID)))
     assert counter.place(PARTITION) == (20, None)
 
 
@@ -232,9 +232,9 @@ def test_a_recreated_topic_goes_on_from_nothing() -> None:
     reader = Reader(log, audit)
     reader.read(1)
     audit.publish(reader.counter, fails=False)
-    assert audit.read_back().counts_of(PARTITION, str(uuid.UUID(int=8))) is None
+    assert audit.read_back().take_counts(PARTITION, str(uuid.UUID(int=8))) is None
     counter = HeaderCounter("east", "reader", WINDOW_MS)
-    known = audit.read_back().counts_of(PARTITION, str(TOPIC_ID))
+    known = audit.read_back().take_counts(PARTITION, str(TOPIC_ID))
     counter.begin(PARTITION, uuid.UUID(int=8), 0, known)
     assert counter.place(PARTITION) == (0, None)
 
@@ -244,7 +244,7 @@ def test_records_of_others_are_left_out_when_reports_are_read_back() -> None:
     found = audit.read_back()
     for offset, value in enumerate((None, b"", b"{}", b"[" * 100_000, b'{"version":3}')):
         found.take(Record(offset, 0, b"broker/east//x", value, ()))
-    assert found.counts_of(PARTITION, str(TOPIC_ID)) is None
+    assert found.take_counts(PARTITION, str(TOPIC_ID)) is None
 
 
 def test_a_record_holds_whole_partitions() -> None:

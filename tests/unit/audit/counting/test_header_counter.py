@@ -107,7 +107,10 @@ class Reader:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["append", "read", "publish", "fail", "restart", "elect"]), st.integers(0, 3)),
+    st.tuples(
+        st.sampled_from(["append", "append", "report", "report", "read", "fail", "restart", "elect"]),
+        st.integers(0, 3),
+    ),
     max_size=50,
 )
 
@@ -124,13 +127,15 @@ def test_readers_that_die_and_go_on_report_what_the_log_holds(steps: list[tuple[
                 log.append(amount)
             case "read":
                 reader.read(amount)
-            case "publish" | "fail":
+            case "report" | "fail":
+                reader.read(1000)
                 audit.publish(reader.counter, fails=step == "fail")
             case "restart":
                 readers[number % 2] = Reader(log, audit)
             case "elect":
                 log.elect(amount)
-    log.append(1)
+    if len(steps) % 2:
+        log.append(1)
     for reader in [*readers, Reader(log, audit)]:
         for _ in range(3):
             reader.read(1000)
@@ -158,6 +163,49 @@ def test_nothing_is_reported_of_a_truncated_log_before_it_is_counted_again() -> 
     (report,) = reader.counter.take_reports()
     assert (1, 6) in [(claim.leader_epoch, claim.start_offset) for claim in report.claims]
     assert as_dict(report.rows) == rows_of(log.headers)
+
+
+def test_a_log_that_was_truncated_and_not_written_since_is_claimed() -> None:
+    log, audit = Log(), Audit()
+    for hour in range(4):
+        log.append(hour)
+    reader = Reader(log, audit)
+    reader.read(10)
+    audit.publish(reader.counter, fails=False)
+    log.elect(lost=1)
+    for _ in range(2):
+        reader.read(10)
+    audit.publish(reader.counter, fails=False)
+    known = audit.read_back().take_counts(PARTITION, str(TOPIC_ID))
+    assert known is not None
+    assert (known.end_offset, as_dict(known.rows)) == (6, rows_of(log.headers))
+
+
+def test_a_log_that_was_truncated_while_no_reader_ran_is_counted_anew() -> None:
+    log, audit = Log(), Audit()
+    for hour in range(4):
+        log.append(hour)
+    reader = Reader(log, audit)
+    reader.read(10)
+    audit.publish(reader.counter, fails=False)
+    log.elect(lost=2)
+    log.append(5)
+    reader = Reader(log, audit)
+    for _ in range(2):
+        reader.read(10)
+    audit.publish(reader.counter, fails=False)
+    known = audit.read_back().take_counts(PARTITION, str(TOPIC_ID))
+    assert known is not None
+    assert (known.end_offset, as_dict(known.rows)) == (6, rows_of(log.headers))
+
+
+def test_batches_that_come_again_are_counted_once() -> None:
+    counter = HeaderCounter("east", "reader", WINDOW_MS)
+    counter.begin(PARTITION, TOPIC_ID, 0)
+    counter.count(PARTITION, [header(0), header(2)], 4, 0)
+    counter.count(PARTITION, [header(2), header(4)], 6, 0)
+    (report,) = counter.take_reports()
+    assert as_dict(report.rows) == rows_of([header(0), header(2), header(4)])
 
 
 def test_a_report_is_as_old_as_the_last_answer_that_is_counted() -> None:
@@ -188,6 +236,11 @@ def test_a_partition_that_lags_does_not_share_its_report_with_others() -> None:
     counter.note_end(other, 2, now)
     times = {int(report.positions["partition"][0]): report.created_ms for report in counter.take_reports()}
     assert times == {0: now, 1: 0}
+    counter.note_end(PARTITION, 0, now + QUIET_MS + 500)
+    counter.count(other, [header(0)], 2, 0)
+    counter.note_end(other, 2, now + QUIET_MS)
+    (report,) = counter.take_reports()
+    assert (len(report.positions), report.created_ms) == (2, now + QUIET_MS)
 
 
 def test_a_quiet_partition_vouches_for_its_hours_now_and_then() -> None:

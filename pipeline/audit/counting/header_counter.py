@@ -77,7 +77,7 @@ class _CountedLog:
         """Take note of how far the log is read now."""
         for asked in (self.asked, self.newest_asked):
             if asked is not None and self.end_offset >= asked[0]:
-                self.read_to_ms = max(self.read_to_ms, asked[1])
+                self.read_to_ms = asked[1]  # also if the clock was set back
         if self.newest_asked is not None and self.end_offset >= self.newest_asked[0]:
             self.asked = self.newest_asked = None
         elif self.asked is not None and self.end_offset >= self.asked[0]:
@@ -213,7 +213,8 @@ class HeaderCounter:
         for partition, log in self._logs.items():
             if log.end_offset < log.held_to:
                 continue
-            if log.is_changed or log.claims or log.read_to_ms >= log.reported_to_ms + QUIET_MS:
+            is_quiet = 0 <= log.read_to_ms - log.reported_to_ms < QUIET_MS
+            if log.is_changed or log.claims or not is_quiet:
                 due.append((partition, log))
         due.sort(key=lambda each: each[1].read_to_ms)
         return [report for together in self._together(due) for report in self._reports(together)]

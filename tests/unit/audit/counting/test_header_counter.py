@@ -257,6 +257,17 @@ def test_a_quiet_partition_vouches_for_its_hours_now_and_then() -> None:
     assert counter.take_reports() == []  # without another answer it vouches for nothing
 
 
+def test_a_clock_that_is_set_back_is_followed() -> None:
+    counter = HeaderCounter("east", "reader", WINDOW_MS)
+    counter.begin(PARTITION, TOPIC_ID, 0)
+    counter.note_end(PARTITION, 0, 24 * HOUR_MS)
+    assert [report.created_ms for report in counter.take_reports()] == [24 * HOUR_MS]
+    counter.note_end(PARTITION, 0, HOUR_MS)
+    assert [report.created_ms for report in counter.take_reports()] == [HOUR_MS]
+    counter.note_end(PARTITION, 0, HOUR_MS + 10)
+    assert counter.take_reports() == []
+
+
 def test_retention_that_overtakes_the_reader_is_where_the_counts_begin() -> None:
     counter = HeaderCounter("east", "reader", WINDOW_MS)
     counter.begin(PARTITION, TOPIC_ID, 0)

@@ -32,6 +32,7 @@ from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.mirrors.journals import SourceName
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity
+from pipeline.testing.simulation.mirrors.plan import RECREATED
 from pipeline.testing.simulation.mirrors.replica_rules import identities_of
 from pipeline.testing.simulation.mirrors.site import SimulatedSite, leader_of
 from pipeline.testing.simulation.schedule import current_schedule, true_time_ms
@@ -167,6 +168,7 @@ class AuditBeside:
         rules = FinalRules(
             may_explain=bool(site.journals.gaps()) or plan.has_deletions,
             may_recompress=plan.recompresses,
+            deleted=frozenset([RECREATED[0]] if plan.has_recreations else []),
             reasons=[f"{one.name} was killed {one.killed} times" for one in self.producers if one.killed],
         )
         yield from rules.problems(self.hours, truths)

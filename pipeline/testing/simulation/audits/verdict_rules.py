@@ -126,6 +126,8 @@ class FinalRules:
     may_recompress: bool
     reasons: Sequence[str]
     """Reasons why a witness may be missing: producers that were killed, outcomes that nobody knows."""
+    deleted: frozenset[str] = frozenset()
+    """Topics that were deleted and created again: what became of the former ones is not compared."""
 
     def problems(self, hours: Sequence[AuditedHour], truths: Mapping[SourceName, SourceTruth]) -> Iterator[str]:
         """Yield what is wrong with the verdicts at the end."""
@@ -157,6 +159,6 @@ class FinalRules:
             case Status.EXPLAINED:
                 return self.may_explain
             case Status.UNKNOWN:
-                return bool(self.reasons)
+                return bool(self.reasons) or hour.topic in self.deleted
             case _:
                 return False

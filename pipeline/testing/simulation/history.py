@@ -32,6 +32,8 @@ class History:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     refused: dict[bytes, None] = field(default_factory=dict)
     """Values whose producer was told for certain that they were not taken."""
+    unclear: dict[bytes, None] = field(default_factory=dict)
+    """Values whose producer was told that nobody knows."""
     seen: dict[tuple[TopicPartition, Offset], bytes] = field(default_factory=dict)
     """What a reader found at an offset first."""
     ends: dict[TopicPartition, Offset] = field(default_factory=dict)

@@ -117,6 +117,8 @@ class Workload:
         self.context.tell("client", f"not acknowledged {value!r} {target}: {error}")
         if isinstance(error, DeliveryError) and not error.outcome_unknown:
             self.context.history.refused[value] = None
+        elif isinstance(error, DeliveryError):
+            self.context.history.unclear[value] = None
 
     async def read(self, name: str, min_bytes: int) -> None:
         """Read all partitions from the beginning, and now and then again; each answer waits for so many bytes."""

@@ -68,7 +68,7 @@ class AuditBeside:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"audit {self.site.plan.seed}")
-        self.service = SimulatedAudit(self.site)
+        self.service = SimulatedAudit(self.site, random.Random(f"audit service {self.site.plan.seed}"))
         self._times = {cluster.name: self._watch(cluster) for cluster in self.site.clusters}
         current_schedule().jumped_ms = HOUR_MS - true_time_ms() % HOUR_MS - self._rng.randint(1, 30_000)
         for cluster in self.site.clusters:
@@ -143,6 +143,7 @@ class AuditBeside:
 
     async def settle(self) -> None:
         """End the last hour, and wait until nothing is pending, and until silent producers are known as such."""
+        self.service.is_calm = True
         await trio.sleep(LAST_WRITES_S)
         self._jump(2 * HOUR_MS)
         with trio.move_on_after(SETTLE_S):
@@ -151,7 +152,7 @@ class AuditBeside:
                 await trio.sleep(SETTLE_INTERVAL_S)
         self.hours = list(self.service.judge().hours())
         found = Counter(hour.status.value for hour in self.hours)
-        self.site.trace.add("audit", f"{self.service.events} events, {len(self.moments)} moments, {dict(found)}")
+        self.site.trace.add("audit", f"{self.service.lives} lives, {len(self.moments)} moments, {dict(found)}")
         for hour in self.hours:
             for witness in hour.missing_witnesses[:2]:
                 self.site.trace.add("audit", f"{hour.topic} {hour.hour_ms}: {witness}")
@@ -166,12 +167,20 @@ class AuditBeside:
         truths = {source: truth for source in site.partitions if (truth := self._truth(source)) is not None}
         yield from moment_problems(self.moments, truths)
         rules = FinalRules(
-            may_explain=bool(site.journals.gaps()) or plan.has_deletions,
+            may_explain=bool(site.journals.gaps()) or plan.has_deletions or self._has_unclear_outcomes(),
             may_recompress=plan.recompresses,
             deleted=frozenset([RECREATED[0]] if plan.has_recreations else []),
-            reasons=[f"{one.name} was killed {one.killed} times" for one in self.producers if one.killed],
+            reasons=self._reasons(),
         )
         yield from rules.problems(self.hours, truths)
+
+    def _reasons(self) -> list[str]:
+        """Return why a word may be missing."""
+        killed = [f"{one.name} was killed {one.killed} times" for one in self.producers if one.killed]
+        return [*killed, *([f"events were lost {self.service.losses} times"] if self.service.losses else [])]
+
+    def _has_unclear_outcomes(self) -> bool:
+        return any(context.history.unclear for context in self.contexts.values())
 
     def _truth(self, source: SourceName) -> SourceTruth | None:
         site = self.site

@@ -1,68 +1,98 @@
-"""The audit service beside a simulated site: real ledger and real judge, fed from the audit topics of all clusters.
+"""The audit service beside a simulated site: a process with the real collector, ledger and judge.
 
-The topics are read as an outsider reads them, from the committed log of the leader that ZooKeeper has. While that one
-does not serve, nothing is read, and `read_to_ms` of the cluster stands still.
+The collector reads the audit topics over the simulated network. The process is killed now and then, and forgets all.
 """
 
+import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
-from pipeline.audit.events.encoding import decode_report
-from pipeline.audit.events.tiers import AUDIT_TOPIC
+import trio
+
+from pipeline.audit.collecting.collector import Collector
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, OffsetSpan, Route
-from pipeline.audit.ledger.ledger import Ledger
-from pipeline.model import Offset, TopicPartition
-from pipeline.records.record import iterate_records
-from pipeline.testing.simulation.cluster import SimulatedCluster, bytes_of_log
-from pipeline.testing.simulation.mirrors.site import HUB, SimulatedSite, leader_of
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.errors import NetworkError
+from pipeline.model import HostPort
+from pipeline.net.transport import Transport
+from pipeline.testing.simulation.client_context import client_config
+from pipeline.testing.simulation.mirrors.site import HUB, SimulatedSite
+from pipeline.testing.simulation.process import PROCESS, Process
 from pipeline.testing.simulation.schedule import true_time_ms
 
 GRACE_MS = 5_000
 PENDING_MAX_MS = 3_600_000
-EVENTS = TopicPartition(AUDIT_TOPIC, 0)
+RETRY_S = 0.5
+LIFE_S = (4.0, 15.0)
+HOST = "audit"
 
 
 @dataclass(eq=False)
 class SimulatedAudit:
-    """Reads when asked, and judges what it has read."""
+    """Lives one after another; `judge` asks the present one."""
 
     site: SimulatedSite
-    ledger: Ledger = field(default_factory=Ledger)
-    events: int = 0
-    read_to_ms: dict[str, int] = field(default_factory=dict)
-    _positions: dict[str, Offset] = field(default_factory=dict)
-    _terms: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Leaders of the audit topics that were read, with their leader epochs."""
+    rng: random.Random
+    is_calm: bool = False
+    """True once the process is killed no more."""
+    lives: int = 0
+    losses: int = 0
+    """Most losses of events that a life knew of."""
+    _collector: Collector | None = None
+    _judge: Judge | None = None
+    _generation: int = -1
 
-    def __post_init__(self) -> None:
-        self._judge = Judge(self.ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    async def run(self) -> None:
+        """Run one life after another until cancelled."""
+        while True:
+            self.lives += 1
+            process = Process(f"{HOST}/{self.lives}")
+            lasts_s = self.rng.uniform(*LIFE_S)
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._live, process)
+                    await trio.sleep(lasts_s)
+                    if self.is_calm:
+                        await trio.sleep_forever()
+                    process.is_alive = False
+                    self.site.network.host(HOST).end_process(tells_peers=True)
+                    self.site.trace.add(HOST, "KILLED")
+                    scope.cancel()
+
+    async def _live(self, process: Process) -> None:
+        PROCESS.set(process)
+        host = self.site.network.host(HOST)
+        host.has_power = True
+
+        async def connect(address: HostPort) -> Transport:
+            if not process.is_alive:
+                raise NetworkError("the process has ended")
+            return await host.connect(address)
+
+        async with AsyncExitStack() as stack:
+            clusters = {
+                each.name: await stack.enter_async_context(
+                    open_cluster(client_config(f"audit-{each.name}", each.addresses), connect=connect)
+                )
+                for each in self.site.clusters
+            }
+            collector = self._collector = Collector(clusters, RETRY_S, true_time_ms)
+            self._judge = None
+            await collector.run()
 
     def judge(self) -> Judgement:
-        """Read all that there is to read, and judge it."""
-        for cluster in self.site.clusters:
-            self._read(cluster)
-        return self._judge.judge(self._expectations(), true_time_ms())
+        """Judge what the present life has read."""
+        collector = self._collector
+        assert collector is not None
+        if self._judge is None or self._generation != collector.generation:
+            self._judge = Judge(collector.ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+            self._generation = collector.generation
+        self.losses = max(self.losses, len(collector.losses))
+        return self._judge.judge(self._expectations(collector), true_time_ms())
 
-    def _read(self, cluster: SimulatedCluster) -> None:
-        leader = leader_of(cluster, EVENTS)
-        if leader is None:
-            if cluster.states() and EVENTS not in cluster.states():  # nobody has reported anything
-                self.read_to_ms[cluster.name] = true_time_ms()
-            return
-        term = leader.own_id, leader.leader_epoch
-        if self._terms.get(cluster.name) != term:  # a new leader may lack the end, and have written another one
-            self._terms[cluster.name], self._positions[cluster.name] = term, Offset(0)
-        position, end = self._positions[cluster.name], leader.high_watermark
-        if end > position:
-            for record in iterate_records(memoryview(bytes_of_log(leader, end, position))):
-                if record.offset >= position:
-                    self.ledger.apply(decode_report(bytes(record.value or b"")))
-                    self.events += 1
-        self._positions[cluster.name] = max(end, position)
-        self.read_to_ms[cluster.name] = true_time_ms()
-
-    def _expectations(self) -> Expectations:
+    def _expectations(self, collector: Collector) -> Expectations:
         site = self.site
         site.journals.read_table()
         site.journals.read_gaps()
@@ -89,7 +119,8 @@ class SimulatedAudit:
                 )
                 for source, replica in site.journals.assigned.items()
             ],
-            read_to_ms=dict(self.read_to_ms),
+            losses=collector.losses,
+            read_to_ms=collector.read_to_ms,
         )
 
     def _partitions(self) -> Mapping[tuple[str, str], int]:

@@ -122,7 +122,7 @@ class FinalRules:
     """Rules 2 and 3, for a site with or without reasons for missing witnesses."""
 
     may_explain: bool
-    """True if the ledger has gaps, or records were deleted."""
+    """True if the ledger has gaps, records were deleted, or producers do not know what became of records."""
     may_recompress: bool
     reasons: Sequence[str]
     """Reasons why a witness may be missing: producers that were killed, outcomes that nobody knows."""

@@ -118,6 +118,8 @@ class _Run:
             with unwrapped_errors():
                 async with trio.open_nursery() as nursery:
                     await self._start()
+                    if self._audit is not None:
+                        nursery.start_soon(self._audit.service.run)
                     nursery.start_soon(self._watch)
                     await self._trouble()
                     await self._recover()

@@ -19,21 +19,10 @@ from tests.support.audited.way import Way
 # Cells without meaning
 
 FIRST_COUNT = "nothing is counted before producers count: what goes wrong then is in no tier, and in no promise"
-NOT_A_PRODUCERS = "the death of a producer touches its own counts and its batches at the live broker: see these cells"
-NOT_A_BROKERS = "files are read back from the file system, without a broker"
-NOT_A_MIRRORS = "the mirror touches what it copies and counts: see mirrored and replica"
-NO_PARTITIONS = "nothing of this tier is handed over between processes"
 NO_LOG = "the tier has no segment files"
-FOLLOWS_OFFSETS = "readers follow the replica, whose recreated topic has partitions of its own: see live"
 MEANINGLESS: Mapping[tuple[str, str], str] = {
     **{("produced", fault): FIRST_COUNT for fault in FORGERIES if fault != "record lost"},
-    **{(tier, "producer killed"): NOT_A_PRODUCERS for tier in TIERS if tier not in ("produced", "live")},
-    ("stored", "broker killed"): NOT_A_BROKERS,
-    ("stored", "leader moved"): NOT_A_BROKERS,
-    **{(tier, "mirror killed"): NOT_A_MIRRORS for tier in TIERS if tier not in ("mirrored", "replica")},
-    **{(tier, "rebalance"): NO_PARTITIONS for tier in ("produced", "live", "loaded", "stored")},
     **{(tier, "segment file edited"): NO_LOG for tier in ("produced", "mirrored", "loaded", "consumed")},
-    **{(tier, "topic recreated"): FOLLOWS_OFFSETS for tier in ("mirrored", "replica", "loaded", "stored", "consumed")},
     ("stored", "retention overtook the mirror"): "retention of a table removes hours by commits, which say so",
 }
 

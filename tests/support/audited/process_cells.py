@@ -3,7 +3,19 @@
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, OffsetSpan, Status
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited.brokers import Batches
-from tests.support.audited.cells import FIRST, SECOND, SEEN_AT, Found, assert_exact, assert_not_exact, cell, findings
+from tests.support.audited.cells import (
+    CELLS,
+    FIRST,
+    SECOND,
+    SEEN_AT,
+    TIERS,
+    Check,
+    Found,
+    assert_exact,
+    assert_not_exact,
+    cell,
+    findings,
+)
 from tests.support.audited.forgeries import changed
 from tests.support.audited.way import BATCHES_PER_HOUR, GRACE_MS, PARTITIONS, RECORDS, Way
 
@@ -152,8 +164,8 @@ def _rebalanced_mirrors(way: Way, _tier: str) -> None:
     assert_exact(way)
 
 
-@cell("topic recreated", "produced", "live")
-def _recreated_at_the_source(way: Way, _tier: str) -> None:
+@cell("topic recreated", *TIERS)
+def _recreated_at_the_source(way: Way, tier: str) -> None:
     """The topic of the second hour is another one. Its records arrive; those of the first one are gone with it."""
     way.produce()
     way.copy()
@@ -162,6 +174,8 @@ def _recreated_at_the_source(way: Way, _tier: str) -> None:
     way.produce(SECOND)
     way.finish()
     assert_exact(way, SECOND)
+    stages = {stage.tier: counts.records for stage, counts in way.hours()[SECOND].stages.items()}
+    assert stages[tier] == len(PARTITIONS) * BATCHES_PER_HOUR * RECORDS
     assert_not_exact(way, FIRST)
 
 
@@ -240,3 +254,28 @@ def _edited_replica_segment(way: Way, _tier: str) -> None:
 
 def _change_second(batches: Batches) -> Batches:
     return [batches[0], changed(batches[1]), *batches[2:]]
+
+
+# Faults that strike another tier
+
+
+def _strikes_elsewhere(check: Check) -> Check:
+    """Return a check that nothing is found at a tier because of a fault of another one, and that all of it is there."""
+
+    def checked(way: Way, tier: str) -> None:
+        check(way, tier)
+        for hour in way.hours().values():
+            assert not [one.text for one in hour.findings if one.at.tier == tier]
+            assert tier in {stage.tier for stage in hour.stages}
+
+    return checked
+
+
+for _fault, _check in {
+    "producer killed": _killed_producer,
+    "broker killed": _killed_hub_broker,
+    "leader moved": _moved_hub_leader,
+    "mirror killed": _killed_mirror,
+    "rebalance": _rebalanced_group,
+}.items():
+    cell(_fault, *(tier for tier in TIERS if (tier, _fault) not in CELLS))(_strikes_elsewhere(_check))

@@ -23,7 +23,7 @@ BATCH_BYTES = (1024, 4096, 16_384, None)
 SMALLEST = {100: 1024, 1000: 4096}
 """Batches of a client that hardly collects anything."""
 WARM_UP_RECORDS = 50_000
-RECORDS_OF_SMALL_BATCHES = 0.1
+RECORDS_OF_SMALL_BATCHES = 0.3
 
 
 def measure(options: Options, show: Show) -> list[Row]:
@@ -36,7 +36,7 @@ def measure(options: Options, show: Show) -> list[Row]:
         servers = {
             counts: stack.enter_context(our_broker(directory / name, **settings))
             for counts, name, settings in (
-                (True, "counting", {"datacenter": "bench", "audit.interval.ms": "1000"}),
+                (True, "counting", {"datacenter": "bench", "audit.interval.ms": "10000"}),
                 (False, "plain", {}),
             )
         }

@@ -177,7 +177,7 @@ class BrokerCounter:
         try:
             headers = iter(log.headers(max(Offset(replica.end_offset), log.log_start_offset)))
             while some := list(islice(headers, MAX_FRESH)):
-                replica.fresh.append((self._clock(), some))
+                replica.note(some, self._clock())
                 self._sums.count([replica], is_live=False)
         except PipelineError as error:
             logger.warning("audit_log_unreadable", partition=str(replica.partition.topic_partition), error=str(error))
@@ -186,11 +186,13 @@ class BrokerCounter:
     def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
         """Take note of batches that were appended (invariant E)."""
         replica = self._replicas.get(topic_partition)
-        if replica is None:
+        if replica is None or not headers:
             return
         if not replica.fresh:
             self._touched.append(replica)
-        replica.fresh.append((self._clock(), headers))
+        replica.fresh += headers
+        replica.fresh_times_ms.append(self._clock())
+        replica.fresh_sizes.append(len(headers))
         self._fresh += len(headers)
         if self._fresh >= MAX_FRESH:
             touched, self._touched, self._fresh = self._touched, [], 0

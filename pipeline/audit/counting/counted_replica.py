@@ -9,9 +9,9 @@ C. `epoch_starts` are the leader epochs that begin in waiting batches. `last_epo
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +76,10 @@ class CountedReplica:
     """Leader epoch of the last counted batch."""
     end_offset: int = field(init=False)
     last_epoch: int = field(init=False)
-    fresh: list[tuple[int, Sequence[BatchHeader]]] = field(default_factory=list)
-    """Headers, with the time in ms when they were appended."""
+    fresh: list[BatchHeader] = field(default_factory=list)
+    fresh_times_ms: list[int] = field(default_factory=list)
+    """Times of the appends of `fresh`, each of `fresh_sizes` batches."""
+    fresh_sizes: list[int] = field(default_factory=list)
     waiting: list[HeaderTable] = field(default_factory=list)
     pending: deque[PendingBatches] = field(default_factory=deque)
     waits_since_ms: int | None = None
@@ -99,6 +101,12 @@ class CountedReplica:
     def __post_init__(self) -> None:
         self.end_offset, self.last_epoch = self.up_to, self.leader_epoch
 
+    def note(self, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        """Note batches that were appended now."""
+        self.fresh += headers
+        self.fresh_times_ms.append(now_ms)
+        self.fresh_sizes.append(len(headers))
+
     @property
     def waiting_headers(self) -> int:
         """Number of headers in `waiting`."""
@@ -112,32 +120,36 @@ class CountedReplica:
         return ReplicaPosition(self.up_to, partition.log.log_start_offset, self.counted_from, epoch, is_leader)
 
     def take_fresh(self) -> tuple[list[BatchHeader], list[int], list[int]]:
-        """Return the headers that nobody has looked at, the times of each append, and its number of batches.
+        """Return the headers that nobody has looked at, the times of their appends, and the batches of each append.
 
         The batches count as waiting from now on. Batches that are known already are left out.
         """
-        fresh, self.fresh = self.fresh, []
-        sizes = [len(headers) for _, headers in fresh]
-        headers = list(chain.from_iterable(headers for _, headers in fresh))
-        if not headers:
-            return [], [], []
+        headers, times_ms, sizes = self.fresh, self.fresh_times_ms, self.fresh_sizes
+        self.fresh, self.fresh_times_ms, self.fresh_sizes = [], [], []
         if headers[0].base_offset < self.end_offset:
-            fresh = [(now_ms, list(self._unknown(new))) for now_ms, new in fresh]
-            headers, sizes = [each for _, new in fresh for each in new], [len(new) for _, new in fresh]
+            headers, times_ms = self._unknown(headers, times_ms, sizes)
+            sizes = [1] * len(headers)
             if not headers:
                 return [], [], []
         if headers[-1].partition_leader_epoch > self.last_epoch:
             self._note_epochs(headers)
         self.end_offset = headers[-1].next_offset
         if self.waits_since_ms is None:
-            self.waits_since_ms = fresh[0][0]
-        return headers, [now_ms for now_ms, _ in fresh], sizes
+            self.waits_since_ms = times_ms[0]
+        return headers, times_ms, sizes
 
-    def _unknown(self, headers: Sequence[BatchHeader]) -> Iterator[BatchHeader]:
-        for header in headers:
-            if header.base_offset >= self.end_offset:
-                self.end_offset = header.next_offset
-                yield header
+    def _unknown(
+        self, headers: Sequence[BatchHeader], times_ms: Sequence[int], sizes: Sequence[int]
+    ) -> tuple[list[BatchHeader], list[int]]:
+        """Return the batches that are not known, and the time of each one's append."""
+        new, new_times_ms, end_offset = [], [], self.end_offset
+        each_ms = chain.from_iterable(repeat(time_ms, size) for time_ms, size in zip(times_ms, sizes, strict=True))
+        for header, time_ms in zip(headers, each_ms, strict=True):
+            if header.base_offset >= end_offset:
+                end_offset = header.next_offset
+                new.append(header)
+                new_times_ms.append(time_ms)
+        return new, new_times_ms
 
     def _note_epochs(self, headers: Sequence[BatchHeader]) -> None:
         for header in headers:

@@ -60,7 +60,10 @@ class ReplicaSums:
             tables.append(committed)
             numbers.append(of_replicas)
         if tables:
-            self.rows.add(np.concatenate(tables), np.concatenate(numbers))
+            is_one = len(tables) == 1
+            self.rows.add(
+                tables[0] if is_one else np.concatenate(tables), numbers[0] if is_one else np.concatenate(numbers)
+            )
         if self._waiting > MAX_WAITING:
             self._set_aside(replicas)
 
@@ -84,7 +87,7 @@ class ReplicaSums:
             self._pending.discard(each.number)
         replica.pending.clear()
         replica.waiting.clear()
-        replica.fresh.clear()
+        replica.fresh, replica.fresh_times_ms, replica.fresh_sizes = [], [], []
 
     def _count_waiting(self, replicas: Collection[CountedReplica]) -> tuple[list[HeaderTable], list[NDArray[np.int64]]]:
         """Count pending ranges that were committed. Return the headers that wait no longer, and their replicas."""

@@ -1,5 +1,6 @@
 """Counting along on every replica: what is committed counts once, whoever leads."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,25 @@ class Cluster:
         self.leader, self.epoch = number, self.epoch + 1
         self.logs[number].lead(self.epoch)
 
+    def elect_uncleanly(self, number: Any) -> None:
+        """The leader dies, and a replica leads that may lack what was committed. All others are truncated to it."""
+        if number == self.leader:
+            return
+        self.restart(self.leader)
+        self.logs[self.leader].is_leader = False
+        self.leader, self.epoch = number, self.epoch + 1
+        leader = self.logs[number]
+        leader.lead(self.epoch)
+        leader.committed = leader.log_end_offset
+        for other in range(3):
+            self.logs[other].committed = min(self.logs[other].committed or 0, self._shared_end(other))
+            self.follow(other)
+
+    def _shared_end(self, number: int) -> int:
+        """Where a replica goes on from the leader's log, and its high watermark falls to if it is higher."""
+        pairs = zip(self.logs[number].batches, self.logs[self.leader].batches, strict=False)
+        return max([0, *(mine.next_offset for mine, theirs in pairs if mine == theirs)])
+
     def restart(self, number: Any) -> None:
         self.brokers[number] = counter(self.stores[number])
         load(self.brokers[number], self.logs[number])
@@ -235,3 +255,46 @@ def test_the_reports_end_with_the_committed_batches_whichever_leaders_die(
         waiting = [table for replica in broker._replicas.values() for table in replica.waiting]
         assert sums._waiting == sum(map(len, waiting))
         assert len(sums._pending.rows()) <= len(broker._replicas) * max_pending * 6
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(
+                st.just("append"), st.tuples(st.integers(1, 5), st.integers(0, 3 * WINDOW_MS), st.integers(0, 99))
+            ),
+            st.tuples(
+                st.sampled_from(["follow", "elect_uncleanly", "fail_over", "restart", "tell"]), st.integers(0, 2)
+            ),
+            st.tuples(st.just("commit")),
+        ),
+        max_size=30,
+    ),
+    st.integers(1, 6),
+)
+def test_unclean_elections_take_back_what_they_lost_and_no_more(
+    tmp_path_factory: pytest.TempPathFactory, history: Any, max_fresh: int
+) -> None:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(broker_counter, "MAX_FRESH", max_fresh)
+        for kind, *arguments in history:
+            getattr(cluster, kind)(*arguments)
+        cluster.commit()
+        cluster.tell(cluster.leader)
+    assert told(*cluster.sent) == cluster.logs[cluster.leader].expected()
+
+
+def test_each_step_may_be_followed_by_another_leader(tmp_path: Path) -> None:
+    """Leaders change after every append, copy, commit and report, in turn and in any of these orders."""
+    moves: list[Any] = [("append", (2, 0, 7)), ("follow", 0), ("follow", 1), ("follow", 2), ("commit",), ("tell",)]
+    for number, order in enumerate(itertools.permutations(moves, 3)):
+        cluster = Cluster(tmp_path / str(number))
+        for step, (kind, *arguments) in enumerate([move for move in order for _ in range(2)]):
+            given_arguments = [cluster.leader] if kind == "tell" else arguments
+            getattr(cluster, kind)(*given_arguments)
+            cluster.fail_over((cluster.leader + 1 + step % 2) % 3)
+        cluster.commit()
+        cluster.tell(cluster.leader)
+        assert told(*cluster.sent) == cluster.logs[cluster.leader].expected(), order

@@ -205,7 +205,7 @@ class Cluster:
     def _shared_end(self, number: int) -> int:
         """Where a replica goes on from the leader's log, and its high watermark falls to if it is higher."""
         pairs = zip(self.logs[number].batches, self.logs[self.leader].batches, strict=False)
-        return max([0, *(mine.next_offset for mine, theirs in pairs if mine == theirs)])
+        return int(max([0, *(mine.next_offset for mine, theirs in pairs if mine == theirs)]))
 
     def restart(self, number: Any) -> None:
         self.brokers[number] = counter(self.stores[number])

@@ -2,6 +2,7 @@
 
 import gc
 import socket
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -155,6 +156,7 @@ def _counter(datacenter: str, counting: "CountingConfig", config: "BrokerConfig"
     """Return the counter of appended batches for the audit."""
     from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
     from pipeline.audit.counting.checkpoints import PartitionCheckpoints
+    from pipeline.audit.counting.producer_counter import LifeClock
     from pipeline.log.files import DiskFiles
 
     life = BrokerLife(
@@ -164,7 +166,8 @@ def _counter(datacenter: str, counting: "CountingConfig", config: "BrokerConfig"
         interval_ms=counting.interval_ms,
     )
     checkpoints = PartitionCheckpoints(config.log_dirs, DiskFiles())
-    return BrokerCounter(datacenter, counting.window_ms, checkpoints, wall_clock, life)
+    times = LifeClock(wall_clock, partial(time.clock_gettime, time.CLOCK_BOOTTIME))
+    return BrokerCounter(datacenter, counting.window_ms, checkpoints, wall_clock, life, times=times)
 
 
 async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float) -> None:

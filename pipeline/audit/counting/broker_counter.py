@@ -29,6 +29,7 @@ from pipeline.audit.counting.checkpoints import SavedCounts
 from pipeline.audit.counting.counted_replica import CountedReplica, EpochBegin, TakenCounts
 from pipeline.audit.counting.latency_table import TopicWindow
 from pipeline.audit.counting.naming import PartitionName
+from pipeline.audit.counting.producer_counter import LifeClock
 from pipeline.audit.counting.replica_sums import ReplicaSums
 from pipeline.audit.counting.reports import latency_reports, replica_reports
 from pipeline.audit.counting.windows import NOWHERE, UNKNOWN_OFFSET
@@ -98,13 +99,22 @@ class BrokerCounter:
     """
 
     def __init__(
-        self, cluster: str, window_ms: int, checkpoints: CheckpointStore, clock: Clock, life: BrokerLife
+        self,
+        cluster: str,
+        window_ms: int,
+        checkpoints: CheckpointStore,
+        clock: Clock,
+        life: BrokerLife,
+        *,
+        times: LifeClock | None = None,
     ) -> None:
+        """Count from now on. `times`: clock of the reports, if they shall not follow each jump of `clock`."""
         self._cluster = cluster
         self._window_ms = window_ms
         self._checkpoints = checkpoints
         self._clock = clock
         self._life = life
+        self._times = times
         self._replicas: dict[TopicPartition, CountedReplica] = {}
         self._topics: dict[ReportedTopic, _CountedTopic] = {}
         self._sums = ReplicaSums(window_ms)
@@ -231,10 +241,12 @@ class BrokerCounter:
         """Return what changed since the last reports, and a life sign in the last of them."""
         self._touched, self._fresh = [], 0
         self._sums.count(self._replicas.values())
+        now_ms = self._clock()
+        created_ms, may_close_ms = (now_ms, now_ms) if self._times is None else self._times.tick()
         empty = CountReport(
             counter=Counter(tier=Tier.BROKER, cluster=self._cluster),
             process=str(self._life.broker_id),
-            created_ms=self._clock(),
+            created_ms=created_ms,
             window_ms=self._window_ms,
         )
         due, is_all = self._due()
@@ -248,7 +260,7 @@ class BrokerCounter:
         process = f"{self._life.broker_id}/{self._life.started_ms}"
         reports += latency_reports(empty, self._sums.latencies.take_changed(), topics, process)
         if is_all:
-            self._closed_ms = self._closed_at(empty.created_ms)
+            self._closed_ms = self._closed_at(may_close_ms)
         return [*reports, replace(empty, life=self._life_sign())]
 
     def _due(self) -> tuple[list[CountedReplica], bool]:

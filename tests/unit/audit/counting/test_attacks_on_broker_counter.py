@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from pipeline.audit.counting import broker_counter
 from pipeline.audit.counting.broker_counter import BrokerCounter
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
+from pipeline.audit.counting.producer_counter import LifeClock
 from pipeline.audit.counting.windows import HOURS_KEPT, WINDOWS_KEPT, WindowSums
 from pipeline.audit.events.encoding import decode_report, encode_report, portions
 from pipeline.audit.events.report import OLDER, CountReport
 from pipeline.log.files import DiskFiles
 from pipeline.records.batch_hashes import header_table
 from pipeline.records.tally import HOUR_MS, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from tests.support.counted_replicas import CLICKS, WINDOW_MS, Log, counter, header, load, only, rows_of, told
+from tests.support.counted_replicas import CLICKS, LIFE, WINDOW_MS, Log, counter, header, load, only, rows_of, told
 
 COUNTING = str(Path(broker_counter.__file__).parent)
 OFTEN = 23
@@ -232,3 +233,23 @@ def test_reports_are_what_their_encoding_says(tmp_path: Path) -> None:
     records = sum(int(part.rows["records"][part.rows["span_ms"] == HOUR_MS].sum()) for part in found)
     assert records == 3 * len(logs)
     assert [part.life is not None for part in found] == [False] * (len(found) - 1) + [True]
+
+
+def test_a_clock_that_jumps_by_a_day_closes_no_hour_to_come(tmp_path: Path) -> None:
+    (tmp_path / str(CLICKS)).mkdir()
+    wall_ms, steady_s = 1_000 * HOUR_MS, 0.0
+    times = LifeClock(lambda: wall_ms, lambda: steady_s)
+    checkpoints = PartitionCheckpoints([tmp_path], DiskFiles())
+    broker = BrokerCounter("east", WINDOW_MS, checkpoints, lambda: wall_ms, LIFE, times=times)
+    load(broker, Log())
+    created, started_ms = [], wall_ms
+    for jump_ms in (0, 24 * HOUR_MS, 0, -48 * HOUR_MS, 0, 24 * HOUR_MS):
+        wall_ms += jump_ms + 10_000
+        steady_s += 10
+        *_, report = broker.take_reports()
+        assert report.life is not None
+        assert report.life.closed_ms <= report.created_ms
+        assert report.life.closed_ms <= wall_ms
+        created.append(report.created_ms - started_ms)
+    assert created == sorted(created)
+    assert created[-1] <= 2 * 60_000

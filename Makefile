@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-long test-faults simulate check bench bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-paper constraints clean
+.PHONY: install install-test demo test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -38,6 +38,9 @@ bench_options = $(if $(BENCH),--rows '$(BENCH)') $(if $(QUICK),--quick) $(if $(R
 simulate: install
 	@.venv/bin/python -m pipeline.testing.simulation --seeds $(or $(SEEDS),1000) --first-seed $(or $(FIRST_SEED),1) \
 	  --scenario $(or $(SCENARIO),cluster) $(if $(JOBS),--jobs $(JOBS)) $(if $(RESUME),--resume $(RESUME))
+
+bench-audit: install install-test
+	.venv/bin/python -m bench audit $(bench_options)
 
 bench-broker: install install-test
 	.venv/bin/python -m bench broker $(bench_options)

@@ -168,3 +168,25 @@ async def test_a_producer_that_is_stopped_is_silent_and_is_alive_again_when_it_g
         assert hour.missing_witnesses[0].name.endswith(" on h")
         process.send_signal(signal.SIGCONT)
         await until_judged(cluster, are(Status.PENDING))
+
+
+async def test_batches_over_the_edge_of_an_hour_are_no_difference_of_counts_by_record(cluster: Cluster) -> None:
+    """One batch of 20 records: 10 of them belong to the next hour, and brokers count all in the first."""
+
+    def publish() -> None:
+        with count_deliveries(bootstrap_of(cluster), datacenter="east", topics=["clicks"], host="h") as counted:
+            settings = {"bootstrap.servers": bootstrap_of(cluster), "linger.ms": 500}
+            producer = ForeignProducer({**settings, "on_delivery": counted.on_delivery})
+            for number in range(-10, 10):
+                producer.produce("clicks", b"foreign", partition=0, timestamp=HOUR + HOUR_MS + number)
+            assert producer.flush(60) == 0
+
+    await trio.to_thread.run_sync(publish)
+    hours = await until_judged(cluster, lambda hours: sum(_records(hour, LIVE) for hour in hours) == 20)
+    assert [_records(hour, PRODUCED) for hour in hours] == [10, 10]
+    hours = await until_judged(cluster, lambda hours: all(hour.status is not Status.PENDING for hour in hours))
+    assert [hour.status.is_difference for hour in hours] == [False, False]
+
+
+def _records(hour: AuditedHour, stage: Stage) -> int:
+    return hour.stages[stage].records if stage in hour.stages else 0

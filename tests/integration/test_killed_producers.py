@@ -99,12 +99,13 @@ async def test_a_killed_producer_has_not_ended_and_is_known_for_what_it_may_have
     assert sign_of(reports).is_ended is (moment == "ended")
 
 
+@pytest.mark.long
 async def test_closed_windows_of_a_killed_producer_are_reported_whole_and_none_is_reported_too_high(
     cluster: Cluster,
 ) -> None:
     """Killed at several moments while it publishes: its unreported counts are of windows that it had not closed."""
     random = Random(5)
-    topics = [f"clicks-{number}" for number in range(4)]
+    topics = [f"clicks-{number}" for number in range(6)]
     await create_topics(cluster, [NewTopic(name=topic, partitions=PARTITIONS) for topic in topics])
     async with trio.open_nursery() as nursery:
         for topic in topics:

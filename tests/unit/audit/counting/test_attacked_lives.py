@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
@@ -14,6 +15,7 @@ import trio
 from structlog.testing import capture_logs
 
 from pipeline.audit.counting import publisher as publisher_module
+from pipeline.audit.counting.lives import audited as audited_by
 from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.audit.counting.publisher import REPORTER
 from pipeline.audit.events.tiers import AUDIT_TOPIC
@@ -22,6 +24,7 @@ from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import Producer
+from pipeline.client.sync.sync_producer import SyncProducer
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.describe_configs import ResourceType
@@ -176,6 +179,26 @@ async def test_no_producer_opens_if_its_life_cannot_be_registered(cluster: Clust
     with pytest.raises(PipelineError):
         async with audited(cluster):
             pytest.fail("the block must not begin")
+    bootstrap = [broker.address for broker in cluster.view.brokers.values()]
+    with pytest.raises(PipelineError):
+        await trio.to_thread.run_sync(lambda: SyncProducer(bootstrap, open_with=audited_by(datacenter="east")))
+
+
+async def test_a_producer_ends_although_the_audit_topic_became_read_only(cluster: Cluster) -> None:
+    bootstrap = [broker.address for broker in cluster.view.brokers.values()]
+    topic = ConfigResource(ResourceType.TOPIC, AUDIT_TOPIC)
+
+    def publish() -> None:
+        with SyncProducer(bootstrap, open_with=audited_by(datacenter="east", host="h")) as producer:
+            producer.send("clicks", b"a").result(DEADLINE_S)
+            change = {topic: {"mirror.source": "west"}}
+            trio.from_thread.run(partial(alter_configs, cluster, change, timeout_s=DEADLINE_S))
+            producer.send("clicks", b"b").result(DEADLINE_S)
+
+    with trio.fail_after(DEADLINE_S):
+        await trio.to_thread.run_sync(publish)
+    assert await records_in_log(cluster) == 2
+    assert not any(report.life is not None and report.life.is_ended for report in await read_reports(cluster))
 
 
 async def test_an_event_loop_that_stalls_delays_life_signs_and_loses_nothing(cluster: Cluster) -> None:

@@ -38,6 +38,9 @@ NOT_WRITTEN: Final = frozenset({10, 29, 44, 87, -152, -188, -190})
 """Errors of records that no broker has written: too large, not authorized, refused by policy, invalid, purged from the
 queue, unknown topic, unknown partition. After other errors a broker may have the record."""
 
+NO_TIMESTAMP_KIND: Final = 0
+"""Type of a timestamp that is not known, `TIMESTAMP_NOT_AVAILABLE`."""
+
 _JOIN_S: Final = END_TIMEOUT_S + 5.0
 
 logger = get_logger(__name__)
@@ -79,13 +82,13 @@ class DeliveryCounter:
 
     def on_delivery(self, error: DeliveryFault | None, message: DeliveredMessage) -> None:
         """Count one record: the setting `on_delivery` of a producer, or the argument of `produce`."""
-        _, timestamp_ms = message.timestamp()
+        kind, timestamp_ms = message.timestamp()
         offset, partition = message.offset(), message.partition()
         outcome = RecordOutcome(
             message.topic() or "",
             -1 if partition is None else partition,
             -1 if offset is None or offset < 0 else offset,
-            timestamp_ms if timestamp_ms >= 0 else self._clock(),
+            self._clock() if kind == NO_TIMESTAMP_KIND else timestamp_ms,
         )
         if error is None:
             self._records.delivered(outcome)

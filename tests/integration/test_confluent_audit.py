@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 import trio
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message, Producer
 
-from pipeline.audit.confluent import NOT_WRITTEN, count_deliveries
+from pipeline.audit.confluent import NO_TIMESTAMP_KIND, NOT_WRITTEN, DeliveryCounter, count_deliveries
+from pipeline.audit.counting.producer_counter import LifeClock, ProducerCounter
+from pipeline.audit.counting.record_counter import RecordCounter
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import TopicPartition
 from tests.support.audit_reports import hours_of, last_signs, read_reports, reported_records, until_reported
-from tests.support.brokers import serving_cluster
+from tests.support.brokers import clock, serving_cluster
 
 CLICKS = TopicPartition("clicks", 0)
 HOUR_MS = 3_600_000
@@ -86,6 +88,8 @@ async def test_counts_are_reported_while_the_program_works_and_windows_close_beh
 
 
 async def test_records_that_fail_are_uncertain_or_unsent(cluster: Cluster) -> None:
+    """confluent-kafka does not say of failed records what their timestamp was."""
+    began_ms = clock()
     failed: list[int] = []
 
     def note(error: KafkaError | None, _message: Message) -> None:
@@ -93,7 +97,9 @@ async def test_records_that_fail_are_uncertain_or_unsent(cluster: Cluster) -> No
 
     def publish() -> None:
         with count_deliveries(bootstrap_of(cluster), datacenter="east") as counted:
-            producer = Producer({"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100})  # nobody is there
+            producer = Producer(
+                {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
+            )  # nobody is there
             producer.produce("clicks", b"x", partition=0, timestamp=FIRST_HOUR_MS, on_delivery=counted.calling(note))
             producer.flush()
             producer.produce("clicks", b"x", partition=0, timestamp=FIRST_HOUR_MS, on_delivery=counted.calling(note))
@@ -103,8 +109,9 @@ async def test_records_that_fail_are_uncertain_or_unsent(cluster: Cluster) -> No
     await trio.to_thread.run_sync(publish)
     assert failed == [KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE]
     reports = await read_reports(cluster)
-    (row,) = hours_of(reports).values()
-    assert (row.records, row.uncertain_records) == (0, 1)
+    (((_, place, hour), row),) = hours_of(reports).items()
+    assert (place, row.records, row.uncertain_records) == (CLICKS, 0, 1)
+    assert began_ms - HOUR_MS < hour <= clock()
     assert reports[-1].life is not None
     assert reports[-1].life.unsent_records == 1
 
@@ -115,6 +122,33 @@ def test_errors_of_records_that_were_not_written_are_those_of_confluent_kafka() 
         "_UNKNOWN_PARTITION"
     )
     assert {getattr(KafkaError, name) for name in names.split()} == NOT_WRITTEN
+    assert TIMESTAMP_NOT_AVAILABLE == NO_TIMESTAMP_KIND
+
+
+def test_a_record_without_a_known_timestamp_is_counted_in_the_window_of_now() -> None:
+    life = ProducerCounter(
+        "east", "one", HOUR_MS, host="h", interval_ms=1, clock=LifeClock(lambda: FIRST_HOUR_MS, lambda: 0.0)
+    )
+    records = RecordCounter(life, HOUR_MS)
+    DeliveryCounter(records, lambda: FIRST_HOUR_MS + 5).on_delivery(None, Unstamped())
+    (report,) = records.take_reports()
+    assert hours_of([report]) == {("one", CLICKS, FIRST_HOUR_MS): hours_of([report])["one", CLICKS, FIRST_HOUR_MS]}
+
+
+class Unstamped:
+    """A delivered message of which neither offset nor timestamp is known."""
+
+    def topic(self) -> str:
+        return "clicks"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return -1001
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_NOT_AVAILABLE, 0
 
 
 async def test_a_life_that_cannot_be_registered_is_an_error_before_anything_is_sent(cluster: Cluster) -> None:

@@ -65,7 +65,7 @@ def no_rows(size: int, dtype: np.dtype[np.void] = HOUR_ROW) -> Rows:
     return absent_rows(size, dtype)
 
 
-def gather(table: RowTable, cells: Int64s) -> Rows:
+def sums_of_lives(table: RowTable, cells: Int64s) -> Rows:
     """Return for each cell the sum of the rows of all its lives."""
     first = np.searchsorted(table.keys, cells << LIFE_BITS)
     after = np.searchsorted(table.keys, (cells + 1) << LIFE_BITS)
@@ -112,7 +112,7 @@ def rows_of(series: Series | None, hour_ms: int, cells: Int64s) -> Rows:
 
 def of_table(series: Series, table: RowTable, cells: Int64s) -> Rows:
     """Return a table's rows by cell; no rows for cells of no partition (-1)."""
-    rows = gather(table, cells) if series.key.tier.has_lives else table.at(newest_keys(series, cells))
+    rows = sums_of_lives(table, cells) if series.key.tier.has_lives else table.at(newest_keys(series, cells))
     absent = cells == _NO_CELL
     if absent.any():
         rows[absent] = no_rows(1, rows.dtype)
@@ -128,7 +128,7 @@ def newest_keys(series: Series, cells: Int64s) -> Int64s:
     return keys
 
 
-def progress_of(series: Series | None, cells: Int64s) -> Rows:
+def stage_progress(series: Series | None, cells: Int64s) -> Rows:
     """Return how far cells were counted: the most of all lives, or that of the newest topic of the name."""
     if series is None:
         return PositionTable(0).at(cells)

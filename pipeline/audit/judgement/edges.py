@@ -9,11 +9,11 @@ from pipeline.audit.judgement.cells import (
     StageCells,
     Times,
     better_rows,
-    gather,
     newest_keys,
     no_rows,
-    progress_of,
     rows_of,
+    stage_progress,
+    sums_of_lives,
 )
 from pipeline.audit.judgement.comparison import Compared, Remark, code_of, compare_offsets, compare_produced
 from pipeline.audit.judgement.verdicts import Stage, Status
@@ -142,7 +142,7 @@ class _Stages:
             cluster=self.way.cluster,
             cells=self.cells,
             rows=rows_of(series, self.hour_ms, self.cells),
-            progress=progress_of(None, self.cells),
+            progress=stage_progress(None, self.cells),
             word_ms=self._words(self.way.cluster),
             is_expected=is_among(self.topics, known),
             series=_some(series),
@@ -155,7 +155,7 @@ class _Stages:
             cluster=cluster,
             cells=self.cells,
             rows=rows_of(series, self.hour_ms, self.cells),
-            progress=progress_of(series, self.cells),
+            progress=stage_progress(series, self.cells),
             word_ms=self._words(cluster, self.words.live.at(self.cells)),
             is_expected=np.ones(len(self.cells), np.bool_),
             silent_ms=self.words.live.silent_ms,
@@ -166,7 +166,7 @@ class _Stages:
         """Return the live stage with the rows of all topics that ever had the name."""
         series = self.way.live
         table = series.hours.get(self.hour_ms) if series is not None else None
-        return live if table is None else replace(live, rows=gather(table, self.cells))
+        return live if table is None else replace(live, rows=sums_of_lives(table, self.cells))
 
     def compare_produced(self, produced: StageCells, live: StageCells) -> Compared:
         """Compare producers with all topics that ever had the name: producers do not know topic ids."""
@@ -212,7 +212,7 @@ class _Stages:
             cluster=self.way.cluster,
             cells=self.cells,
             rows=rows_of(self.way.mirror, self.hour_ms, self.cells),
-            progress=progress_of(self.way.mirror, self.cells),
+            progress=stage_progress(self.way.mirror, self.cells),
             word_ms=self._words(self.way.cluster),
             is_expected=np.zeros(len(self.cells), np.bool_),
         )
@@ -275,12 +275,12 @@ class _Stages:
     def _end_stage(self, stage: Stage, before: StageCells, series: Sequence[Series], expected: Mask) -> StageCells:
         cells = before.cells
         known = cells >= 0
-        rows, progress = no_rows(len(cells)), progress_of(None, cells)
+        rows, progress = no_rows(len(cells)), stage_progress(None, cells)
         for number, each in enumerate(series):
             found = no_rows(len(cells))
             found[known] = rows_of(each, self.hour_ms, cells[known])
             rows = found if number == 0 else better_rows(rows, found, BY_REVISION)
-            mine = progress_of(None, cells)
+            mine = stage_progress(None, cells)
             mine[known] = progress_of_sorted(each, cells[known])
             progress = np.where(mine["end_offset"] > progress["end_offset"], mine, progress)
         return StageCells(
@@ -330,7 +330,7 @@ def _some(series: Series | None) -> tuple[Series, ...]:
 
 def progress_of_replicas(series: Series | None, cells: Int64s) -> np.ndarray:
     """Return the progress of replica cells, where there is a replica."""
-    progress = progress_of(None, cells)
+    progress = stage_progress(None, cells)
     known = cells >= 0
     progress[known] = progress_of_sorted(series, cells[known])
     return progress
@@ -339,7 +339,7 @@ def progress_of_replicas(series: Series | None, cells: Int64s) -> np.ndarray:
 def progress_of_sorted(series: Series | None, cells: Int64s) -> np.ndarray:
     """Return the progress of cells in any order."""
     wanted, inverse = np.unique(cells, return_inverse=True)
-    return progress_of(series, wanted)[inverse] if len(cells) else progress_of(None, cells)
+    return stage_progress(series, wanted)[inverse] if len(cells) else stage_progress(None, cells)
 
 
 def began_late(series: Series, hour_ms: int, stage: StageCells) -> Mask:

@@ -11,7 +11,7 @@ from pipeline.audit.judgement.edges import HourCells, compare_hour
 from pipeline.audit.judgement.topic_hours import (
     TopicHour,
     is_settled,
-    joined,
+    joined_verdict,
     judge_topics,
     stage_order,
 )
@@ -108,7 +108,7 @@ class Judge:
                     for topic, verdict in judge_topics(hour).items():
                         parts[topic].append(verdict)
         known = {topic: each for topic, each in self._verdicts[hour_ms].items() if topics and topic not in topics}
-        self._verdicts[hour_ms] = known | {topic: joined(verdicts) for topic, verdicts in parts.items()}
+        self._verdicts[hour_ms] = known | {topic: joined_verdict(verdicts) for topic, verdicts in parts.items()}
 
 
 def _of_ways(expectations: Expectations) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ def participle(stage: Stage) -> str:
     return f"{words} by {stage.name}" if stage.name else words
 
 
-def counted(records: int) -> str:
+def records_text(records: int) -> str:
     """Return a number of records: `1 record`, `2 records`."""
     return "1 record" if records == 1 else f"{records} records"
 
@@ -32,7 +32,7 @@ def sentence(finding: Finding, remark: Remark = Remark.NONE) -> str:
         where += f" (replica {finding.replica})"
     text = f"{where}: {finding.at}: {_what(finding, remark)}"
     if finding.quarantined and finding.status is not Status.QUARANTINED:
-        text += f"; {counted(finding.quarantined)} in the quarantine of the load"
+        text += f"; {records_text(finding.quarantined)} in the quarantine of the load"
     if finding.offsets is not None and finding.status.is_difference:
         text += f", between offsets {finding.offsets.first} and {finding.offsets.last}"
     if finding.kind is DiscrepancyKind.MISPLACED:
@@ -41,7 +41,7 @@ def sentence(finding: Finding, remark: Remark = Remark.NONE) -> str:
 
 
 def _what(finding: Finding, remark: Remark) -> str:
-    records, after = counted(finding.records), participle(finding.after)
+    records, after = records_text(finding.records), participle(finding.after)
     verb = "was" if finding.records == 1 else "were"
     match finding.status:
         case Status.MISSING:
@@ -90,7 +90,7 @@ def _has(finding: Finding) -> str:
 
 
 def _explained(finding: Finding, remark: Remark) -> str:
-    records = counted(finding.records)
+    records = records_text(finding.records)
     if remark is Remark.UNCERTAIN:
         return f"{records} more than were acknowledged; the producer does not know the outcome of at least as many"
     missing = f"{records} that were {participle(finding.after)} {_is(finding)} missing"
@@ -102,7 +102,7 @@ def _explained(finding: Finding, remark: Remark) -> str:
 
 
 def _unknown(finding: Finding, remark: Remark) -> str:
-    records = counted(finding.records)
+    records = records_text(finding.records)
     if remark is Remark.FOREIGN_OR_DOUBLED:
         what = f"{records} more without a mark than were {participle(finding.after)}: records of producers that do not "
         return what + "count, or records doubled; nobody can tell which"

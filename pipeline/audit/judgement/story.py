@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pipeline.audit.judgement.comparison import code_of
-from pipeline.audit.judgement.sentences import counted, participle
+from pipeline.audit.judgement.sentences import participle, records_text
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.topic_hours import stage_order
 from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Explanation, Finding, Stage, Status
@@ -69,7 +69,7 @@ def _before(hour: AuditedHour, stage: Stage) -> Counts | None:
 
 def _stage(stage: Stage, counts: Counts, before: Counts | None) -> str:
     who = _COUNTERS[stage.tier] + (f" ({stage.name})" if stage.name else "")
-    text = f"{who} {counted(counts.records)} in {counts.batches} batches, {counts.bytes} bytes"
+    text = f"{who} {records_text(counts.records)} in {counts.batches} batches, {counts.bytes} bytes"
     if before is None:
         return text + "."
     if (counts.records, counts.batches, counts.bytes, counts.crc_sum) == (
@@ -82,7 +82,7 @@ def _stage(stage: Stage, counts: Counts, before: Counts | None) -> str:
     difference = counts.records - before.records
     if difference == 0:
         return text + ": as many records as the stage before, but not the same sums."
-    return text + f": {counted(abs(difference))} {'more' if difference > 0 else 'fewer'} than the stage before."
+    return text + f": {records_text(abs(difference))} {'more' if difference > 0 else 'fewer'} than the stage before."
 
 
 def _differences(findings: Sequence[Finding]) -> Iterator[str]:

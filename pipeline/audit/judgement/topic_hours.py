@@ -171,7 +171,7 @@ def _foreign(hour: HourCells, topic: int) -> int:
     return int(rows["records"].sum() - rows["marked_records"].sum())
 
 
-def joined(parts: Sequence[TopicHour]) -> TopicHour:
+def joined_verdict(parts: Sequence[TopicHour]) -> TopicHour:
     """Return the verdict on a topic that several live clusters have."""
     if len(parts) == 1:
         return parts[0]

@@ -51,6 +51,8 @@ class Remark(IntEnum):
     """As many records; their contents cannot be compared."""
     SILENT = 9
     """A counter whose word is needed is silent."""
+    DOUBTFUL = 11
+    """A counter does not know all of the hour."""
     EDGE = 10
     """Records were counted one by one: neighbouring hours differ, and agree in all."""
 

@@ -103,6 +103,9 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
             for each in maker.ends(tier, end, replica if end.is_of_replica else live):
                 stages.append(each.at)
                 edges.append(each)
+    doubtful = [(stage, mask) for stage, mask in maker.doubtful([live, *stages]) if mask.any()]
+    for edge in edges:
+        doubt_differences(edge, doubtful)
     return HourCells(
         hour_ms=hour_ms,
         words=words,
@@ -112,7 +115,7 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
         stages=stages,
         edges=edges,
         is_deleted=maker.is_deleted,
-        doubtful=[(stage, mask) for stage, mask in maker.doubtful(stages) if mask.any()],
+        doubtful=doubtful,
     )
 
 
@@ -295,11 +298,13 @@ class _Stages:
         )
 
     def doubtful(self, stages: list[StageCells]) -> Iterator[tuple[StageCells, Mask]]:
-        """Return the stages of brokers whose counters may not have counted all of the hour."""
-        for stage in stages:
+        """Return the stages of brokers whose counters may not have counted all of the hour, each once."""
+        for stage in {stage.stage: stage for stage in reversed(stages)}.values():
             series = self.way.live if stage.stage == LIVE else self.way.replica if stage.stage == REPLICA else None
-            if series is not None and series.positions.has_late_beginnings:
-                yield stage, began_late(series, self.hour_ms, stage)
+            if series is not None:
+                torn = stage.rows["is_torn"]
+                late = series.positions.has_late_beginnings
+                yield stage, torn | began_late(series, self.hour_ms, stage) if late else torn
 
 
 def joined_difference(way: Way, hour_ms: int, cell: int) -> tuple[int, int]:
@@ -322,6 +327,22 @@ def unmarked_difference(way: Way, hour_ms: int, cell: int) -> int:
         return 0  # records of other producers
     before = int(produced["records"]) - int(produced["marked_records"])
     return before - (int(live["records"]) - int(live["marked_records"]))
+
+
+def doubt_differences(edge: Edge, doubtful: Sequence[tuple[StageCells, Mask]]) -> None:
+    """Make unknown how stages differ, if a counter that does not know all of the hour may have counted less."""
+    codes, records = edge.compared.codes, edge.before.rows["records"] - edge.at.rows["records"]
+    for stage, mask in doubtful:
+        if stage.stage == edge.at.stage:
+            unsure = mask & (records >= 0)
+        elif stage.stage == edge.before.stage:
+            unsure = mask & (records <= 0)
+        else:
+            continue
+        differs = (codes == code_of(Status.MISSING)) | (codes == code_of(Status.EXTRA))
+        unsure &= differs | (codes == code_of(Status.CHANGED))
+        codes[unsure] = code_of(Status.UNKNOWN)
+        edge.compared.remarks[unsure] = Remark.DOUBTFUL
 
 
 def _some(series: Series | None) -> tuple[Series, ...]:

@@ -105,7 +105,7 @@ def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Re
         )
     if remark is Remark.SILENT:
         return _silent_counter(hour, edge, place)
-    if edge.before.stage.tier != "produced":
+    if edge.before.stage.tier != "produced" or remark is Remark.DOUBTFUL:
         return None
     lives = hour.words.silent_lives(int(hour.topics[place]))
     return producer_witness(lives[0], hour.words.way.cluster, silent=True) if lives else None

@@ -110,7 +110,7 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
                 MissingWord(
                     witness=Witness(
                         name=f"counter of {partition} in {stage.cluster}",
-                        reason="it lost its checkpoint, and the log no longer has the beginning of the hour",
+                        reason="it lost its checkpoint, and its log no longer has all of the hour",
                         cluster=stage.cluster,
                         partition=partition,
                     ),

@@ -24,8 +24,11 @@ _COUNTED: Final = [
     for name in ROW.names or ()
     if name not in ("topic", "partition", "start_ms", "span_ms")
 ]
-HOUR_ROW: Final = np.dtype([*_COUNTED, ("created_ms", np.int64), ("process", np.int32)])
-"""Row of an hour: columns of ROW, the time of the report, and the number of the process that reported."""
+HOUR_ROW: Final = np.dtype([*_COUNTED, ("created_ms", np.int64), ("process", np.int32), ("is_torn", np.bool_)])
+"""Row of an hour: columns of ROW, the time of the report, and the number of the process that reported.
+
+`is_torn`: two counters know different ends of the hour's offsets, and none knows all of them.
+"""
 
 WINDOW_ROW: Final = np.dtype(
     [
@@ -127,6 +130,12 @@ class RowTable:
         better = is_better(rows, known, self._order)
         if is_final:
             better |= (rows["process"] == known["process"]) & (rows != known)
+        if "is_torn" in (self.dtype.names or ()):
+            torn = are_torn(rows, known)
+            self._rows[places[better]] = rows[better]
+            self._rows["is_torn"][places] = torn
+            changed: Mask = better | (torn != known["is_torn"])
+            return changed
         self._rows[places[better]] = rows[better]
         return better
 
@@ -154,6 +163,15 @@ def absent_rows(size: int, dtype: np.dtype[np.void]) -> Rows:
         if name in (dtype.names or ()):
             rows[name] = -1
     return rows
+
+
+def are_torn(rows: Rows, known: Rows) -> Mask:
+    """True for each pair of rows of which none has all offsets that the other one has."""
+    has_all = (rows["first_offset"] <= known["first_offset"]) & (rows["last_offset"] >= known["last_offset"])
+    is_inside = (known["first_offset"] <= rows["first_offset"]) & (known["last_offset"] >= rows["last_offset"])
+    counted = (rows["first_offset"] >= 0) & (known["first_offset"] >= 0)
+    result: Mask = (counted & ~has_all & ~is_inside) | (known["is_torn"] & ~(counted & has_all))
+    return result
 
 
 def is_better(new: Rows, old: Rows, order: Sequence[str]) -> Mask:

@@ -371,3 +371,15 @@ def test_members_of_a_group_add_up_and_the_one_that_is_behind_is_pending() -> No
     assert verdict(live(), replica(), *members).status is Status.EXACT
     hour = verdict(live(), replica(), members[0])
     assert found(hour) == [("consumed:billing", Status.PENDING, 6)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_counters_that_know_different_ends_of_an_hour_make_no_loss(order: int) -> None:
+    """A broker died after it had counted the beginning; the next one lost its checkpoint and counts from the middle."""
+    first = live(Amounts(records=4, content=3), process="2", created_ms=SETTLED_MS - 1)
+    rest = live(Amounts(records=6, content=4, first=104), counted_from=104)
+    hour = verdict(*[first, rest][::order], replica())
+    assert found(hour) == [("replica", Status.UNKNOWN, 4)]
+    assert "counter of clicks-0 in east" in [witness.name for witness in hour.missing_witnesses]
+    whole = live(process="3")
+    assert verdict(*[first, rest][::order], whole, replica()).status is Status.EXACT

@@ -50,6 +50,10 @@ class HourCells:
     topics: Int64s
     """Topic of each cell."""
     replicas: Int64s
+    slices: dict[int, slice]
+    """By topic: its cells."""
+    roots: dict[int, int]
+    """By topic: number of its loads."""
     stages: list[StageCells]
     edges: list[Edge]
     is_deleted: Mask
@@ -71,9 +75,7 @@ class HourCells:
         """Return a stage as reports name it: a load has no name if it is the only one of the topic."""
         if stage.tier not in ("loaded", "stored"):
             return stage
-        of_topic = self.topics == topic
-        roots = [each for each in self.stages if each.stage.tier == "loaded" and each.is_expected[of_topic].any()]
-        return replace(stage, name="") if len(roots) == 1 else stage
+        return Stage(tier=stage.tier) if self.roots[topic] == 1 else stage
 
 
 def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCells | None:
@@ -103,6 +105,7 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
             for each in maker.ends(tier, end, replica if end.is_of_replica else live):
                 stages.append(each.at)
                 edges.append(each)
+    slices = topic_slices(maker.topics)
     doubtful = [(stage, mask) for stage, mask in maker.doubtful([live, *stages]) if mask.any()]
     for edge in edges:
         doubt_differences(edge, doubtful)
@@ -112,6 +115,8 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
         cells=cells,
         topics=maker.topics,
         replicas=maker.replicas,
+        slices=slices,
+        roots=_roots(slices, stages),
         stages=stages,
         edges=edges,
         is_deleted=maker.is_deleted,
@@ -175,7 +180,7 @@ class _Stages:
         """Compare producers with all topics that ever had the name: producers do not know topic ids."""
         end_ms = self.hour_ms + HOUR_MS
         open_lives, silent = np.zeros((2, len(self.cells)), np.bool_)
-        for topic in np.unique(self.topics).tolist():
+        for topic in np.unique(self.topics[self._with_lives()]).tolist():
             of_topic = self.topics == topic
             open_lives[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=False))
             for life in self.words.silent_lives(topic):
@@ -187,6 +192,11 @@ class _Stages:
         self._join_edges(compared, produced)
         self._lose(compared, produced, live)
         return _only(compared, produced.is_expected)
+
+    def _with_lives(self) -> Mask:
+        """True for each cell whose topic has producers that have not ended."""
+        topics = self.words.topics_of_lives
+        return np.ones(len(self.cells), np.bool_) if -1 in topics else is_among(self.topics, topics)
 
     def _join_edges(self, compared: Compared, produced: StageCells) -> None:
         """Take as equal what differs at the edges of hours alone, where records were counted one by one.
@@ -327,6 +337,24 @@ def unmarked_difference(way: Way, hour_ms: int, cell: int) -> int:
         return 0  # records of other producers
     before = int(produced["records"]) - int(produced["marked_records"])
     return before - (int(live["records"]) - int(live["marked_records"]))
+
+
+def topic_slices(topics: Int64s) -> dict[int, slice]:
+    """Return the cells of each topic; topics are sorted."""
+    starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]])).tolist()
+    ends = [*starts[1:], len(topics)]
+    return {topic: slice(*each) for topic, *each in zip(topics[starts].tolist(), starts, ends, strict=True)}
+
+
+def _roots(slices: dict[int, slice], stages: Sequence[StageCells]) -> dict[int, int]:
+    roots = dict.fromkeys(slices, 0)
+    starts = [cells.start for cells in slices.values()]
+    for stage in stages:
+        if stage.stage.tier == "loaded":
+            expected = np.logical_or.reduceat(stage.is_expected, starts).tolist()
+            for topic, is_expected in zip(slices, expected, strict=True):
+                roots[topic] += is_expected
+    return roots
 
 
 def doubt_differences(edge: Edge, doubtful: Sequence[tuple[StageCells, Mask]]) -> None:

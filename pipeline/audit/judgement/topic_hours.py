@@ -42,31 +42,35 @@ def judge_topics(hour: HourCells) -> dict[int, TopicHour]:
     is_over = words.timing.now_ms >= over_ms
     findings = findings_of(hour, is_over=is_over)
     sums = [(stage.stage, sums_by_topic(hour, stage)) for stage in hour.stages]
-    remarks = _remarks(hour)
+    basis = _Basis(hour)
     codes = _codes(hour)
+    has_doubts = bool(hour.is_deleted.any() or hour.doubtful)
     result = {}
-    for topic in np.unique(hour.topics).tolist():
-        mine = findings.get(topic, [])
-        missing = words.missing(topic, hour.hour_ms, hour.end_ms) if is_over else [_not_over()]
-        missing += _doubts(hour, topic)
+    for topic in hour.slices:
+        mine = findings.get(topic, ())
+        missing = words.missing(topic, hour.hour_ms, hour.end_ms) if is_over else [_NOT_OVER]
+        if has_doubts:
+            missing = [*missing, *_doubts(hour, topic)]
+        stages = {hour.shown(stage, topic): by_topic[topic] for stage, by_topic in sums if topic in by_topic}
+        if not mine and not missing and not codes[topic]:
+            result[topic] = TopicHour(Status.EXACT, stages, rests_on=basis.of(topic, stages))
+            continue
         status = max((finding.status for finding in mine), key=code_of, default=Status.EXACT)
         status = max(status, STATUSES[codes.get(topic, 0)], key=code_of)
         status = _with_witnesses(status, missing)
-        stages = {hour.shown(stage, topic): by_topic[topic] for stage, by_topic in sums if topic in by_topic}
         witnesses = tuple(word.witness for word in missing)
         witnesses += tuple(finding.witness for finding in mine if finding.witness is not None)
         result[topic] = TopicHour(
             status=status,
             sums=stages,
             findings=tuple(mine),
-            rests_on=_rests_on(hour, topic, stages, remarks) if status is Status.EXACT else (),
+            rests_on=basis.of(topic, stages) if status is Status.EXACT else (),
             missing=tuple(dict.fromkeys(witnesses)),
         )
     return result
 
 
-def _not_over() -> MissingWord:
-    return MissingWord(witness=Witness(name="the hour", reason="the hour is not over"), is_lost=False)
+_NOT_OVER = MissingWord(witness=Witness(name="the hour", reason="the hour is not over"), is_lost=False)
 
 
 def _with_witnesses(status: Status, missing: Sequence[MissingWord]) -> Status:
@@ -78,20 +82,21 @@ def _with_witnesses(status: Status, missing: Sequence[MissingWord]) -> Status:
 
 def _codes(hour: HourCells) -> dict[int, int]:
     """Return the worst code of each topic, also of records under way that are no findings."""
-    starts = np.flatnonzero(np.concatenate([[True], hour.topics[1:] != hour.topics[:-1]]))
+    starts = [cells.start for cells in hour.slices.values()]
     worst = np.zeros(len(starts), np.int8)
     pending = code_of(Status.PENDING)
     for edge in hour.edges:
         under_way = np.where(edge.compared.codes == pending, pending, 0)
         worst = np.maximum(worst, np.maximum.reduceat(under_way, starts))
-    return dict(zip(hour.topics[starts].tolist(), worst.tolist(), strict=True))
+    return dict(zip(hour.slices, worst.tolist(), strict=True))
 
 
 def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
     found = []
     cluster = hour.words.way.cluster
-    for place in np.flatnonzero(hour.is_deleted & (hour.topics == topic)).tolist():
-        partition = hour.words.partition(int(hour.cells[place]))
+    of_topic = hour.slices[topic]
+    for place in np.flatnonzero(hour.is_deleted[of_topic]).tolist():
+        partition = hour.words.partition(int(hour.cells[of_topic.start + place]))
         found.append(
             MissingWord(
                 witness=Witness(
@@ -104,8 +109,8 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
             )
         )
     for stage, mask in hour.doubtful:
-        for place in np.flatnonzero(mask & (hour.topics == topic)).tolist():
-            partition = hour.words.partition(int(stage.cells[place]))
+        for place in np.flatnonzero(mask[of_topic]).tolist():
+            partition = hour.words.partition(int(stage.cells[of_topic.start + place]))
             found.append(
                 MissingWord(
                     witness=Witness(
@@ -130,30 +135,50 @@ def _remarks(hour: HourCells) -> dict[int, set[Remark]]:
     return found
 
 
-def _rests_on(
-    hour: HourCells, topic: int, stages: Mapping[Stage, Sums], remarks: Mapping[int, set[Remark]]
-) -> tuple[str, ...]:
-    """Return what an exact verdict rests on."""
-    cluster = hour.words.way.cluster
-    of_topic = hour.topics == topic
-    found = [f"{stage} of {cluster}" for stage in sorted(stages, key=stage_order)]
-    has_sums = all(bool(stage.rows["has_sums"][of_topic & stage.is_present].all()) for stage in hour.stages)
-    found.append("sums over batch headers" if has_sums else "sums of CRCs")
-    told = remarks.get(topic, set())
-    if Remark.FOREIGN in told:
-        foreign = _foreign(hour, topic)
-        found.append(f"{cluster}: {foreign} records of producers that do not count, as the brokers have them")
-    if Remark.EDGE in told:
-        found.append(f"{cluster}: records counted one by one; with the neighbouring hours there are as many in all")
-    if Remark.STAMPED in told:
-        found.append(f"{cluster}: brokers wrote their own timestamps (LogAppendTime) and checked the CRCs as they came")
-    late = hour.late(topic)
-    if late is not None:
-        found.append(f"{cluster}: {late[0]} records came late, the last were counted at {iso_time(late[1])}")
-    found += _unsent(hour, topic)
-    if Stage(tier="produced") not in stages:
-        found.append(f"{cluster}: no producer counted, so nothing says what was sent")
-    return tuple(found)
+class _Basis:
+    """Words that exact verdicts of an hour rest on. Topics with equal stages share them."""
+
+    def __init__(self, hour: HourCells) -> None:
+        self._hour = hour
+        self._remarks = _remarks(hour)
+        starts = [cells.start for cells in hour.slices.values()]
+        has_sums = np.ones(len(starts), np.bool_)
+        for stage in hour.stages:
+            has_sums &= np.logical_and.reduceat(stage.rows["has_sums"] | ~stage.is_present, starts)
+        self._without_sums = {topic for topic, has in zip(hour.slices, has_sums.tolist(), strict=True) if not has}
+        self._shared: dict[tuple[object, ...], tuple[str, ...]] = {}
+
+    def of(self, topic: int, stages: Mapping[Stage, Sums]) -> tuple[str, ...]:
+        """Return what the verdict on a topic rests on."""
+        key = (*stages, topic in self._without_sums)
+        shared = self._shared.get(key)
+        if shared is None:
+            cluster = self._hour.words.way.cluster
+            found = [f"{stage} of {cluster}" for stage in sorted(stages, key=stage_order)]
+            found.append("sums of CRCs" if topic in self._without_sums else "sums over batch headers")
+            if Stage(tier="produced") not in stages:
+                found.append(f"{cluster}: no producer counted, so nothing says what was sent")
+            shared = self._shared[key] = tuple(found)
+        return shared + self._notes(topic)
+
+    def _notes(self, topic: int) -> tuple[str, ...]:
+        hour, found = self._hour, []
+        cluster = hour.words.way.cluster
+        told = self._remarks.get(topic, set())
+        if Remark.FOREIGN in told:
+            foreign = _foreign(hour, topic)
+            found.append(f"{cluster}: {foreign} records of producers that do not count, as the brokers have them")
+        if Remark.EDGE in told:
+            found.append(f"{cluster}: records counted one by one; with the neighbouring hours there are as many in all")
+        if Remark.STAMPED in told:
+            found.append(
+                f"{cluster}: brokers wrote their own timestamps (LogAppendTime) and checked the CRCs as they came"
+            )
+        late = hour.late(topic)
+        if late is not None:
+            found.append(f"{cluster}: {late[0]} records came late, the last were counted at {iso_time(late[1])}")
+        found += _unsent(hour, topic)
+        return tuple(found)
 
 
 def _unsent(hour: HourCells, topic: int) -> list[str]:
@@ -167,7 +192,7 @@ def _unsent(hour: HourCells, topic: int) -> list[str]:
 
 def _foreign(hour: HourCells, topic: int) -> int:
     live = next(stage for stage in hour.stages if stage.stage == LIVE)
-    rows = live.rows[hour.topics == topic]
+    rows = live.rows[hour.slices[topic]]
     return int(rows["records"].sum() - rows["marked_records"].sum())
 
 

@@ -132,6 +132,8 @@ class Words:
             self.replica = LeaderWords.of(
                 ledger, way.replica, np.unique(replicas[replicas >= 0]), timing, way.replica_cluster
             )
+        self._replica_words = self._earliest_of_replicas()
+        self._unsent = self._lives_with_unsent()
         self._lives = self._open_lives()
         self._closed_ms = {
             topic: min(life.sign.closed_ms for life in alive if life.sign is not None)
@@ -164,6 +166,25 @@ class Words:
         if self.way.live is not None:
             found.append(np.unique(cells_of(self.way.live.positions.keys)))
         return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    def _earliest_of_replicas(self) -> dict[int, int]:
+        """Return by topic of the live cluster the earliest word of the leaders of its replicas."""
+        sources = self.way.sources
+        if self.replica is None or not len(sources):
+            return {}
+        topics = topics_of_cells(sources)
+        starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]]))
+        least = np.minimum.reduceat(self.replica.at(self.way.replicas), starts)
+        return dict(zip(topics[starts].tolist(), least.tolist(), strict=True))
+
+    def _lives_with_unsent(self) -> dict[str, list[LifeRecord]]:
+        found: dict[str, list[LifeRecord]] = {}
+        if self.way.produced is not None:
+            for life in self._ledger.lives.get(self.way.produced.key, {}).values():
+                if life.sign is not None and life.sign.unsent_records > 0:
+                    for name in life.topics:
+                        found.setdefault(name, []).append(life)
+        return found
 
     def _open_lives(self) -> dict[int, list[LifeRecord]]:
         """Return by topic the lives of producers that have not ended; under -1 those that named no topic yet."""
@@ -250,17 +271,11 @@ class Words:
 
     def unsent(self, topic: int, hour_ms: int, end_ms: int) -> list[LifeRecord]:
         """Return producers of a topic that ended with records that were not sent, and lived in an hour."""
-        if self.way.produced is None:
-            return []
-        name = self._ledger.topics.names[topic]
+        lives = self._unsent.get(self._ledger.topics.names[topic], []) if self._unsent else []
         return [
             life
-            for life in self._ledger.lives.get(self.way.produced.key, {}).values()
-            if life.sign is not None
-            and life.sign.unsent_records > 0
-            and name in life.topics
-            and life.sign.started_ms < end_ms
-            and life.seen_ms >= hour_ms
+            for life in lives
+            if life.sign is not None and life.sign.started_ms < end_ms and life.seen_ms >= hour_ms
         ][:MAX_NAMED]
 
     def is_silent(self, life: LifeRecord) -> bool:
@@ -269,11 +284,17 @@ class Words:
 
     def missing(self, topic: int, hour_ms: int, end_ms: int) -> list[MissingWord]:
         """Return whose word is missing for an hour of a topic."""
-        found = self._unknown_of(topic, hour_ms, end_ms)
+        found = self._unknown_of(topic, hour_ms, end_ms) if self._unknown or self._losses else []
         found += self._unread(topic, end_ms)
         found += self._silent_leaders(topic, end_ms)
-        found += self._producers(topic, hour_ms, end_ms)
+        if self._lives:
+            found += self._producers(topic, hour_ms, end_ms)
         return found + self._unheard()
+
+    @property
+    def topics_of_lives(self) -> set[int]:
+        """Topics of producers that have not ended; -1 if there are some of which no topic is known."""
+        return set(self._lives)
 
     def _unheard(self) -> list[MissingWord]:
         """Return what no topic of the way can do without."""
@@ -304,7 +325,8 @@ class Words:
 
     def _silent_leaders(self, topic: int, end_ms: int) -> list[MissingWord]:
         found = self._lacking(self.live, topic, end_ms) if topic in self.live.earliest else []
-        if self.replica is not None and topic in self.way.mirrored:
+        needed_ms = end_ms + (self.replica.lag_ms if self.replica is not None else 0)
+        if self.replica is not None and self._replica_words.get(topic, needed_ms) < needed_ms:
             low, high = np.searchsorted(self.way.sources, [topic << 17, (topic + 1) << 17])
             for replica_topic in np.unique(topics_of_cells(self.way.replicas[low:high])).tolist():
                 cells = set(self.way.replicas[low:high].tolist())

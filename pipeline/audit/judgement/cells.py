@@ -122,9 +122,10 @@ def of_table(series: Series, table: RowTable, cells: Int64s) -> Rows:
 def newest_keys(series: Series, cells: Int64s) -> Int64s:
     """Return the keys of cells for the newest topic of each name."""
     topics = topics_of_cells(cells)
-    names, inverse = np.unique(topics, return_inverse=True)
-    ids = np.array([series.newest_id(topic) for topic in names.tolist()], np.int64)
-    keys: Int64s = (cells << LIFE_BITS) | ids[inverse] if len(names) else cells << LIFE_BITS
+    known = (topics >= 0) & (topics < len(series.newest_ids))
+    ids = np.zeros(len(cells), np.int64)
+    ids[known] = series.newest_ids[topics[known]]
+    keys: Int64s = (cells << LIFE_BITS) | ids
     return keys
 
 

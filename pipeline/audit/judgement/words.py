@@ -135,6 +135,7 @@ class Words:
         self._replica_words = self._earliest_of_replicas()
         self._unsent = self._lives_with_unsent()
         self._lives = self._open_lives()
+        self._silent = {topic for topic, lives in self._lives.items() if any(map(self.is_silent, lives))}
         self._closed_ms = {
             topic: min(life.sign.closed_ms for life in alive if life.sign is not None)
             for topic, lives in self._lives.items()
@@ -287,7 +288,7 @@ class Words:
         found = self._unknown_of(topic, hour_ms, end_ms) if self._unknown or self._losses else []
         found += self._unread(topic, end_ms)
         found += self._silent_leaders(topic, end_ms)
-        if self._lives:
+        if self._closed_ms.get(topic, end_ms) < end_ms or topic in self._silent or -1 in self._silent:
             found += self._producers(topic, hour_ms, end_ms)
         return found + self._unheard()
 
@@ -335,6 +336,8 @@ class Words:
 
     def _lacking(self, words: LeaderWords, topic: int, end_ms: int, among: set[int] | None = None) -> list[MissingWord]:
         cells = words.lacking(topic, end_ms)
+        if not len(cells):
+            return []
         if among is not None and len(cells):
             cells = np.array([cell for cell in cells.tolist() if cell in among], np.int64)
         found = []

@@ -82,6 +82,8 @@ class Series:
         self.order = BY_RECORDS if key.tier is Tier.BROKER else BY_REVISION
         self.named_ms: dict[int, dict[int, int]] = defaultdict(dict)
         """By topic: id of the topic (a life's number) -> time of the newest report of it."""
+        self.newest_ids: Int64s = np.zeros(0, np.int64)
+        """By topic: number of the id that was reported last."""
         self.skipped: dict[int, set[SkippedOffsets]] = defaultdict(set)
         """By cell: what a load has fewer records of, and why. The index of the topic is 0 in all of them."""
         self.late: dict[tuple[int, int], tuple[int, int]] = {}
@@ -91,8 +93,21 @@ class Series:
 
     def newest_id(self, topic: int) -> int:
         """Return the number of the id of the newest topic of this name; 0 if there is none."""
-        ids = self.named_ms.get(topic)
-        return max(ids, key=lambda number: (ids[number], number)) if ids else 0
+        return int(self.newest_ids[topic]) if topic < len(self.newest_ids) else 0
+
+    def name(self, topic: int, number: int, created_ms: int) -> bool:
+        """Take in that a topic of an id was reported; return True if the id was not known before."""
+        ids = self.named_ms[topic]
+        is_new = number not in ids
+        ids[number] = max(ids.get(number, 0), created_ms)
+        if topic >= len(self.newest_ids):
+            grown = np.zeros(max(topic + 1, 2 * len(self.newest_ids)), np.int64)
+            grown[: len(self.newest_ids)] = self.newest_ids
+            self.newest_ids = grown
+        newest = int(self.newest_ids[topic])
+        if (ids[number], number) >= (ids.get(newest, -1), newest):
+            self.newest_ids[topic] = number
+        return is_new
 
 
 @dataclass(slots=True)
@@ -168,9 +183,7 @@ class Ledger:
                 series.topics.add(number)
                 self.shape += 1
             if not series.key.tier.has_lives:
-                named = series.named_ms[number]
-                self.shape += life not in named
-                named[life] = max(named.get(life, 0), report.created_ms)
+                self.shape += series.name(number, life, report.created_ms)
         return topics, lives
 
     def _take_life(self, report: CountReport, key: SeriesKey) -> int:

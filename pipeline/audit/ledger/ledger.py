@@ -37,6 +37,8 @@ from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
 from pipeline.records.tally import HOUR_MS
 
+MIN_SPAN_MS: Final = 1_000
+"""Length of the shortest windows that any counter has. Shorter ones would make watermarks expensive."""
 MAX_AMOUNT: Final = 1 << 53
 """Rows with larger amounts are refused, so that sums never wrap."""
 
@@ -274,7 +276,8 @@ class Ledger:
             fits &= (rows[name] >= 0) & (rows[name] <= MAX_AMOUNT)
         is_hour = rows["span_ms"] == HOUR_MS
         starts = rows["start_ms"]
-        spans = np.maximum(rows["span_ms"], 1)
+        fits &= rows["span_ms"] >= MIN_SPAN_MS
+        spans = np.maximum(rows["span_ms"], MIN_SPAN_MS)
         fits &= np.where(is_hour & (starts == OLDER), True, (starts % spans == 0) & (HOUR_MS % spans == 0))
         fits &= np.abs(starts) <= -OLDER
         self.refused += int(np.count_nonzero(~fits))

@@ -1,13 +1,16 @@
 """The documents of the audit over HTTP, of real counts: what they say, what they refuse, what polling costs."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import trio
 import trio.testing
 
+from pipeline.audit.api import DAY_MS
 from pipeline.audit.collecting.judging import FIRST_READING_S, MAX_AGE_S, STALE_S
 from pipeline.audit.events.report import LatencyCounts
 from pipeline.audit.events.tiers import Tier
@@ -384,3 +387,35 @@ async def test_topics_in_metrics_are_bounded() -> None:
     assert len(lags.samples) == 1_000
     left = site.registry.get_sample_value("audit_topics_left_out", {"metric": "audit_completeness_lag_seconds"})
     assert left == 10
+
+
+@pytest.mark.parametrize("wrong_by_ms", [DAY_MS, -DAY_MS])
+async def test_a_clock_of_the_audit_that_is_wrong_by_a_day_makes_no_hour_exact_that_is_being_written(
+    wrong_by_ms: int,
+) -> None:
+    spoken_ms = HOUR + HOUR_MS // 2
+    options: dict[str, Any] = {"created_ms": spoken_ms}
+    way = WholeWay(producer_options=options, live_options=options, replica_options=options, load_options=options)
+    site = AuditSite(now_ms=spoken_ms + wrong_by_ms)
+    site.apply([*way.reports(), *signs(created_ms=spoken_ms)])
+    site.read_all()
+    async with site.asked() as client:
+        found = await document(client, "/v1/report")
+        details = await document(client, f"/v1/hours/clicks/{HOUR}")
+    assert found["hours"][0]["status"] in ("pending", "unknown")
+    assert found["hours"][0]["missing_witnesses"]
+    assert details["partitions"][0]["status"] in ("pending", "unknown")
+
+
+async def test_names_from_outside_are_text_in_every_document() -> None:
+    site = AuditSite()
+    hostile = TopicPartition('<img src=x onerror="alert(1)">\u202e', 0)
+    site.apply([report(Tier.BROKER, "east", hostile, {HOUR: FULL}), *signs()])
+    site.read_all()
+    async with site.asked() as client:
+        for path in ("/v1/report", "/v1/status", "/v1/flow"):
+            answer = await client.get(path)
+            assert answer.headers["content-type"] == "application/json"
+            assert hostile.topic in json.dumps(answer.json(), ensure_ascii=False).replace('\\"', '"')
+        place = f"/v1/explain/{quote(hostile.topic, safe='')}/{HOUR}"
+        assert (await document(client, place))["topic"] == hostile.topic

@@ -20,11 +20,11 @@ from pipeline.audit.answers import (
 )
 from pipeline.audit.collecting.collector import Collector
 from pipeline.audit.collecting.judging import Judged, Judgements
+from pipeline.audit.judgement.story import story_of
 from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Witness
 from pipeline.audit.reports.details import (
     MAX_PARTITIONS,
     explanation_document,
-    hour_story,
     latency_document,
     partitions_document,
 )
@@ -231,7 +231,7 @@ def known_hour(judged: Judged, topic: str, time_ms: int) -> AuditedHour:
 
 def _tell(judged: Judged, *, topic: str, hour_ms: int) -> tuple[AuditedHour, Sequence[str], int]:
     hour = known_hour(judged, topic, hour_ms)
-    return hour, hour_story(hour), judged.judged_ms
+    return hour, story_of(hour), judged.judged_ms
 
 
 def _place(request: Request) -> tuple[str, int]:

@@ -75,18 +75,6 @@ def _offset(value: Any) -> int | None:
     return int(value) if value >= 0 else None
 
 
-def hour_story(hour: AuditedHour) -> list[str]:
-    """Return what was counted, what differs and what is not known, in sentences."""
-    counted = [
-        f"{stage} counted {counts.records} records in {counts.batches} batches" for stage, counts in hour.stages.items()
-    ]
-    sentences = [f"{hour.topic}, {hour_name(hour.hour_ms)}: {'; '.join(counted) or 'nothing was counted'}."]
-    sentences += [f"{finding.text}." for finding in worst_first(hour.findings)]
-    sentences += [f"Not known: {witness}." for witness in dict.fromkeys(hour.missing_witnesses)]
-    sentences += [f"The verdict rests on {', '.join(hour.rests_on)}."] if hour.rests_on else []
-    return [*sentences, f"So the hour is {hour.status}."]
-
-
 def explanation_document(
     hour: AuditedHour, verdict: str, sentences: Sequence[str], narrowed: Sequence[Finding] | None, error: str | None
 ) -> dict[str, Any]:

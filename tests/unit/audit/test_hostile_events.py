@@ -10,8 +10,9 @@ from pipeline.audit.collecting.decoding import decode_any_version
 from pipeline.audit.events.encoding import AuditMessageError, encode_report
 from pipeline.audit.events.report import POSITION, ROW, CountReport
 from pipeline.audit.judgement.judge import Judge
+from pipeline.audit.judgement.story import story_of
 from pipeline.audit.ledger.ledger import Ledger
-from pipeline.audit.reports.details import hour_story, latency_document, partitions_document
+from pipeline.audit.reports.details import latency_document, partitions_document
 from pipeline.audit.reports.documents import Knowledge, hour_document
 from pipeline.audit.reports.figures import figures_of, latencies_of
 from pipeline.audit.reports.flow import flow_document
@@ -103,7 +104,7 @@ def make_all(ledger: Ledger, judge: Judge, now_ms: int) -> None:
     for hour in hours[:5]:
         partitions = judgement.partitions_of(hour.topic, hour.hour_ms)
         documents.append(partitions_document(hour, partitions, offset=0, limit=10))
-        documents.append(hour_story(hour))
+        documents.append(story_of(hour))
     json.dumps(documents)
     figures_of(judgement)
     latencies_of(ledger.latencies, "hub")

@@ -59,7 +59,7 @@ def _draw(question: str, interval_s: float) -> None:
                 shown = status_table(fetch_json(question), wall_clock())
             except ServiceError as error:
                 shown = f"{error}\nThis is what the audit said before:\n{shown.rpartition('said before:')[2].lstrip()}"
-            live.update(Text(shown), refresh=True)
+            live.update(Text(shown, no_wrap=True, overflow="ellipsis"), refresh=True)
             time.sleep(interval_s)
 
 

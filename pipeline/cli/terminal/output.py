@@ -29,7 +29,8 @@ NO_VALUE = "-"
 
 EXIT_CODES = """Exit codes: 0 done; 1 failed, with the reason on stderr, or the command shows a trouble that it found; 2
 wrong usage or settings; 3 another loader committed first; 4 the audit found a difference, or an hour is not complete; 5
-something is not known: an audit is not complete, or a mirror's replica, or a schema, could not be compared; 130 interrupted (143 by SIGTERM); 141 the reader of stdout has left."""
+something is not known: an audit is not complete, or a mirror's replica, or a schema, could not be compared; 130
+interrupted (143 by SIGTERM); 141 the reader of stdout has left."""
 
 
 def prepare_streams() -> None:

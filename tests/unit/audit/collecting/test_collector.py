@@ -16,11 +16,12 @@ from pipeline.audit.events.encoding import encode_report
 from pipeline.audit.events.report import ROW, CountReport, ReportedTopic
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
 from pipeline.audit.ledger.ledger import SeriesKey
-from pipeline.client.admin.offsets import delete_records
+from pipeline.client.admin.offsets import delete_records, list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer
+from pipeline.errors import NetworkError
 from pipeline.model import HostPort, TopicPartition
 from pipeline.processes import free_port
 from pipeline.records.tally import HOUR_MS
@@ -166,7 +167,7 @@ async def test_events_that_retention_deleted_are_a_loss_that_a_new_collector_fin
                 assert records_of(behind) == 5
 
 
-@pytest.mark.parametrize("recreated", [True, False])
+@pytest.mark.parametrize("recreated", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_an_audit_topic_that_is_replaced_is_read_again_and_said(tmp_path: Path, recreated: bool) -> None:
     async with serving_cluster(tmp_path / "hub") as hub, serving_cluster(tmp_path / "east") as east:
         await publish(east, encode_report(report(7, cluster="east")))
@@ -202,3 +203,23 @@ async def test_a_collector_that_starts_at_any_event_comes_to_the_same_counts(tmp
                 await until(lambda: "hub" in collector.read_to_ms)
                 found.add(records_of(collector))
     assert len(found) == 1
+
+
+async def test_two_failures_at_once_are_said_and_reading_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of errors is no PipelineError: it ended the service."""
+    failures = iter([ExceptionGroup("both", [NetworkError("one is away"), NetworkError("so is the other")])])
+
+    async def fail_once(*arguments: Any, **options: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return await list_offsets(*arguments, **options)
+
+    monkeypatch.setattr("pipeline.audit.collecting.collector.list_offsets", fail_once)
+    async with serving_cluster(tmp_path) as cluster:
+        await publish(cluster, encode_report(report(3)))
+        async with collecting(hub=cluster) as collector:
+            await until(lambda: collector.states["hub"].error == "one is away")
+            await until(lambda: "hub" in collector.read_to_ms)
+            assert records_of(collector) == 3

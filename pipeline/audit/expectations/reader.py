@@ -25,6 +25,8 @@ from pipeline.net.nurseries import unwrapped_errors
 
 READ_TIMEOUT_S: Final = 10.0
 """Time for one cluster, or the mirrors' journals."""
+PARTITIONS_PER_S: Final = 2_000
+"""For so many partitions more, all is read a second later: 1,000 topics of 100 partitions each minute."""
 
 Answer = TypeVar("Answer")
 ReadCluster = Callable[[], Awaitable[ClusterFacts]]
@@ -64,10 +66,16 @@ class ExpectationsReader:
     async def read(self) -> Expectations:
         """Return what is expected, with witnesses for what could not be read. Raises nothing but a cancellation."""
         async with self._turn:
-            if trio.current_time() - self._read_at >= self._max_age_s:
+            if trio.current_time() - self._read_at >= self.age_s:
                 await self._read_all()
                 self._read_at = trio.current_time()
         return self.last
+
+    @property
+    def age_s(self) -> float:
+        """Age at which clusters are asked again: their answers about very many partitions take long to read."""
+        counts = (known.facts.partitions.values() for known in self._known.values() if known.facts is not None)
+        return self._max_age_s + sum(map(sum, counts)) / PARTITIONS_PER_S
 
     @property
     def last(self) -> Expectations:

@@ -66,7 +66,7 @@ async def test_a_cluster_that_is_away_delays_no_other_one(autojump_clock: MockCl
     for mood in ("hangs", "fails", "fails twice at once"):
         west.mood = mood
         east.facts = ClusterFacts(cluster_id="E", partitions={"clicks": 3})
-        await trio.sleep(10)
+        await trio.sleep(11)
         began = trio.current_time()
         expected = await reader.read()
         assert trio.current_time() - began <= 3
@@ -77,7 +77,7 @@ async def test_a_cluster_that_is_away_delays_no_other_one(autojump_clock: MockCl
         assert expected.read_to_ms["east"] > expected.read_to_ms["west"]
         assert ("no answer within 3 s" if mood == "hangs" else "refused") in str(expected.unknown[0])
     west.mood = "answers"
-    await trio.sleep(10)
+    await trio.sleep(11)
     assert (await reader.read()).unknown == []
 
 
@@ -89,9 +89,22 @@ async def test_clusters_are_asked_again_only_after_a_while(autojump_clock: MockC
         for _ in range(20):
             nursery.start_soon(reader.read)
     assert [party.asked for party in parties] == [1, 1, 1]
-    await trio.sleep(10)
+    await trio.sleep(11)
     await reader.read()
     assert [party.asked for party in parties] == [2, 2, 2]
+
+
+async def test_very_many_partitions_are_read_less_often(autojump_clock: MockClock) -> None:
+    many = Party(ClusterFacts(cluster_id="E", partitions={f"t{number}": 100 for number in range(1_000)}))
+    reader = reader_of(many, Party(CLICKS_2), Party(CLICKS_2))
+    await reader.read()
+    assert 60 <= reader.age_s < 61
+    await trio.sleep(59)
+    await reader.read()
+    assert many.asked == 1
+    await trio.sleep(2)
+    await reader.read()
+    assert many.asked == 2
 
 
 async def test_mirrors_that_cannot_be_read_leave_their_last_word_and_a_witness(autojump_clock: MockClock) -> None:
@@ -105,7 +118,7 @@ async def test_mirrors_that_cannot_be_read_leave_their_last_word_and_a_witness(a
     reader = reader_of(Party(CLICKS_2), Party(CLICKS_2), Party(CLICKS_2), read_mirrors)
     first = await reader.read()
     is_away = True
-    await trio.sleep(10)
+    await trio.sleep(11)
     expected = await reader.read()
     assert expected.mirrored == first.mirrored != []
     assert [(witness.name, witness.since_ms) for witness in expected.unknown] == [("mirror", 0)]

@@ -3,16 +3,22 @@
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.audit.events.report import POSITION, ROW, CountReport, LifeSign, ReportedTopic
+from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.expectations.reader import ExpectationsReader
-from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, OffsetSpan
+from pipeline.audit.judgement.judge import Judge
+from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, OffsetSpan, Status
+from pipeline.audit.ledger.ledger import Ledger
 from pipeline.cli.audit.expectations_reader import expectations_reader
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.topics import create_partitions, delete_topics
@@ -25,6 +31,7 @@ from pipeline.mirror.journals.table import TABLE_TOPIC, PartitionTable
 from pipeline.mirror.matching import match_within_bound
 from pipeline.mirror.topics.expected_replicas import MAX_SLOW_MATCHES, ExpectedReplicas
 from pipeline.model import TopicPartition
+from pipeline.records.tally import HOUR_MS
 from tests.support.brokers import clock, serving_cluster
 from tests.support.mirrors import CLICKS, DEADLINE_S, NOBODY, Site, make, publish, read, until_copied
 
@@ -252,3 +259,50 @@ async def test_patterns_leave_the_loop_to_others(site: Site) -> None:
     assert longest < 5
     assert TopicPartition("t0", 0) == TopicPartition(expected.mirrored[0].topic, 0)
     assert expected.mirrored[0] == MirroredTopic(cluster="east", topic="t0", replica_topic="t0")
+
+
+HOUR = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+
+
+def counted(cluster: str, topic: str, records: int, now_ms: int) -> CountReport:
+    """What a broker counted of partition 0 in one hour."""
+    rows, positions = np.zeros(1, ROW), np.zeros(1, POSITION)
+    rows["start_ms"], rows["span_ms"], rows["revision"], rows["records"] = HOUR, HOUR_MS, records, records
+    rows["batches"], rows["last_offset"], rows["has_sums"] = 1, records - 1, True
+    positions["end_offset"], positions["is_leader"] = records, True
+    life = LifeSign(host="h", started_ms=0, interval_ms=10_000, closed_ms=0)
+    return CountReport(
+        counter=Counter(tier=Tier.BROKER, cluster=cluster),
+        process="1",
+        created_ms=now_ms,
+        window_ms=HOUR_MS,
+        topics=[ReportedTopic(topic)],
+        rows=rows,
+        positions=positions,
+        life=life,
+    )
+
+
+async def test_hours_of_a_topic_that_was_never_mirrored_are_not_exact(site: Site) -> None:
+    """Fault 4, from the clusters to the verdict: live counts alone were called exact."""
+    for topic in ("clicks", "views"):
+        await make(site.east, topic)
+    now_ms = clock()
+    ledger = Ledger()
+    for report in (counted("east", "clicks", 50, now_ms), counted("hub", "other", 1, now_ms)):
+        ledger.apply(report)
+    judge = Judge(ledger, grace_ms=60_000, pending_max_ms=3_600_000)
+
+    async def verdict(at_ms: int = now_ms) -> Status:
+        expected = await reader_of(site).read()
+        expected = replace(expected, read_to_ms=dict.fromkeys(("east", "west", "hub"), at_ms))
+        (hour,) = judge.judge(expected, at_ms).hours("clicks")
+        assert hour.status is not Status.UNKNOWN or hour.missing_witnesses
+        return hour.status
+
+    assert await verdict() is Status.UNKNOWN  # no mirror has said what it selects
+    await record(site, "m", select("views"))
+    assert await verdict() is Status.EXACT  # a live topic that no mirror should copy
+    await record(site, "m", select("clicks"))
+    assert await verdict() is Status.PENDING
+    assert await verdict(now_ms + 2 * HOUR_MS) is Status.MISSING

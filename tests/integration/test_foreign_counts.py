@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
@@ -110,6 +111,21 @@ async def test_a_reader_reports_what_the_logs_hold_and_goes_on_after_a_kill(tmp_
         assert spans_of(reports, Tier.BROKER, CLICKS[0]) == [(0, 30)]
         created = [report.created_ms for report in reports if len(report.positions)]
         assert all(0 <= each <= clock() for each in created)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+async def test_readers_that_end_at_any_moment_leave_counts_that_are_right(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    async with east(tmp_path) as cluster:
+        for number in range(12):
+            await publish(cluster, random.randrange(1, 12), first=100 * number, partition=number % 2)
+            async with counting(cluster, audit_interval_ms=100, refresh_interval_ms=100):
+                await trio.sleep(random.random() * 0.3)
+        async with counting(cluster):
+            reports = await wait_for_hours(cluster, Tier.BROKER, await expected(cluster))
+        for each in CLICKS:
+            ((start, end),) = spans_of(reports, Tier.BROKER, each)
+            assert (start, end) == (0, (await read_headers(cluster, each))[-1].next_offset)
 
 
 async def test_a_reader_may_report_to_another_cluster(tmp_path: Path) -> None:

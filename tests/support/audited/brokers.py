@@ -50,6 +50,8 @@ class CountedBroker:
     directory: Path
     clock: Clock
     replicas: dict[TopicPartition, Replica] = field(default_factory=dict)
+    log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    """Log start offsets, as a broker has them in a checkpoint."""
     counter: BrokerCounter | None = None
     skew_ms: int = 0
 
@@ -178,8 +180,9 @@ class CountedCluster:
     def kill(self, index: int = 0) -> None:
         """Kill a broker; the process's memory is gone, its files stay."""
         broker = self.brokers[index]
-        for replica in broker.replicas.values():
+        for partition, replica in broker.replicas.items():
             replica.log.flush()
+            broker.log_starts[partition] = replica.log.log_start_offset
         broker.counter, broker.replicas = None, {}
 
     def start(self, index: int = 0) -> None:
@@ -196,6 +199,7 @@ class CountedCluster:
                 recovery_point=Offset(0),
                 clean=False,
                 now_ms=self.clock(),
+                log_start_offset=broker.log_starts.get(partition, 0),
             )
             self._open(broker, log, is_leader=self.leaders[partition] == index)
             self.replicate(partition)

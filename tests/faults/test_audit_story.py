@@ -6,7 +6,7 @@ copies that are forged. At the end the differences of the report equal exactly t
 
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ import trio
 
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.lives import open_audited_producer
+from pipeline.audit.counting.publisher import publish_reports
 from pipeline.cli.child_services import ServiceUnit
 from pipeline.cli.demo.datacenters import HUB, LIVE, Datacenters
 from pipeline.cli.terminal.connect import connected, wall_clock
@@ -31,6 +32,7 @@ from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.model import TopicPartition
 from pipeline.records.batch import iterate_headers
 from pipeline.records.tally import HOUR_MS
+from tests.support.audited.counters import load_reports
 from tests.support.audited.forgeries import (
     Forgery,
     change_one,
@@ -39,6 +41,7 @@ from tests.support.audited.forgeries import (
     lose_one_and_double_one,
     reorder,
 )
+from tests.support.audited.table import LoadedTable
 from tests.support.copies import read_logs, read_report
 
 FIRST_HOUR_MS = 1_700_002_800_000
@@ -173,7 +176,7 @@ class Story:
                     await producer.flush()
             partition = TopicPartition(topic, 0)
             log = (await read_logs(cluster, [partition]))[partition]
-        return [log[position : position + header.size_bytes] for position, header in iterate_headers(log)]
+        return batches_of(log)
 
     def did(self, topic: str, at: str, status: str, records: int, *, hour: int = 0, name: str = LIVE[0]) -> None:
         """Take note of a deed."""
@@ -200,15 +203,30 @@ class Story:
         for topic in topics:
             await self.publish(name, topic)
         await self._until_counted(name, topics)
-        broker = found.brokers[name]
+        await self._edit_segments(name, topics)
+        await found.start_unit(found.mirror)
+
+    async def _edit_segments(self, name: str, topics: Mapping[str, Forgery]) -> None:
+        """Stop a broker, edit the segments of topics, and start it again."""
+        broker = self.datacenters.brokers[name]
         await self.kill(broker)
         for topic, forgery in topics.items():
             (segment,) = (broker.directory / "logs" / f"{topic}-0").glob("*.log")
-            data = segment.read_bytes()
-            batches = [bytearray(data[at : at + header.size_bytes]) for at, header in iterate_headers(data)]
-            segment.write_bytes(b"".join(forgery({0: batches})[0]))
-        await found.start_unit(broker)
-        await found.start_unit(found.mirror)
+            segment.write_bytes(b"".join(forgery({0: batches_of(segment.read_bytes())})[0]))
+        await self.datacenters.start_unit(broker)
+
+    async def load_what_was_edited(self, topic: str, forgery: Forgery, root: Path) -> None:
+        """Edit a segment of the hub that was counted, and load what is there then."""
+        await self.publish(LIVE[0], topic)
+        await self.until(topic, lambda report: stages_of(report) == {"produced", "live", "replica"})
+        await self._until_counted(HUB, [topic])
+        await self._edit_segments(HUB, {topic: forgery})
+        partition = TopicPartition(topic, 0)
+        async with self.cluster(HUB) as hub:
+            log = (await read_logs(hub, [partition]))[partition]
+            table = LoadedTable(str(root), topic)
+            await trio.to_thread.run_sync(table.load, {0: batches_of(log)}, wall_clock())
+            await publish_reports(hub, load_reports(table, wall_clock()), clock=wall_clock, rng=Random(topic))
 
     async def lose_the_end(self, topic: str) -> None:
         """Remove the last batch of a live log, as a power failure does to what is not on the disk."""
@@ -225,8 +243,8 @@ class Story:
         self.did(topic, "live", "missing", RECORDS, hour=2)
         self.did(topic, "replica", "extra", RECORDS, hour=2)
 
-    async def _until_counted(self, name: str, topics: Mapping[str, Forgery]) -> None:
-        """Until the live broker has reported all of these topics, and written its checkpoints."""
+    async def _until_counted(self, name: str, topics: Iterable[str]) -> None:
+        """Until the broker has reported all of these topics, and written its checkpoints."""
         logs = self.datacenters.brokers[name].directory / "logs"
         checkpoints = PartitionCheckpoints([logs], DiskFiles())
         with trio.fail_after(DEADLINE_S):
@@ -244,6 +262,10 @@ class Story:
                 await trio.sleep(0.2)
                 report = await read_report(self.datacenters, topic)
         return report
+
+
+def batches_of(log: bytes | bytearray) -> list[bytearray]:
+    return [bytearray(log[at : at + header.size_bytes]) for at, header in iterate_headers(log)]
 
 
 def stages_of(report: Mapping[str, Any]) -> set[str]:
@@ -277,7 +299,9 @@ async def tell(tmp_path: Path, duration_s: float) -> None:
         for topic, (_, status, records) in EDITED.items():
             story.did(topic, "replica", status, records)
         await story.lose_the_end("orders-torn")
-        topics = [MIRRORED, FOREIGN, *FORGED, *EDITED, "orders-torn"]
+        await story.load_what_was_edited("orders-loaded", change_one, tmp_path / "table")
+        story.did("orders-loaded", "loaded", "changed", 0)
+        topics = [MIRRORED, FOREIGN, *FORGED, *EDITED, "orders-torn", "orders-loaded"]
         for topic in topics:
             expected = {deed for deed in story.deeds if deed.topic == topic}
             report: dict[str, Any] = {"hours": []}

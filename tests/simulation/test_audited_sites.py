@@ -24,7 +24,8 @@ def test_many_seeds_pass() -> None:
     assert_pass("audit", SEEDS + 1, LAST_SEED)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long, id="two sources and mirrors")])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, pytest.param(2, id="two sources and mirrors"), pytest.param(33, id="a group")])
 def test_a_seed_repeats_a_run_exactly(seed: int) -> None:
     assert_repeats("audit", seed)
 

@@ -32,6 +32,7 @@ from pipeline.records.batch import BatchHeader
 HEADER: Final = np.dtype([(name, np.int64) for name in BatchHeader._fields])
 """Row of a table of headers: the fields of BatchHeader, widened, so that a table is made by one copy."""
 
+FIELDS: Final = len(BatchHeader._fields)
 HeaderTable = NDArray[np.void]
 Hashes = NDArray[np.uint64]
 
@@ -60,9 +61,12 @@ _WORD: Final = (1 << 64) - 1
 
 def header_table(headers: Sequence[BatchHeader]) -> HeaderTable:
     """Return the headers as a table of dtype HEADER, in the same order."""
-    fields = len(BatchHeader._fields)
-    flat = np.fromiter(chain.from_iterable(headers), np.int64, fields * len(headers))
-    return flat.view(HEADER)
+    return table_of_fields(list(chain.from_iterable(headers)))
+
+
+def table_of_fields(fields: Sequence[int]) -> HeaderTable:
+    """Return a table of headers, given as the fields of one after the other."""
+    return np.fromiter(fields, np.int64, len(fields)).view(HEADER)
 
 
 def content_hashes(table: HeaderTable) -> Hashes:

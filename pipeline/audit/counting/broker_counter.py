@@ -200,7 +200,8 @@ class BrokerCounter:
             return
         if not replica.fresh:
             self._touched.append(replica)
-        replica.fresh += headers
+        for header in headers:
+            replica.fresh += header
         replica.fresh_times_ms.append(self._clock())
         replica.fresh_sizes.append(len(headers))
         self._fresh += len(headers)

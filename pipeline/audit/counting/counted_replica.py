@@ -22,7 +22,7 @@ from pipeline.audit.events.report import CountReport
 from pipeline.model import Offset
 from pipeline.observation import ObservedPartition
 from pipeline.records.batch import BatchHeader
-from pipeline.records.batch_hashes import HeaderTable
+from pipeline.records.batch_hashes import FIELDS, HeaderTable
 
 
 class PendingBatches(NamedTuple):
@@ -76,7 +76,8 @@ class CountedReplica:
     """Leader epoch of the last counted batch."""
     end_offset: int = field(init=False)
     last_epoch: int = field(init=False)
-    fresh: list[BatchHeader] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=list)
+    """Fields of headers, one header after the other: numbers, which the garbage collector need not look at."""
     fresh_times_ms: list[int] = field(default_factory=list)
     """Times of the appends of `fresh`, each of `fresh_sizes` batches."""
     fresh_sizes: list[int] = field(default_factory=list)
@@ -103,7 +104,8 @@ class CountedReplica:
 
     def note(self, headers: Sequence[BatchHeader], now_ms: int) -> None:
         """Note batches that were appended now."""
-        self.fresh += headers
+        for header in headers:
+            self.fresh += header
         self.fresh_times_ms.append(now_ms)
         self.fresh_sizes.append(len(headers))
 
@@ -119,24 +121,25 @@ class CountedReplica:
         epoch = partition.leader_epoch if is_leader else self.leader_epoch
         return ReplicaPosition(self.up_to, partition.log.log_start_offset, self.counted_from, epoch, is_leader)
 
-    def take_fresh(self) -> tuple[list[BatchHeader], list[int], list[int]]:
-        """Return the headers that nobody has looked at, the times of their appends, and the batches of each append.
+    def take_fresh(self) -> tuple[list[int], list[int], list[int]]:
+        """Return the fields of the headers nobody has looked at, the times of their appends, and the batches of each.
 
         The batches count as waiting from now on. Batches that are known already are left out.
         """
-        headers, times_ms, sizes = self.fresh, self.fresh_times_ms, self.fresh_sizes
+        fields, times_ms, sizes = self.fresh, self.fresh_times_ms, self.fresh_sizes
         self.fresh, self.fresh_times_ms, self.fresh_sizes = [], [], []
-        if headers[0].base_offset < self.end_offset:
-            headers, times_ms = self._unknown(headers, times_ms, sizes)
-            sizes = [1] * len(headers)
+        if fields[0] < self.end_offset:  # the first field is the base offset
+            headers, times_ms = self._unknown(_headers_of(fields), times_ms, sizes)
+            fields, sizes = list(chain.from_iterable(headers)), [1] * len(headers)
             if not headers:
                 return [], [], []
-        if headers[-1].partition_leader_epoch > self.last_epoch:
-            self._note_epochs(headers)
-        self.end_offset = headers[-1].next_offset
+        last = BatchHeader(*fields[-FIELDS:])
+        if last.partition_leader_epoch > self.last_epoch:
+            self._note_epochs(_headers_of(fields))
+        self.end_offset = last.next_offset
         if self.waits_since_ms is None:
             self.waits_since_ms = times_ms[0]
-        return headers, times_ms, sizes
+        return fields, times_ms, sizes
 
     def _unknown(
         self, headers: Sequence[BatchHeader], times_ms: Sequence[int], sizes: Sequence[int]
@@ -238,3 +241,8 @@ class CountedReplica:
             EpochBegin(partition.leader_epoch, Offset(self.end_offset) if start_offset is None else start_offset)
         )
         return True
+
+
+def _headers_of(fields: Sequence[int]) -> list[BatchHeader]:
+    """Return headers, given as the fields of one after the other."""
+    return [BatchHeader(*fields[at : at + FIELDS]) for at in range(0, len(fields), FIELDS)]

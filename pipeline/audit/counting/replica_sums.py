@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pipeline.audit.counting.counted_replica import CountedReplica, PendingBatches
 from pipeline.audit.counting.latency_table import LatencyTable
 from pipeline.audit.counting.windows import WindowSums, window_starts
-from pipeline.records.batch import CONTROL, BatchHeader
-from pipeline.records.batch_hashes import HeaderTable, header_table
+from pipeline.records.batch import CONTROL
+from pipeline.records.batch_hashes import FIELDS, HeaderTable, table_of_fields
 
 MAX_WAITING: Final = 16_384
 """Headers of batches that are not committed."""
@@ -27,11 +27,14 @@ MAX_PENDING: Final = 32
 
 
 class _NewBatches(NamedTuple):
-    """Batches that nobody has looked at, one replica after the other: `sizes` of them each, appended at these times."""
+    """Batches that nobody has looked at, one replica after the other: `sizes` of them each, appended at these times.
+
+    `fields` are those of their headers, one after the other.
+    """
 
     owners: list[CountedReplica]
     sizes: list[int]
-    headers: list[BatchHeader]
+    fields: list[int]
     times_ms: NDArray[np.int64]
 
 
@@ -52,8 +55,8 @@ class ReplicaSums:
         """Count what was committed of these replicas. `is_live`: the batches were appended just now."""
         tables, numbers = self._count_waiting(replicas)
         new = _take_fresh(replicas)
-        if new.headers:
-            table = header_table(new.headers)
+        if new.fields:
+            table = table_of_fields(new.fields)
             if is_live:
                 self._note_latencies(new, table)
             committed, of_replicas = self._count_new(new, table)
@@ -177,7 +180,7 @@ def _take_fresh(replicas: Iterable[CountedReplica]) -> _NewBatches:
     """Take the batches that nobody has looked at. They wait from now on."""
     owners: list[CountedReplica] = []
     sizes: list[int] = []
-    headers: list[BatchHeader] = []
+    fields: list[int] = []
     times_ms: list[int] = []
     appends: list[int] = []
     for replica in replicas:
@@ -185,8 +188,8 @@ def _take_fresh(replicas: Iterable[CountedReplica]) -> _NewBatches:
             new, at_ms, by_append = replica.take_fresh()
             if new:
                 owners.append(replica)
-                sizes.append(len(new))
-                headers += new
+                sizes.append(len(new) // FIELDS)
+                fields += new
                 times_ms += at_ms
                 appends += by_append
-    return _NewBatches(owners, sizes, headers, np.repeat(np.array(times_ms, np.int64), appends))
+    return _NewBatches(owners, sizes, fields, np.repeat(np.array(times_ms, np.int64), appends))

@@ -24,8 +24,8 @@ from pipeline.audit.narrowing.records import (
     Whereabouts,
     compare_records,
     header_fields_that_differ,
-    joined,
-    opened,
+    join_differences,
+    placed_contents,
     placed_elsewhere,
     unlike_contents,
 )
@@ -188,7 +188,7 @@ class Narrower:
             return None
         left, right = _of_hour(finding.hour_ms, ours.batches, theirs.batches)
         try:
-            source, replica = opened(left, each.offsets), opened(right, each.offsets)
+            source, replica = placed_contents(left, each.offsets), placed_contents(right, each.offsets)
         except PipelineError as error:
             place.unknown.append((each.offsets, f"a batch cannot be opened: {error}"))
             return None
@@ -223,7 +223,7 @@ class Narrower:
                 finding.cluster, finding.source, OffsetSpan(first=at, last=span.last), budget, _PIECE_BYTES
             )
             try:
-                records = opened(piece.batches)
+                records = placed_contents(piece.batches)
             except PipelineError as error:
                 place.unknown.append((OffsetSpan(first=at, last=span.last), f"not searched: {error}"))
                 break
@@ -287,7 +287,7 @@ class Narrower:
             place.unknown.append((OffsetSpan(first=fetched.up_to, last=finding.offsets.last), fetched.reason))
         batches, _ = _of_hour(finding.hour_ms, fetched.batches, ())
         try:
-            records = opened(batches, finding.offsets)
+            records = placed_contents(batches, finding.offsets)
         except PipelineError as error:
             place.unknown.append((finding.offsets, f"a batch cannot be opened: {error}"))
             return place
@@ -306,7 +306,7 @@ class Narrower:
         return fetched
 
     def _findings(self, finding: Finding, place: _Place) -> list[Finding]:
-        found = [_finding_of(finding, each) for each in joined(place.differences)]
+        found = [_finding_of(finding, each) for each in join_differences(place.differences)]
         found += [_explained(finding, each) for each in place.gaps]
         found += [_not_narrowed(finding, span, reason) for span, reason in place.unknown]
         if len(found) > MAX_FINDINGS:

@@ -75,7 +75,7 @@ Batch = tuple[memoryview, BatchHeader]
 """Bytes of a whole batch, and its header."""
 
 
-def opened(batches: Iterable[Batch], span: OffsetSpan | None = None) -> list[PlacedContent]:
+def placed_contents(batches: Iterable[Batch], span: OffsetSpan | None = None) -> list[PlacedContent]:
     """Return the records of batches, only those within `span` if it is given. Raises CorruptBatchError."""
     return [
         PlacedContent(offset=record.offset, content=_content(record))
@@ -235,7 +235,7 @@ def _there(partition: str, each: RecordDifference) -> Whereabouts:
     return Whereabouts(partition, each.offsets.first, each.offsets.last)
 
 
-def joined(found: Sequence[RecordDifference]) -> list[RecordDifference]:
+def join_differences(found: Sequence[RecordDifference]) -> list[RecordDifference]:
     """Join differences of one kind and detail whose offsets, and places elsewhere, follow each other."""
     result: list[RecordDifference] = []
     for each in sorted(found, key=lambda each: (each.kind, each.offsets.first)):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, OffsetSpan
 from pipeline.audit.narrowing.access import LoadedOffsets
-from pipeline.audit.narrowing.records import PlacedContent, RecordDifference, joined
+from pipeline.audit.narrowing.records import PlacedContent, RecordDifference, join_differences
 
 
 def compare_with_files(records: Sequence[PlacedContent], held: LoadedOffsets) -> list[RecordDifference]:
@@ -21,7 +21,7 @@ def compare_with_files(records: Sequence[PlacedContent], held: LoadedOffsets) ->
         for record in records
         if counts[record.offset] > 1
     ]
-    return joined(found)
+    return join_differences(found)
 
 
 def _one(kind: DiscrepancyKind, offset: int, detail: str) -> RecordDifference:

@@ -22,7 +22,7 @@ DIFFERING: Final = frozenset({Status.CHANGED, Status.EXTRA, Status.MISSING})
 
 
 class DifferencePlace(NamedTuple):
-    """Where records differ, and how."""
+    """Place and kind of a difference of records."""
 
     topic: str
     stage: str

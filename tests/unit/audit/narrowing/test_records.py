@@ -14,8 +14,8 @@ from pipeline.audit.narrowing.records import (
     RecordDifference,
     compare_records,
     header_fields_that_differ,
-    joined,
-    opened,
+    join_differences,
+    placed_contents,
     placed_elsewhere,
     unlike_contents,
 )
@@ -117,7 +117,7 @@ def test_records_swapped_between_two_partitions_are_misplaced_in_both() -> None:
 
 
 def test_neighbours_of_one_kind_are_joined() -> None:
-    differences = joined(compare_records(SOURCE, placed(a=0, d=3)))
+    differences = join_differences(compare_records(SOURCE, placed(a=0, d=3)))
     assert [(each.offsets, each.records) for each in differences] == [(OffsetSpan(first=1, last=2), 2)]
     assert isinstance(differences[0], RecordDifference) and len(differences[0].lost) == 2
 
@@ -125,8 +125,8 @@ def test_neighbours_of_one_kind_are_joined() -> None:
 def test_batches_are_opened_within_a_span() -> None:
     data = memoryview(batch_at(10, b"a", b"b", b"c"))
     batches = [(data, read_header(data))]
-    assert [record.offset for record in opened(batches)] == [10, 11, 12]
-    assert [record.content.value for record in opened(batches, OffsetSpan(first=11, last=11))] == [b"b"]
+    assert [record.offset for record in placed_contents(batches)] == [10, 11, 12]
+    assert [record.content.value for record in placed_contents(batches, OffsetSpan(first=11, last=11))] == [b"b"]
 
 
 def test_header_fields_are_named() -> None:

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.comparison import STATUSES
 from pipeline.audit.judgement.edges import HourCells, compare_hour
 from pipeline.audit.judgement.topic_hours import (
     TopicHour,
-    is_settled,
     joined_verdict,
     judge_topics,
     stage_order,
 )
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Finding, Stage, Status, Watermark
-from pipeline.audit.judgement.watermarks import watermarks_of
+from pipeline.audit.judgement.watermarks import HoursLeft, watermarks_of
 from pipeline.audit.judgement.ways import Way, ways_of
 from pipeline.audit.judgement.words import Timing, Words
 from pipeline.audit.ledger.ledger import Ledger
@@ -58,6 +58,9 @@ class Judge:
         self._grace_ms = grace_ms
         self._pending_max_ms = pending_max_ms
         self._verdicts: dict[int, dict[int, TopicHour]] = defaultdict(dict)
+        self._left: dict[int, HoursLeft] = {}
+        self._first_ms: dict[int, int] = {}
+        """By topic: its first hour."""
         self._witnesses: object = None
         self._ways: Sequence[Way] = ()
         self._ways_of: object = None
@@ -73,7 +76,7 @@ class Judge:
         ways = self._ways_now(expectations)
         words = [Words(self._ledger, way, expectations, timing) for way in ways]
         self._judge_hours(words, expectations)
-        watermarks = watermarks_of(self._ledger, words, self._verdicts)
+        watermarks = watermarks_of(self._ledger, words, self._first_ms, self._left)
         return Judgement(self._ledger, words, dict(self._verdicts), watermarks, now_ms)
 
     def _ways_now(self, expectations: Expectations) -> Sequence[Way]:
@@ -90,10 +93,13 @@ class Judge:
         if inputs != self._witnesses:
             self._witnesses = inputs
             self._verdicts.clear()
+            self._left.clear()
+            self._first_ms.clear()
         for hour_ms in self._ledger.hours():
             known = self._verdicts[hour_ms]
             again = set(touched.hours.get(hour_ms, ()))
-            again |= {topic for topic, verdict in known.items() if not is_settled(verdict)}
+            if hour_ms in self._left:
+                again |= self._left[hour_ms].unsettled
             again |= known.keys() & set().union(*(each.reopened(hour_ms + HOUR_MS) for each in words))
             if known and not again:
                 continue
@@ -108,7 +114,11 @@ class Judge:
                     for topic, verdict in judge_topics(hour).items():
                         parts[topic].append(verdict)
         known = {topic: each for topic, each in self._verdicts[hour_ms].items() if topics and topic not in topics}
-        self._verdicts[hour_ms] = known | {topic: joined_verdict(verdicts) for topic, verdicts in parts.items()}
+        verdicts = known | {topic: joined_verdict(of_topic) for topic, of_topic in parts.items()}
+        self._verdicts[hour_ms] = verdicts
+        self._left[hour_ms] = HoursLeft.of(verdicts)
+        for topic in parts if hour_ms != OLDER else ():
+            self._first_ms[topic] = min(self._first_ms.get(topic, hour_ms), hour_ms)
 
 
 def _of_ways(expectations: Expectations) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from pipeline.audit.events.report import OLDER, Rows
 from pipeline.audit.judgement.cells import of_table, rows_of
 from pipeline.audit.judgement.edges import HourCells, compare_hour
 from pipeline.audit.judgement.times import iso_time
-from pipeline.audit.judgement.topic_hours import TopicHour
+from pipeline.audit.judgement.topic_hours import TopicHour, is_settled
 from pipeline.audit.judgement.verdicts import Stage, Status, Watermark
 from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.keys import Int64s
@@ -29,20 +29,35 @@ _SUMMED = ("records", "sum", "marked_records", "marked_sum")
 
 
 @dataclass(frozen=True, slots=True)
+class HoursLeft:
+    """Topics of one hour that are not done: that may be judged otherwise by waiting, and that are not complete."""
+
+    unsettled: frozenset[int]
+    incomplete: Mapping[int, TopicHour]
+
+    @classmethod
+    def of(cls, verdicts: Mapping[int, TopicHour]) -> "HoursLeft":
+        """Return what is left of the verdicts of an hour."""
+        return cls(
+            frozenset(topic for topic, verdict in verdicts.items() if not is_settled(verdict)),
+            {topic: verdict for topic, verdict in verdicts.items() if verdict.status not in _COMPLETE},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class _Frontier:
-    """Hours of a topic: the first one, the end of the last of those that are complete, and the one that is not."""
+    """Hours of a topic: the first one, and the first one that is not complete, if there is one."""
 
     first_ms: int
-    complete_ms: int
-    open_ms: int | None
-    waits_for: str
+    open_ms: int | None = None
+    waits_for: str = ""
 
 
 def watermarks_of(
-    ledger: Ledger, words: Sequence[Words], verdicts: Mapping[int, Mapping[int, TopicHour]]
+    ledger: Ledger, words: Sequence[Words], first_ms: Mapping[int, int], left: Mapping[int, HoursLeft]
 ) -> list[Watermark]:
-    """Return the watermark of each topic that has counts, sorted by topic."""
-    frontiers = _frontiers(verdicts)
+    """Return the watermark of each topic that has counts, sorted by topic. `first_ms` is its first hour."""
+    frontiers = _frontiers(first_ms, left)
     limits = {topic: _limit(words, topic) for topic in frontiers}
     reached = _reached_in_hours(words, frontiers, limits)
     found = []
@@ -62,19 +77,13 @@ def watermarks_of(
     return sorted(found, key=lambda watermark: watermark.topic)
 
 
-def _frontiers(verdicts: Mapping[int, Mapping[int, TopicHour]]) -> dict[int, _Frontier]:
-    found: dict[int, _Frontier] = {}
-    for hour_ms in sorted(hour for hour in verdicts if hour != OLDER):
-        for topic, verdict in verdicts[hour_ms].items():
-            known = found.get(topic)
-            first_ms = hour_ms if known is None else known.first_ms
-            if known is not None and known.open_ms is not None:
-                continue
-            if verdict.status in _COMPLETE:
-                found[topic] = _Frontier(first_ms, hour_ms + HOUR_MS, None, "")
-            else:
-                complete_ms = hour_ms if known is None else known.complete_ms
-                found[topic] = _Frontier(first_ms, complete_ms, hour_ms, _waits_for(hour_ms, verdict))
+def _frontiers(first_ms: Mapping[int, int], left: Mapping[int, HoursLeft]) -> dict[int, _Frontier]:
+    found = {topic: _Frontier(start_ms) for topic, start_ms in first_ms.items()}
+    for hour_ms in sorted(hour for hour in left if hour != OLDER):
+        for topic, verdict in left[hour_ms].incomplete.items():
+            known = found[topic]
+            if known.open_ms is None:
+                found[topic] = _Frontier(known.first_ms, hour_ms, _waits_for(hour_ms, verdict))
     return found
 
 

@@ -97,12 +97,15 @@ class ServiceError(PipelineError):
     """A service cannot be reached, or does not answer as it should."""
 
 
-def fetch_json(url: str, body: Any = None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-    """Return a service's answer to GET, or with `body` to POST. Raises ServiceError."""
+def fetch_json(url: str, body: Any = None, *, timeout_s: float | None = None) -> Any:
+    """Return a service's answer to GET, or with `body` to POST. Raises ServiceError.
+
+    `timeout_s`: time between two parts of the answer, ANSWER_TIMEOUT_S unless it is given.
+    """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {} if data is None else {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        with urllib.request.urlopen(request, timeout=timeout_s or ANSWER_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         raise ServiceError(f"{url} answers {error.code}: {error.read().decode(errors='replace')}") from error
@@ -115,7 +118,7 @@ def fetch_json(url: str, body: Any = None, *, timeout_s: float = ANSWER_TIMEOUT_
         raise ServiceError(f"{url} answers something that is not JSON: is that another service?") from error
 
 
-def read_json(url: str, body: Any = None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+def read_json(url: str, body: Any = None, *, timeout_s: float | None = None) -> Any:
     """Return what `fetch_json` does. Ends the command if the service cannot be reached."""
     try:
         return fetch_json(url, body, timeout_s=timeout_s)

@@ -7,11 +7,11 @@ import pytest
 
 from pipeline.audit.events.encoding import decode_report
 from pipeline.audit.judgement.judge import Judge
-from pipeline.audit.judgement.verdicts import AuditedHour
+from pipeline.audit.judgement.verdicts import AuditedHour, Status
 from pipeline.audit.ledger.ledger import Ledger
-from tests.support.audited.cells import SECOND, assert_exact
+from tests.support.audited.cells import FIRST, SECOND, assert_exact
 from tests.support.audited.forgeries import lose_one
-from tests.support.audited.way import GRACE_MS, PENDING_MAX_MS, Way
+from tests.support.audited.way import GRACE_MS, PARTITIONS, PENDING_MAX_MS, RECORDS, Way
 
 
 def verdicts(hours: list[AuditedHour]) -> list[object]:
@@ -62,3 +62,27 @@ def test_a_broker_that_is_killed_at_any_step_counts_again_from_its_log(
     way.produce(SECOND, 1)
     way.finish()
     assert_exact(way)
+
+
+@pytest.mark.parametrize("has_foreign_records", [False, True])
+def test_a_counter_that_counts_again_from_the_middle_of_an_hour_makes_no_loss(
+    has_foreign_records: bool, tmp_path: Path
+) -> None:
+    """All brokers lost their checkpoints, and their logs no longer have the beginning of the hour."""
+    way = Way(tmp_path)
+    way.produce()
+    way.finish_stages()
+    way.report()
+    way.live.delete_records(PARTITIONS[0], 2 * RECORDS)
+    for path in tmp_path.glob("east-*/*/audit-checkpoint"):
+        path.unlink()
+    for index in (0, 1):
+        way.live.kill(index)
+        way.live.start(index)
+    way.produce(FIRST, 1)
+    way.produce(FIRST, 6, is_foreign=has_foreign_records)
+    way.produce(SECOND)
+    way.finish()
+    hour = way.hours()[FIRST]
+    assert hour.status is Status.UNKNOWN, [one.text for one in hour.findings]
+    assert any("checkpoint" in one.reason for one in hour.missing_witnesses)

@@ -359,16 +359,15 @@ def _roots(slices: dict[int, slice], stages: Sequence[StageCells]) -> dict[int, 
 
 def doubt_differences(edge: Edge, doubtful: Sequence[tuple[StageCells, Mask]]) -> None:
     """Make unknown how stages differ, if a counter that does not know all of the hour may have counted less."""
-    codes, records = edge.compared.codes, edge.before.rows["records"] - edge.at.rows["records"]
+    codes = edge.compared.codes
     for stage, mask in doubtful:
         if stage.stage == edge.at.stage:
-            unsure = mask & (records >= 0)
+            differs = codes == code_of(Status.MISSING)
         elif stage.stage == edge.before.stage:
-            unsure = mask & (records <= 0)
+            differs = codes == code_of(Status.EXTRA)
         else:
             continue
-        differs = (codes == code_of(Status.MISSING)) | (codes == code_of(Status.EXTRA))
-        unsure &= differs | (codes == code_of(Status.CHANGED))
+        unsure = mask & (differs | (codes == code_of(Status.CHANGED)))
         codes[unsure] = code_of(Status.UNKNOWN)
         edge.compared.remarks[unsure] = Remark.DOUBTFUL
 

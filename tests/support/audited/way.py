@@ -88,15 +88,22 @@ class Way:
         return producer
 
     def produce(
-        self, hour_ms: int = FIRST_HOUR_MS, count: int = BATCHES_PER_HOUR, *, is_acknowledged: bool = True
+        self,
+        hour_ms: int = FIRST_HOUR_MS,
+        count: int = BATCHES_PER_HOUR,
+        *,
+        is_acknowledged: bool = True,
+        is_foreign: bool = False,
     ) -> None:
-        """Have the newest producer send batches to both partitions."""
+        """Have the newest producer, or one that does not count, send batches to both partitions."""
         sent: Copied = {}
         for partition in PARTITIONS:
             end = self.live.end_offset(partition)
-            batches = [self._batch(partition, hour_ms + at * HOUR_MS // count) for at in range(count)]
+            batches = [
+                self._batch(partition, hour_ms + at * HOUR_MS // count, is_foreign=is_foreign) for at in range(count)
+            ]
             sent[partition.partition] = [moved(batch, end + at * RECORDS) for at, batch in enumerate(batches)]
-            for batch in sent[partition.partition] if is_acknowledged else ():
+            for batch in sent[partition.partition] if is_acknowledged and not is_foreign else ():
                 self.producers[-1].acknowledged(partition, read_header(batch))
         self._append(self.live, self._forged("live", sent))
 
@@ -160,10 +167,14 @@ class Way:
 
     def finish(self) -> None:
         """Have every stage behind the live brokers do its work, end the producers and let the hours pass."""
+        self.finish_stages()
+        self.close()
+
+    def finish_stages(self) -> None:
+        """Have every stage behind the live brokers do its work."""
         self.copy()
         self.load()
         self.consume()
-        self.close()
 
     def close(self) -> None:
         """End the producers, let the hours pass and report."""
@@ -179,11 +190,13 @@ class Way:
             self.pass_time(GRACE_MS + 1_000)
             self.report()
 
-    def _batch(self, partition: TopicPartition, timestamp_ms: int) -> bytearray:
+    def _batch(self, partition: TopicPartition, timestamp_ms: int, *, is_foreign: bool = False) -> bytearray:
         builder = BatchBuilder(Codec.NONE, 1 << 20)
         for _ in range(RECORDS):
             self._number += 1
             assert builder.append(None, b"%06d" % self._number, (), timestamp_ms)
+        if is_foreign:
+            return bytearray(builder.build())
         producer = len(self.producers)
         sequence = self._sequences.get((producer, partition), 0)
         self._sequences[producer, partition] = sequence + RECORDS

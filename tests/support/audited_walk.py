@@ -37,9 +37,12 @@ class ModelCounter:
     hours: dict[int, list[tuple[int, ModelBatch]]] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
     end: int = 0
+    epoch: int = 0
+    """Leader epoch of the last batch."""
 
-    def count(self, offset: int, batch: ModelBatch) -> None:
-        """Count a batch at an offset."""
+    def count(self, offset: int, batch: ModelBatch, epoch: int = 0) -> None:
+        """Count a batch at an offset, of a leader epoch."""
+        self.epoch = epoch
         hour = batch.time_ms - batch.time_ms % HOUR_MS
         self.hours.setdefault(hour, []).append((offset, batch))
         self.changed.add(hour)
@@ -57,7 +60,7 @@ class ModelCounter:
             row["bytes"], row["batches"] = 100 * row["records"], len(batches)
             row["content_sum"] = row["marked_sum"] = row["crc_sum"] = np.uint64(content)
             row["place_sum"] = np.uint64(sum(batch.content * (offset + 1) for offset, batch in batches) % 2**64)
-            row["has_sums"] = True
+            row["has_sums"], row["leader_epoch"] = True, self.epoch
             row["first_offset"] = min(offset for offset, _ in batches)
             row["last_offset"] = max(offset + batch.records - 1 for offset, batch in batches)
             rows.append(row)
@@ -71,7 +74,6 @@ class ModelCounterProcess:
     counter: Counter
     process: str
     counters: list[ModelCounter] = field(default_factory=lambda: [ModelCounter() for _ in range(PARTITIONS)])
-    epoch: int = 0
     claims: list[RowClaim] = field(default_factory=list)
     is_ended: bool = False
     sequence: int = 0
@@ -88,9 +90,8 @@ class ModelCounterProcess:
         positions = np.zeros(0 if has_lives else PARTITIONS, POSITION)
         for number, position in enumerate(positions):
             position["partition"], position["end_offset"] = number, self.counters[number].end
-            position["leader_epoch"], position["is_leader"] = self.epoch, is_leader
+            position["leader_epoch"], position["is_leader"] = self.counters[number].epoch, is_leader
         table = np.concatenate(rows) if rows else np.zeros(0, ROW)
-        table["leader_epoch"] = self.epoch
         report = CountReport(
             counter=self.counter,
             process=self.process,
@@ -128,6 +129,7 @@ class Walk:
         }
         self.sites = {name: [self._broker(name, number) for number in (1, 2)] for name in self.logs}
         self.leader = dict.fromkeys(self.logs, 0)
+        self.epochs = dict.fromkeys(self.logs, 0)
         self.producers: list[ModelCounterProcess] = []
         self.load = ModelCounterProcess(Counter(tier=Tier.LOAD, cluster="hub", name="/lake"), "")
         self.ledger = Ledger(settle_ms=GRACE_MS)
@@ -172,7 +174,7 @@ class Walk:
             log.append((offset, batch))
             self.producers[-1].counters[partition].count(offset, batch)
             for broker in self.sites["east"]:
-                broker.counters[partition].count(offset, batch)
+                broker.counters[partition].count(offset, batch, self.epochs["east"])
 
     def _mirror(self, batches: int) -> None:
         for partition in range(PARTITIONS):
@@ -183,7 +185,7 @@ class Walk:
                 for broker in self.sites["hub"]:
                     counter = broker.counters[partition]
                     if copied.records:
-                        counter.count(offset, copied)
+                        counter.count(offset, copied, self.epochs["hub"])
                     counter.end = offset + batch.records
 
     def _copied(self, partition: int, batch: ModelBatch) -> ModelBatch:
@@ -210,9 +212,9 @@ class Walk:
     def _fail_over(self, cluster: str) -> None:
         leader = self.leader[cluster] = 1 - self.leader[cluster]
         brokers = self.sites[cluster]
-        brokers[leader].epoch = max(broker.epoch for broker in brokers) + 1
+        self.epochs[cluster] += 1
         brokers[leader].claims += [
-            RowClaim(0, number, brokers[leader].epoch, counter.end)
+            RowClaim(0, number, self.epochs[cluster], counter.end)
             for number, counter in enumerate(brokers[leader].counters)
         ]
 

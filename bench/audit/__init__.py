@@ -1,13 +1,14 @@
 """The audit: what counting costs a broker, and how fast headers and ranges of logs are summed."""
 
-from bench.audit import counting, headers, ranges
+from bench.audit import counting, headers, ledger, ranges
 from bench.page import machine, write_part
 from bench.report import Options, Row, Show, markdown
 
 
 def measure(options: Options, show: Show) -> list[Row]:
     """All selected rows."""
-    return [*headers.measure(options, show), *ranges.measure(options, show), *counting.measure(options, show)]
+    parts = (headers, ranges, ledger, counting)
+    return [row for part in parts for row in part.measure(options, show)]
 
 
 def publish(rows: list[Row], options: Options) -> None:

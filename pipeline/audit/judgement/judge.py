@@ -13,6 +13,7 @@ from pipeline.audit.judgement.topic_hours import (
     TopicHour,
     joined_verdict,
     judge_topics,
+    judge_without_rows,
     stage_order,
 )
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Finding, Stage, Status, Watermark
@@ -107,12 +108,19 @@ class Judge:
 
     def _judge_hour(self, words: Sequence[Words], hour_ms: int, topics: set[int] | None) -> None:
         parts: dict[int, list[TopicHour]] = defaultdict(list)
+        with_rows: list[set[int]] = []
         for each in words:
+            with_rows.append(set())
             for some in each.way.portions_at(hour_ms, topics):
                 hour = compare_hour(each, hour_ms, some)
                 if hour is not None:
                     for topic, verdict in judge_topics(hour).items():
                         parts[topic].append(verdict)
+                        with_rows[-1].add(topic)
+        for each, has_rows in zip(words, with_rows, strict=True):
+            for topic in parts.keys() - has_rows if hour_ms != OLDER and len(words) > 1 else ():
+                if each.may_have(topic):
+                    parts[topic].append(judge_without_rows(each, topic, hour_ms))
         known = {topic: each for topic, each in self._verdicts[hour_ms].items() if topics and topic not in topics}
         verdicts = known | {topic: joined_verdict(of_topic) for topic, of_topic in parts.items()}
         self._verdicts[hour_ms] = verdicts

@@ -12,6 +12,7 @@ from pipeline.audit.judgement.findings import findings_of, sums_by_topic
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, Stage, Status, Witness
 from pipeline.audit.judgement.words import MissingWord, Words
+from pipeline.records.tally import HOUR_MS
 
 Sums = tuple[int, int, int, int]
 """Records, bytes, batches and sum of CRCs."""
@@ -68,6 +69,19 @@ def judge_topics(hour: HourCells) -> dict[int, TopicHour]:
             missing=tuple(dict.fromkeys(witnesses)),
         )
     return result
+
+
+def judge_without_rows(words: Words, topic: int, hour_ms: int) -> TopicHour:
+    """Return the verdict of a live cluster that has a topic and no rows of an hour: its word is needed all the same."""
+    end_ms = hour_ms + HOUR_MS
+    is_over = words.timing.now_ms >= end_ms + words.timing.grace_ms
+    missing = words.missing(topic, hour_ms, end_ms) if is_over else [_NOT_OVER]
+    return TopicHour(
+        status=_with_witnesses(Status.EXACT, missing),
+        sums={},
+        rests_on=() if missing else (f"{words.way.cluster}: nobody counted anything",),
+        missing=tuple(word.witness for word in missing),
+    )
 
 
 _NOT_OVER = MissingWord(witness=Witness(name="the hour", reason="the hour is not over"), is_lost=False)

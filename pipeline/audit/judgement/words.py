@@ -123,7 +123,7 @@ class Words:
             and not expectations.routes
             and not any(witness.name == "mirror" for witness in expectations.unknown)
         )
-        topics = self._topics()
+        topics = self._known_topics = self._topics()
         live_cells = self._cells(topics)
         self.live = LeaderWords.of(ledger, way.live, live_cells, timing, way.cluster)
         replicas = way.replicas_of(live_cells)
@@ -160,6 +160,10 @@ class Words:
         known = [series.topics for series in (self.way.produced, self.way.live) if series is not None]
         topics = set().union(*known) | set(self.way.partitions)
         return {topic for topic in topics if topic >= 0}
+
+    def may_have(self, topic: int) -> bool:
+        """True if the live cluster has a topic, or did not say which topics it has."""
+        return topic in self._known_topics or not self.way.has_metadata
 
     def _cells(self, topics: Iterable[int]) -> Int64s:
         """Return the cells of the metadata, and those that were reported, sorted."""

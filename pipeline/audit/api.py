@@ -18,7 +18,7 @@ from pipeline.audit.answers import (
     query_values,
     respond_errors,
 )
-from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.judging import Judged, Judgements
 from pipeline.audit.judgement.story import story_of
 from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Witness
@@ -65,7 +65,7 @@ class AuditApi:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: EventCollector,
         judgements: Judgements,
         narrow: Narrow,
         *,

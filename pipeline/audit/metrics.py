@@ -9,7 +9,7 @@ import trio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as MetricSource
 
-from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.judging import Judged, Judgements, NoJudgementError
 from pipeline.audit.reports.figures import Figures, LatencyPlace, figures_of, latencies_of
 from pipeline.model import Clock
@@ -23,7 +23,9 @@ LATENCY_INTERVALS: Final = 3
 class AuditMetrics(MetricSource):
     """Metrics of reading and of the newest judgement. `run` renews them."""
 
-    def __init__(self, collector: Collector, judgements: Judgements, replica_cluster: str | None, clock: Clock) -> None:
+    def __init__(
+        self, collector: EventCollector, judgements: Judgements, replica_cluster: str | None, clock: Clock
+    ) -> None:
         self._collector = collector
         self._judgements = judgements
         self._replica_cluster = replica_cluster

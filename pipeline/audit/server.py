@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute
 
 from pipeline.audit.api import AuditApi, Narrow
-from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.judging import Judgements, ReadExpectations
 from pipeline.audit.config import AuditConfig
 from pipeline.audit.judgement.verdicts import Expectations
@@ -34,7 +34,7 @@ async def run_audit(
     """
     live = [cluster.name for cluster in config.live]
     replica = config.replica[0].name if config.replica else None
-    collector = Collector(clusters, config.retry_backoff_ms / 1000, clock)
+    collector = EventCollector(clusters, config.retry_backoff_ms / 1000, clock)
     judgements = Judgements(
         collector,
         read_expectations,

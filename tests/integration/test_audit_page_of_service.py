@@ -16,7 +16,7 @@ from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.audit.counting.publisher import open_publisher
-from pipeline.audit.events.encoding import encode_key, encode_report
+from pipeline.audit.events.encoding import encode_count_report, encode_key
 from pipeline.audit.events.report import ROW, CountReport, LifeSign, ReportedTopic
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
 from pipeline.audit.judgement.verdicts import Expectations, Finding
@@ -141,7 +141,7 @@ async def test_records_that_never_arrived_are_seen_on_the_page_of_a_real_audit(t
             await window.until("watermarks", "clicks", "orders")
             async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(3)) as producer:
                 lost = announced_and_never_sent(hour_ms)
-                await producer.send(AUDIT_TOPIC, encode_report(lost), key=encode_key(lost))
+                await producer.send(AUDIT_TOPIC, encode_count_report(lost), key=encode_key(lost))
                 await producer.flush()
             await asked_until(window, "headline", "Records differ in 1 hour of 1 topic")
             await window.until("reasons", f"Records are missing in 1 hour of {TOPICS[1]}")

@@ -14,7 +14,7 @@ import trio
 from confluent_kafka import Consumer
 from pyiceberg.catalog import load_catalog
 
-from pipeline.audit.events.encoding import decode_report
+from pipeline.audit.events.encoding import decode_count_report
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Tier
 from pipeline.cli.load.report import report_counts
 from pipeline.hadoop.load.config import LoadConfig, LoadsConfig
@@ -112,7 +112,7 @@ def reported(bootstrap: str, datacenter: str) -> Any:
         quiet = quiet + 1 if message is None else 0
         value = None if message is None or message.error() is not None else message.value()
         if value is not None:
-            report = decode_report(value)
+            report = decode_count_report(value)
             if (report.counter.tier, report.counter.cluster) == (Tier.LOAD, datacenter):
                 for row in report.rows:
                     place = (int(row["partition"]), int(row["start_ms"]), int(row["span_ms"]))

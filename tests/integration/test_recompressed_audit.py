@@ -12,7 +12,7 @@ import trio
 from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.producer_counter import LifeClock, ProducerCounter
-from pipeline.audit.events.encoding import decode_report, encode_report
+from pipeline.audit.events.encoding import decode_count_report, encode_count_report
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, MirroredTopic, Route, Stage, Status
 from pipeline.audit.ledger.ledger import Ledger
@@ -55,7 +55,7 @@ def judged(counters: list[BrokerCounter | ProducerCounter]) -> list[AuditedHour]
         for report in counter.take_reports():
             created_ms = report.created_ms + LATER_MS
             life = report.life and replace(report.life, closed_ms=created_ms)
-            ledger.apply(decode_report(encode_report(replace(report, created_ms=created_ms, life=life))))
+            ledger.apply(decode_count_report(encode_count_report(replace(report, created_ms=created_ms, life=life))))
     now_ms = clock() + LATER_MS
     clusters = ("east", "hub")
     expectations = Expectations(

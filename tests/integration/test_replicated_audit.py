@@ -6,7 +6,7 @@ from random import Random
 
 import trio
 
-from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.lives import open_audited_producer
@@ -100,7 +100,7 @@ async def test_the_audit_is_exact_for_every_hour_after_each_broker_died_once(tmp
 
 async def until_exact(cluster: Cluster) -> None:
     """Wait until the audit calls all hours exact. The hours are long over, and the counters go on giving life signs."""
-    collector = Collector({"east": cluster}, retry_backoff_s=0.05, clock=clock)
+    collector = EventCollector({"east": cluster}, retry_backoff_s=0.05, clock=clock)
     partitions = {("east", "clicks"): PARTITIONS}
     expectations = Expectations(live_clusters=["east"], replica_cluster=None, partitions=partitions)
     judge = Judge(collector.ledger, grace_ms=0, pending_max_ms=3_600_000)

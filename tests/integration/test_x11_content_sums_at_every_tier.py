@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.audit.events.encoding import decode_report
+from pipeline.audit.events.encoding import decode_count_report
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Status
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited.cells import FIRST, SEEN_AT, Found, assert_exact, findings
@@ -18,7 +18,7 @@ def test_every_tier_has_the_same_sum_over_the_contents_of_an_hour(tmp_path: Path
     way.run()
     sums: dict[str, set[int]] = {}
     for event in way.events:
-        report = decode_report(event)
+        report = decode_count_report(event)
         rows = report.rows[(report.rows["span_ms"] == HOUR_MS) & (report.rows["start_ms"] == FIRST)]
         for row in rows[rows["partition"] == PARTITIONS[0].partition]:
             assert row["has_sums"]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from pipeline.audit.events.encoding import decode_report
+from pipeline.audit.events.encoding import decode_count_report
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import AuditedHour, Status
 from pipeline.audit.ledger.ledger import Ledger
@@ -28,7 +28,7 @@ def test_a_service_that_lost_all_says_the_same_again(seed: int, tmp_path: Path) 
     rng.shuffle(events)
     ledger = Ledger()
     for event in events:
-        ledger.apply(decode_report(event))
+        ledger.apply(decode_count_report(event))
     judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
     again = judge.judge(way.expectations(), way.now_ms)
     assert verdicts(again.hours()) == verdicts(way.judgement().hours())

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import trio
 
-from pipeline.audit.events.encoding import decode_report
+from pipeline.audit.events.encoding import decode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Tier
 from pipeline.client.cluster.cluster import Cluster
@@ -35,7 +35,7 @@ async def read_all_reports(cluster: Cluster) -> list[CountReport]:
     """Return all reports, oldest first."""
     await cluster.topic(AUDIT_TOPIC, timeout_s=DEADLINE_S)
     log = (await read_logs(cluster, [EVENTS]))[EVENTS]
-    return [decode_report(bytes(record.value or b"")) for record in iterate_records(log)]
+    return [decode_count_report(bytes(record.value or b"")) for record in iterate_records(log)]
 
 
 async def read_reports(cluster: Cluster) -> list[CountReport]:

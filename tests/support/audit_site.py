@@ -10,7 +10,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.audit.api import AuditApi, Narrow
-from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.judging import Judgements
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.judgement.verdicts import Expectations, Finding
@@ -38,7 +38,7 @@ class AuditSite:
 
     def __post_init__(self) -> None:
         no_cluster: Any = None
-        self.collector = Collector({LIVE: no_cluster, HUB: no_cluster}, 1.0, self.clock)
+        self.collector = EventCollector({LIVE: no_cluster, HUB: no_cluster}, 1.0, self.clock)
         self.judgements = Judgements(
             self.collector,
             self.read_expectations,

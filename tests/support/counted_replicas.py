@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.windows import WindowSums
-from pipeline.audit.events.encoding import decode_report, encode_report
+from pipeline.audit.events.encoding import decode_count_report, encode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader
@@ -123,7 +123,7 @@ def told(*reports: CountReport) -> dict[tuple[int, int], Row]:
 
     Of rows that are not void, that with most records holds; replicas that lack the beginning know less.
     """
-    reports = tuple(decode_report(encode_report(report)) for report in reports)
+    reports = tuple(decode_count_report(encode_count_report(report)) for report in reports)
     named = [report for report in reports if report.topics]
     if not named:
         return {}

@@ -7,7 +7,7 @@ import numpy as np
 import trio
 
 from pipeline.audit.counting.windows import WindowSums
-from pipeline.audit.events.encoding import decode_report
+from pipeline.audit.events.encoding import decode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Tier
 from pipeline.client.admin.offsets import list_offsets
@@ -61,7 +61,9 @@ async def read_reports(cluster: Cluster) -> list[CountReport]:
             consumer.assign({EVENTS: 0})
             while consumer.position(EVENTS) < end:
                 for batches in await consumer.poll_batches():
-                    found += [decode_report(record.value) for record in iterate_records(batches.data) if record.value]
+                    found += [
+                        decode_count_report(record.value) for record in iterate_records(batches.data) if record.value
+                    ]
     return found
 
 

@@ -56,7 +56,7 @@ PORTION_BYTES: Final = 1 << 20
 logger = get_logger(__name__)
 
 
-class Collector:
+class EventCollector:
     """Keeps the ledger up to date with the audit topics of all clusters."""
 
     def __init__(self, clusters: Mapping[str, Cluster], retry_backoff_s: float, clock: Clock) -> None:

@@ -6,7 +6,7 @@ Owns the bounds of one portion: its bytes, so that other clusters and questions 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.audit.events.encoding import AuditMessageError, decode_report
+from pipeline.audit.events.encoding import AuditMessageError, decode_count_report
 from pipeline.audit.events.older import OlderEvent, decode_older_event
 from pipeline.audit.events.report import CountReport
 from pipeline.errors import CorruptBatchError
@@ -59,7 +59,7 @@ def _decode_values(values: Sequence[bytes | None], decoded: DecodedEvents) -> No
 def decode_any_version(value: bytes) -> CountReport | OlderEvent:
     """Return the event in a record's value, of version 3 or 2. Raises AuditMessageError."""
     try:
-        return decode_report(value)
+        return decode_count_report(value)
     except AuditMessageError as error:
         try:
             return decode_older_event(value)

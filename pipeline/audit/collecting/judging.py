@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.reading import instant
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import Expectations, Witness
@@ -63,7 +63,7 @@ class Judgements:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: EventCollector,
         read_expectations: ReadExpectations,
         nothing_read: Expectations,
         *,

@@ -19,7 +19,7 @@ import numpy as np
 from crc32c import crc32c
 
 from pipeline.audit.counting.windows import HOURS_KEPT, UNKNOWN_OFFSET, WINDOWS_KEPT, WindowSums
-from pipeline.audit.events.encoding import AuditMessageError, decode_report, encode_report
+from pipeline.audit.events.encoding import AuditMessageError, decode_count_report, encode_count_report
 from pipeline.audit.events.older import decode_older_event
 from pipeline.audit.events.report import OLDER, POSITION, ROW, CountReport, ReportedTopic, Rows
 from pipeline.audit.events.tiers import Counter, Tier
@@ -113,7 +113,7 @@ def _encode(counts: SavedCounts) -> bytes:
         rows=rows,
         positions=positions,
     )
-    document = encode_report(report)
+    document = encode_count_report(report)
     return b"%08x %s\n" % (crc32c(document), document)
 
 
@@ -140,7 +140,7 @@ def _decode_line(line: bytes) -> SavedCounts | None:
     crc, document = line[:_CRC_DIGITS], line[_CRC_DIGITS + 1 :]
     if crc != b"%08x" % crc32c(document):
         return None
-    report = decode_report(document)
+    report = decode_count_report(document)
     if len(report.topics) != 1 or len(report.positions) != 1:
         raise AuditMessageError("an audit checkpoint of several partitions")
     (topic,), (position,) = report.topics, report.positions

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import trio
 
 from pipeline.audit.counting.audit_topic import MAX_EVENT_BYTES, ensure_audit_topic
-from pipeline.audit.events.encoding import encode_key, encode_report, portions
+from pipeline.audit.events.encoding import encode_count_report, encode_key, portions
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.client.cluster.cluster import Cluster
@@ -139,9 +139,9 @@ class CountPublisher:
         deliveries = []
         for part in parts:
             if len(part.rows) + len(part.positions) > ROWS_ENCODED_AT_ONCE:
-                value = await trio.to_thread.run_sync(encode_report, part)
+                value = await trio.to_thread.run_sync(encode_count_report, part)
             else:
-                value = encode_report(part)
+                value = encode_count_report(part)
             delivery = await self._producer.send(AUDIT_TOPIC, value, key=encode_key(part), partition=READ_PARTITION)
             deliveries.append(delivery)
         await self._producer.flush()

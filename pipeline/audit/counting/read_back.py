@@ -12,7 +12,7 @@ import numpy as np
 import trio
 
 from pipeline.audit.counting.header_counter import ReportedCounts
-from pipeline.audit.events.encoding import AuditMessageError, decode_report
+from pipeline.audit.events.encoding import AuditMessageError, decode_count_report
 from pipeline.audit.events.report import ROW, CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Tier
 from pipeline.client.admin.offsets import list_offsets
@@ -62,7 +62,7 @@ class FoundReports:
         if record.value is None or not (record.key or b"").startswith(self._key):
             return
         try:
-            report = decode_report(record.value)
+            report = decode_count_report(record.value)
         except AuditMessageError:
             return
         if report.counter.tier is Tier.BROKER and report.counter.cluster == self._cluster:

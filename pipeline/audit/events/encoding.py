@@ -60,7 +60,7 @@ def encode_key(report: CountReport) -> bytes:
     return "/".join((counter.tier, counter.cluster, counter.name, report.process)).encode()
 
 
-def encode_report(report: CountReport) -> bytes:
+def encode_count_report(report: CountReport) -> bytes:
     """Return the report as JSON. Columns that are 0 in all rows are left out."""
     document = {
         "version": VERSION,
@@ -82,7 +82,7 @@ def encode_report(report: CountReport) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode_report(value: bytes) -> CountReport:
+def decode_count_report(value: bytes) -> CountReport:
     """Return the report in a record's value. Unknown fields are ignored. Raises AuditMessageError."""
     try:
         document = json.loads(value)

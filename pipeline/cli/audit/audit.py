@@ -6,7 +6,7 @@ import typer
 
 from pipeline.cli.audit.count import count
 from pipeline.cli.audit.daily import daily
-from pipeline.cli.audit.explain import explain
+from pipeline.cli.audit.explain import explain_hour
 from pipeline.cli.audit.report import report
 from pipeline.cli.audit.watch import watch
 from pipeline.cli.foreground import Config, run_service, service_metrics
@@ -25,7 +25,7 @@ def start(config: Config) -> None:
 app.command()(report)
 app.command()(count)
 app.command()(watch)
-app.command()(explain)
+app.command("explain")(explain_hour)
 app.command()(daily)
 
 

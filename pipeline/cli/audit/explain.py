@@ -16,7 +16,7 @@ NARROWING_TIMEOUT_S = 150.0
 """Longer than the deadline of the service for its questions to the brokers."""
 
 
-def explain(
+def explain_hour(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to explain.")],
     hour: Annotated[str, typer.Argument(metavar="HOUR", help=f"A time within the hour: {TIME_HELP}.")],
     url: Audit,

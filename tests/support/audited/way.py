@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.audit.events.encoding import decode_report, encode_report, portions
+from pipeline.audit.events.encoding import decode_count_report, encode_count_report, portions
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import (
@@ -259,9 +259,9 @@ class Way:
     def _publish(self, reports: Iterable[CountReport]) -> None:
         for report in reports:
             for portion in portions(report):
-                event = encode_report(portion)
+                event = encode_count_report(portion)
                 self.events.append(event)
-                self.ledger.apply(decode_report(event))
+                self.ledger.apply(decode_count_report(event))
 
     def judgement(self) -> Judgement:
         return self.judge.judge(self.expectations(), self.now_ms)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.audit.collecting.decoding import decode_any_version
-from pipeline.audit.events.encoding import AuditMessageError, encode_report
+from pipeline.audit.events.encoding import AuditMessageError, encode_count_report
 from pipeline.audit.events.report import POSITION, ROW, CountReport
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.story import story_of
@@ -31,7 +31,7 @@ OLDER = {
     "leader_epoch": 0, "claims": [[1, 5]], "revision": 5, "created_ms": 5, "window_ms": 600_000,
     "windows": [[0, 5, 100, 1, 7]], "codecs": [[0, 1, 1, 0, 0, 0, 0]],
 }  # fmt: skip
-EVENTS = [*(json.loads(encode_report(each)) for each in [*WholeWay().reports(), *signs()]), OLDER]
+EVENTS = [*(json.loads(encode_count_report(each)) for each in [*WholeWay().reports(), *signs()]), OLDER]
 STEPS = 12
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from pipeline.audit.events.encoding import decode_report
+from pipeline.audit.events.encoding import decode_count_report
 from pipeline.audit.events.report import ROW, CountReport, SkippedOffsets, SkipReason
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Tier
 from pipeline.cli.load.report import report_counts, report_stored
@@ -48,7 +48,7 @@ def loads_of(root: Path, cluster: Cluster) -> LoadsConfig:
 
 async def reports_of(cluster: Cluster) -> list[CountReport]:
     log = (await read_logs(cluster, [TopicPartition(AUDIT_TOPIC, 0)]))[TopicPartition(AUDIT_TOPIC, 0)]
-    return [decode_report(bytes(record.value or b"")) for record in iterate_records(log)]
+    return [decode_count_report(bytes(record.value or b"")) for record in iterate_records(log)]
 
 
 def hours(report: CountReport) -> dict[tuple[int, int], dict[str, Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
-from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, OffsetSpan, Route
 from pipeline.client.cluster.cluster import open_cluster
@@ -40,7 +40,7 @@ class SimulatedAudit:
     lives: int = 0
     losses: int = 0
     """Most losses of events that a life knew of."""
-    _collector: Collector | None = None
+    _collector: EventCollector | None = None
     _judge: Judge | None = None
     _generation: int = -1
 
@@ -78,7 +78,7 @@ class SimulatedAudit:
                 )
                 for each in self.site.clusters
             }
-            collector = self._collector = Collector(clusters, RETRY_S, true_time_ms)
+            collector = self._collector = EventCollector(clusters, RETRY_S, true_time_ms)
             self._judge = None
             await collector.run()
 
@@ -92,7 +92,7 @@ class SimulatedAudit:
         self.losses = max(self.losses, len(collector.losses))
         return self._judge.judge(self._expectations(collector), true_time_ms())
 
-    def _expectations(self, collector: Collector) -> Expectations:
+    def _expectations(self, collector: EventCollector) -> Expectations:
         site = self.site
         site.journals.read_table()
         site.journals.read_gaps()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import trio
 
-from pipeline.audit.collecting.collector import Collector
+from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.reading import ReadingState
-from pipeline.audit.events.encoding import encode_report
+from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import ROW, CountReport, ReportedTopic
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
 from pipeline.audit.ledger.ledger import SeriesKey
@@ -57,7 +57,7 @@ async def publish(cluster: Cluster, *values: bytes | None, timestamp_ms: int | N
             await delivery.wait()
 
 
-def records_of(collector: Collector, cluster: str = "hub") -> int:
+def records_of(collector: EventCollector, cluster: str = "hub") -> int:
     series = collector.ledger.series.get(SeriesKey(Tier.BROKER, cluster))
     return 0 if series is None else sum(int(table.rows["records"].sum()) for table in series.hours.values())
 
@@ -69,8 +69,8 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 @asynccontextmanager
-async def collecting(**clusters: Cluster) -> AsyncIterator[Collector]:
-    collector = Collector(clusters, retry_backoff_s=0.05, clock=clock)
+async def collecting(**clusters: Cluster) -> AsyncIterator[EventCollector]:
+    collector = EventCollector(clusters, retry_backoff_s=0.05, clock=clock)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(collector.run)
         yield collector
@@ -88,7 +88,7 @@ async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_
     config = ClientConfig(bootstrap=(address,), retry_backoff_ms=10, retry_backoff_max_ms=100)
     async with open_cluster(config) as cluster, collecting(hub=cluster) as collector:
         async with serving_cluster(tmp_path, zookeeper=zookeeper, listeners=listeners) as broker:
-            await publish(broker, encode_report(report(3)))
+            await publish(broker, encode_count_report(report(3)))
             await until(lambda: place(collector.states["hub"]) == (1, 0, None))
         died_ms = clock()
         # The hole of some 6 s until the death is noticed: nothing may be promised for it.
@@ -97,7 +97,7 @@ async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_
             await trio.sleep(0.01)
         assert collector.read_to_ms["hub"] <= died_ms
         async with serving_cluster(tmp_path, zookeeper=zookeeper, listeners=listeners) as broker:
-            await publish(broker, encode_report(report(5)))
+            await publish(broker, encode_count_report(report(5)))
             await until(lambda: place(collector.states["hub"]) == (2, 0, None))
             await until(lambda: collector.read_to_ms["hub"] > died_ms)
         assert records_of(collector) == 5
@@ -106,7 +106,7 @@ async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_
 
 async def test_a_cluster_is_read_to_the_time_of_a_question_and_not_before(tmp_path: Path) -> None:
     async with serving_cluster(tmp_path) as cluster:
-        await publish(cluster, encode_report(report(3)))
+        await publish(cluster, encode_count_report(report(3)))
         began_ms = clock()
         async with collecting(hub=cluster) as collector:
             assert (collector.read_to_ms, collector.states["hub"].problem) == ({}, "not read yet")
@@ -119,7 +119,7 @@ async def test_a_cluster_without_counters_is_read_at_once(tmp_path: Path) -> Non
     """The topic is created with the first event."""
     async with serving_cluster(tmp_path) as cluster, collecting(hub=cluster) as collector:
         await until(lambda: collector.states["hub"].is_complete)
-        await publish(cluster, encode_report(report(3)))
+        await publish(cluster, encode_count_report(report(3)))
         await until(lambda: records_of(collector) == 3)
         assert collector.losses == []
 
@@ -127,7 +127,7 @@ async def test_a_cluster_without_counters_is_read_at_once(tmp_path: Path) -> Non
 async def test_a_cluster_that_was_never_there_is_soon_said_to_be_away_and_delays_no_other(tmp_path: Path) -> None:
     nobody = ClientConfig(bootstrap=(HostPort("127.0.0.1", 1),), default_api_timeout_ms=60_000)
     async with open_cluster(nobody) as away, serving_cluster(tmp_path) as cluster:
-        await publish(cluster, encode_report(report(3)))
+        await publish(cluster, encode_count_report(report(3)))
         async with collecting(east=away, hub=cluster) as collector:
             await until(lambda: records_of(collector) == 3)
             with trio.fail_after(50):
@@ -140,7 +140,7 @@ async def test_records_that_are_no_events_are_skipped_and_counted(
     tmp_path: Path, value: bytes | None, unreadable: int
 ) -> None:
     async with serving_cluster(tmp_path) as cluster:
-        await publish(cluster, value, encode_report(report(3)))
+        await publish(cluster, value, encode_count_report(report(3)))
         async with collecting(hub=cluster) as collector:
             await until(lambda: collector.states["hub"].position == 2)
             assert records_of(collector) == 3
@@ -150,7 +150,7 @@ async def test_records_that_are_no_events_are_skipped_and_counted(
 
 async def test_events_that_retention_deleted_are_a_loss_that_a_new_collector_finds_as_well(tmp_path: Path) -> None:
     async with serving_cluster(tmp_path) as cluster:
-        await publish(cluster, encode_report(report(3)), encode_report(report(4)))
+        await publish(cluster, encode_count_report(report(3)), encode_count_report(report(4)))
         async with collecting(hub=cluster) as before:
             await until(lambda: records_of(before) == 4)
             await delete_records(cluster, {EVENTS: 2}, timeout_s=DEADLINE_S)
@@ -159,7 +159,7 @@ async def test_events_that_retention_deleted_are_a_loss_that_a_new_collector_fin
                 await until(lambda: behind.states["hub"].error is None)
                 assert "hub" not in behind.read_to_ms  # nobody knows yet what is missing
                 written_ms = clock() - 1_000
-                await publish(cluster, encode_report(report(5)), timestamp_ms=written_ms)
+                await publish(cluster, encode_count_report(report(5)), timestamp_ms=written_ms)
                 await until(lambda: "hub" in behind.read_to_ms)
                 (loss,) = behind.losses
                 assert (loss.cluster, loss.before_ms) == ("hub", written_ms)
@@ -170,15 +170,15 @@ async def test_events_that_retention_deleted_are_a_loss_that_a_new_collector_fin
 @pytest.mark.parametrize("recreated", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_an_audit_topic_that_is_replaced_is_read_again_and_said(tmp_path: Path, recreated: bool) -> None:
     async with serving_cluster(tmp_path / "hub") as hub, serving_cluster(tmp_path / "east") as east:
-        await publish(east, encode_report(report(7, cluster="east")))
-        await publish(hub, encode_report(report(3)), encode_report(report(9, topic="old")))
+        await publish(east, encode_count_report(report(7, cluster="east")))
+        await publish(hub, encode_count_report(report(3)), encode_count_report(report(9, topic="old")))
         async with collecting(hub=hub, east=east) as collector:
             await until(lambda: (records_of(collector), records_of(collector, "east")) == (12, 7))
             await until(lambda: "hub" in collector.read_to_ms)
             began_ms = clock()
             await delete_topics(hub, [AUDIT_TOPIC])
             if recreated:
-                await publish(hub, encode_report(report(4)))
+                await publish(hub, encode_count_report(report(4)))
                 await until(lambda: (records_of(collector), records_of(collector, "east")) == (4, 7))
                 (loss,) = collector.losses
                 assert (loss.cluster, loss.witness.name) == ("hub", "audit topic of hub")
@@ -194,7 +194,7 @@ async def test_an_audit_topic_that_is_replaced_is_read_again_and_said(tmp_path: 
 
 
 async def test_a_collector_that_starts_at_any_event_comes_to_the_same_counts(tmp_path: Path) -> None:
-    values = [encode_report(report(number, topic=f"t{number % 7}")) for number in range(1, 60)]
+    values = [encode_count_report(report(number, topic=f"t{number % 7}")) for number in range(1, 60)]
     async with serving_cluster(tmp_path) as cluster:
         await publish(cluster, *values)
         found: set[int] = set()
@@ -218,7 +218,7 @@ async def test_two_failures_at_once_are_said_and_reading_goes_on(
 
     monkeypatch.setattr("pipeline.audit.collecting.collector.list_offsets", fail_once)
     async with serving_cluster(tmp_path) as cluster:
-        await publish(cluster, encode_report(report(3)))
+        await publish(cluster, encode_count_report(report(3)))
         async with collecting(hub=cluster) as collector:
             await until(lambda: collector.states["hub"].error == "one is away")
             await until(lambda: "hub" in collector.read_to_ms)

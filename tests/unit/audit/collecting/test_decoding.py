@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.audit.collecting.decoding import decode_portion
-from pipeline.audit.events.encoding import encode_report
+from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header, set_base_offset
@@ -15,7 +15,7 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 
 REPORT = CountReport(counter=Counter(tier=Tier.BROKER, cluster="east"), process="1", created_ms=5, window_ms=600_000)
-WELL = encode_report(REPORT)
+WELL = encode_count_report(REPORT)
 OLDER = json.dumps(
     {
         "version": 2, "tier": "broker", "cluster": "east", "instance": "", "topic": "clicks", "partition": 0,

@@ -17,8 +17,8 @@ import trio
 import trio.lowlevel
 
 from pipeline.audit.collecting import collector as collector_module
-from pipeline.audit.collecting.collector import Collector
-from pipeline.audit.events.encoding import encode_report
+from pipeline.audit.collecting.collector import EventCollector
+from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.audit.judgement.judge import Judge
@@ -73,7 +73,7 @@ async def publish(cluster: Cluster, events: Sequence[CountReport]) -> None:
     await create_topics(cluster, [NewTopic(name=AUDIT_TOPIC, partitions=1)])
     async with open_producer(cluster, ProducerConfig(batch_size=1), clock=clock, rng=Random(1)) as producer:
         for event in events:
-            await producer.send(AUDIT_TOPIC, encode_report(event))
+            await producer.send(AUDIT_TOPIC, encode_count_report(event))
         await producer.flush()
 
 
@@ -88,8 +88,8 @@ async def clusters(tmp_path: Path) -> AsyncIterator[Clusters]:
 
 
 @asynccontextmanager
-async def collecting(clusters: Clusters) -> AsyncIterator[Collector]:
-    collector = Collector(clusters.by_name, retry_backoff_s=0.05, clock=clock)
+async def collecting(clusters: Clusters) -> AsyncIterator[EventCollector]:
+    collector = EventCollector(clusters.by_name, retry_backoff_s=0.05, clock=clock)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(collector.run)
         yield collector

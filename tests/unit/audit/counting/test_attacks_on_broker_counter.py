@@ -18,7 +18,7 @@ from pipeline.audit.counting.broker_counter import BrokerCounter
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.producer_counter import LifeClock
 from pipeline.audit.counting.windows import HOURS_KEPT, WINDOWS_KEPT, WindowSums
-from pipeline.audit.events.encoding import decode_report, encode_report, portions
+from pipeline.audit.events.encoding import decode_count_report, encode_count_report, portions
 from pipeline.audit.events.report import OLDER, CountReport
 from pipeline.log.files import DiskFiles
 from pipeline.records.batch_hashes import header_table
@@ -189,7 +189,7 @@ def test_200_000_batches_with_distinct_hours_are_bounded_and_a_restart_knows_the
     rows = rows_of(broker._sums.rows.rows())
     assert len(rows) == HOURS_KEPT + WINDOWS_KEPT + 1
     assert rows[OLDER, HOUR_MS].batches == number - HOURS_KEPT
-    assert all(len(encode_report(part)) < 1_000_000 for report in sent for part in portions(report))
+    assert all(len(encode_count_report(part)) < 1_000_000 for report in sent for part in portions(report))
     assert (tmp_path / str(CLICKS) / "audit-checkpoint").stat().st_size < 1_000_000
     again = counter(checkpoints)
     log.batches.clear()
@@ -225,8 +225,8 @@ def test_reports_are_what_their_encoding_says(tmp_path: Path) -> None:
         broker.appended(log.topic_partition, log.append((1, 0, 7), (2, HOUR_MS, 8)))
     reports = broker.take_reports()
     parts = [part for report in reports for part in portions(report)]
-    assert all(len(encode_report(part)) < 700_000 for part in parts)
-    found = [decode_report(encode_report(part)) for part in parts]
+    assert all(len(encode_count_report(part)) < 700_000 for part in parts)
+    found = [decode_count_report(encode_count_report(part)) for part in parts]
     assert sum(len(part.rows) for part in found) == 4 * len(logs)
     assert sorted(number for part in found for number in part.positions["partition"].tolist()) == list(range(700))
     assert sum(len(part.claims) for part in found) == len(logs)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.audit.counting.header_counter import QUIET_MS, TOGETHER_MS, HeaderCounter
 from pipeline.audit.counting.read_back import FoundReports
 from pipeline.audit.counting.windows import WindowSums
-from pipeline.audit.events.encoding import decode_report, encode_key, encode_report, portions
+from pipeline.audit.events.encoding import decode_count_report, encode_count_report, encode_key, portions
 from pipeline.audit.events.report import CountReport, Rows
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader
@@ -73,7 +73,7 @@ class Audit:
         for report in reports:
             (whole,) = portions(report)
             if not fails:
-                self.records.append((encode_key(whole), encode_report(whole)))
+                self.records.append((encode_key(whole), encode_count_report(whole)))
         if fails:
             counter.put_back(reports)
         else:
@@ -336,5 +336,5 @@ def test_a_record_holds_whole_partitions() -> None:
 
 
 def rows_in(reports: list[CountReport]) -> int:
-    decoded = [decode_report(encode_report(report)) for report in reports]
+    decoded = [decode_count_report(encode_count_report(report)) for report in reports]
     return int(np.sum([len(report.rows) for report in decoded]))

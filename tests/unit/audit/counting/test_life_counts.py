@@ -5,7 +5,7 @@ from random import Random
 
 from pipeline.audit.counting.group_counter import GroupCounter
 from pipeline.audit.counting.mirror_counter import MirrorCounter
-from pipeline.audit.events.encoding import decode_report, encode_report, portions
+from pipeline.audit.events.encoding import decode_count_report, encode_count_report, portions
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
 from pipeline.client.consumer.fetch_plan import FetchedBatches
@@ -43,7 +43,7 @@ def held(reports: Sequence[CountReport]) -> dict[tuple[str, str, str], tuple[int
     rows: dict[tuple[str, str, str, int], tuple[int, int]] = {}
     for report in reports:
         for part in portions(report):
-            read = decode_report(encode_report(part))
+            read = decode_count_report(encode_count_report(part))
             instance = read.counter.instance
             for row in read.rows[read.rows["span_ms"] == HOUR_MS]:
                 key = read.counter.cluster, instance, read.topics[row["topic"]].name, int(row["start_ms"])

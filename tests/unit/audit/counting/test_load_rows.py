@@ -13,7 +13,7 @@ from pipeline.audit.counting.load_rows import (
     load_report,
     name_of_root,
 )
-from pipeline.audit.events.encoding import decode_report, encode_report
+from pipeline.audit.events.encoding import decode_count_report, encode_count_report
 from pipeline.audit.events.report import ROW, CountReport
 from pipeline.audit.events.tiers import Tier
 from pipeline.records.content_sums import ContentSums
@@ -50,7 +50,7 @@ def row(found: CountReport, partition: int, start: int, span: int) -> dict[str, 
 
 
 def test_an_hour_has_all_its_windows_and_a_window_only_its_own() -> None:
-    found = decode_report(encode_report(report()))
+    found = decode_count_report(encode_count_report(report()))
     assert len(found.rows) == 4
     hour, window = row(found, 0, 0, HOUR_MS), row(found, 0, WINDOW, WINDOW)
     assert (hour["records"], hour["bytes"], hour["batches"], hour["crc_sum"]) == (15, 150, 3, 10)

@@ -13,7 +13,7 @@ import trio
 from pipeline.audit.counting import publisher as publisher_module
 from pipeline.audit.counting.audit_topic import SETTINGS
 from pipeline.audit.counting.publisher import REPORTER, CountPublisher, open_publisher, publish_reports
-from pipeline.audit.events.encoding import MAX_ROWS, decode_report
+from pipeline.audit.events.encoding import MAX_ROWS, decode_count_report
 from pipeline.audit.events.report import ROW, CountReport, LifeSign, ReportedTopic
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
@@ -96,7 +96,7 @@ class FailingProducer:
         self.fails_at -= 1
         if self.fails_at == 0:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "")
-        self.sent.append(decode_report(value))
+        self.sent.append(decode_count_report(value))
         return self
 
     async def flush(self) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pipeline.audit.events.encoding import (
     MAX_ROWS,
     AuditMessageError,
-    decode_report,
-    encode_report,
+    decode_count_report,
+    encode_count_report,
     portions,
 )
 from pipeline.audit.events.report import (
@@ -80,16 +80,16 @@ def _rest_of(report: CountReport) -> list[object]:
 @given(st.integers(0, 2**32), st.integers(0, 20))
 def test_a_decoded_report_is_the_encoded_one(seed: int, size: int) -> None:
     report = report_of(seed, size)
-    assert_equal(decode_report(encode_report(report)), report)
+    assert_equal(decode_count_report(encode_count_report(report)), report)
 
 
 def test_a_row_of_older_hours_and_an_empty_report_are_encoded() -> None:
     rows = np.zeros(1, ROW)
     rows["start_ms"] = OLDER
     report = replace(report_of(0, 0), rows=rows)
-    assert decode_report(encode_report(report)).rows["start_ms"].tolist() == [OLDER]
+    assert decode_count_report(encode_count_report(report)).rows["start_ms"].tolist() == [OLDER]
     alone = CountReport(counter=Counter(tier=Tier.PRODUCER, cluster="east"), process="x", created_ms=1, window_ms=2)
-    assert_equal(decode_report(encode_report(alone)), alone)
+    assert_equal(decode_count_report(encode_count_report(alone)), alone)
 
 
 def test_portions_hold_all_rows_once_and_the_last_one_bears_the_life_sign() -> None:
@@ -113,17 +113,17 @@ def test_portions_hold_all_skipped_ranges_once() -> None:
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
         max_leaves=20,
     ),
-    st.sampled_from(sorted(json.loads(encode_report(report_of(0, 2))))),
+    st.sampled_from(sorted(json.loads(encode_count_report(report_of(0, 2))))),
     st.sampled_from([None, "records", "topic", "size", "has_sums", "crc_sum"]),
 )
 def test_a_field_of_any_other_value_is_read_or_refused(value: object, field: str, column: str | None) -> None:
-    document = json.loads(encode_report(report_of(0, 2)))
+    document = json.loads(encode_count_report(report_of(0, 2)))
     if column is not None and isinstance(document[field], dict):
         document[field][column] = value
     else:
         document[field] = value
     try:
-        decode_report(json.dumps(document).encode())
+        decode_count_report(json.dumps(document).encode())
     except AuditMessageError:
         return
 
@@ -131,4 +131,4 @@ def test_a_field_of_any_other_value_is_read_or_refused(value: object, field: str
 @given(st.binary(max_size=50))
 def test_any_bytes_are_read_or_refused(value: bytes) -> None:
     with pytest.raises(AuditMessageError):
-        decode_report(value)
+        decode_count_report(value)

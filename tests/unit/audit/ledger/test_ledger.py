@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.audit.events.encoding import decode_report, encode_report, portions
+from pipeline.audit.events.encoding import decode_count_report, encode_count_report, portions
 from pipeline.audit.events.report import (
     OLDER,
     POSITION,
@@ -155,7 +155,7 @@ def test_reports_in_portions_and_on_the_wire_are_the_same(reports: Sequence[Coun
     for one in reports:
         whole.apply(one)
         for portion in portions(one):
-            parts.apply(decode_report(encode_report(portion)))
+            parts.apply(decode_count_report(encode_count_report(portion)))
     assert state(whole) == state(parts)
     assert progress(whole) == progress(parts)
 

@@ -54,6 +54,8 @@ async def producing(cluster: Cluster, **settings: Any) -> AsyncIterator[Producer
 
 
 async def new_topic(cluster: Cluster, name: str, partitions: int = 1, **configs: str) -> list[TopicPartition]:
+    """Create a topic that keeps records however old their timestamps are."""
+    configs = {"retention.ms": "-1", **configs}
     await create_topics(cluster, [NewTopic(name=name, partitions=partitions, replication_factor=1, configs=configs)])
     return [TopicPartition(name, number) for number in range(partitions)]
 

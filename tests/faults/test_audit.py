@@ -125,15 +125,21 @@ async def until_found(
     """Until the report says that of the hour, and that all others are exact, at every step of the way."""
     expected = {name: list(findings) if number == hour else [] for number, name in enumerate(HOURS)}
     report: dict[str, Any] | None = None
+    others = [name for number, name in enumerate(HOURS) if number != hour]
     with trio.move_on_after(DEADLINE_S):
-        while report is None or found(report) != expected or not is_settled(report):
+        while report is None or found(report) != expected or not is_settled(report) or not are_exact(report, others):
             await trio.sleep(0.2)
             report = await read_report(datacenters, topic)
     assert report is not None
     assert found(report) == expected, f"\n{render(report)}"
+    assert are_exact(report, others), f"\n{render(report)}"
     assert report["exact"] is (hour is None)
     places = [(one["cluster"], one["source"], one["replica"]) for hour in report["hours"] for one in hour["findings"]]
     assert places == [(LIVE, f"{topic}-0", f"{topic}-0")] * len(findings)
+
+
+def are_exact(report: dict[str, Any], hours: list[str]) -> bool:
+    return all(hour["status"] == "exact" for hour in report["hours"] if hour["hour"] in hours)
 
 
 def is_settled(report: dict[str, Any]) -> bool:

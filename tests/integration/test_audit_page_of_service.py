@@ -136,7 +136,7 @@ async def test_records_that_never_arrived_are_seen_on_the_page_of_a_real_audit(t
             await window.until("flow", "Producers", "Live brokers", "40 records of 2 topics", "no finding")
             await window.run(f"location.hash = '#/clicks/{hour_ms}'")
             await window.until("hour-body", "What the verdict rests on", "The whole topic", "east", "0 to 19")
-            await window.until("story", "produced counted 20 records", "So the hour is exact")
+            await window.until("story", "The producers counted 20 records", ": exact.")
             await window.run("document.getElementById('details').close()")
             await window.until("watermarks", "clicks", "orders")
             async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(3)) as producer:
@@ -148,6 +148,6 @@ async def test_records_that_never_arrived_are_seen_on_the_page_of_a_real_audit(t
             await window.until("flow", "3 missing")
             await window.run(f"location.hash = '#/{TOPICS[1]}/{hour_ms}'")
             await window.until("hour-body", "missing", "3 records")
-            await window.until("story", "So the hour is missing")
+            await window.until("story", ": missing.")
             assert await window.complaints() == []
         nursery.cancel_scope.cancel()

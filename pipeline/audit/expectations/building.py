@@ -107,6 +107,7 @@ def expectations_of(
         live_clusters=tuple(live),
         replica_cluster=replica,
         partitions=partitions,
+        described=frozenset(read_to),
         compacted=frozenset(compacted),
         mirrored=mirrored,
         routes=[route for route in routes if is_audited(route.source.topic)],

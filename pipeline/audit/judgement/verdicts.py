@@ -204,6 +204,8 @@ class Expectations:
     replica_cluster: str | None
     partitions: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of partitions by cluster and topic, as the clusters' metadata have it."""
+    described: frozenset[str] = frozenset()
+    """Clusters whose metadata were read: what `partitions` does not have, they do not have."""
     compacted: frozenset[tuple[str, str]] = frozenset()
     """Cluster and topic of each topic that is compacted."""
     mirrored: Sequence[MirroredTopic] = ()

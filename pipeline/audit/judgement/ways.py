@@ -145,7 +145,7 @@ def _way(ledger: Ledger, expectations: Expectations, cluster: str) -> Way:
         loads=ends[0],
         groups=ends[1],
         partitions={number: counted[name] for name in counted if (number := ledger.topics.known(name)) >= 0},
-        has_metadata=bool(counted),
+        has_metadata=bool(counted) or cluster in expectations.described,
     )
 
 

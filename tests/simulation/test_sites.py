@@ -10,7 +10,7 @@ from tests.support.simulated_runs import assert_noticed, assert_pass, assert_rep
 SEEDS = 4
 LAST_SEED = 240
 """The last one of the long run."""
-LAST_SEED_TO_NOTICE = 200
+LAST_SEED_TO_NOTICE = 300
 SELDOM_NOTICED = frozenset(
     {
         "appends without an expected end",

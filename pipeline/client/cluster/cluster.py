@@ -349,7 +349,8 @@ class Cluster:
         """
         known = [address for _, address in self._known()]
         found: Sequence[HostPort] = ()
-        self._not_discovered = CoordinationUnavailableError("", "ZooKeeper does not answer")
+        # A call whose time ends in the middle of an attempt is told what the attempt before has found.
+        self._not_discovered = self._not_discovered or CoordinationUnavailableError("", "ZooKeeper does not answer")
         # A ZooKeeper that hangs leaves time for the known brokers.
         with trio.move_on_at(min(deadline, trio.current_time() + DISCOVERY_S) if known else deadline):
             try:

@@ -15,6 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from pipeline.schema_registry.state.events import SchemaWritten, encode_event
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.browser import Window, chromium
+from tests.support.contrasts import CONTRASTS, MIN_CONTRAST
 from tests.support.registry import serving_registry
 
 HOSTILE = "<script>document.title='caught'</script><img src=x onerror=\"document.title='caught'\">"
@@ -24,30 +25,6 @@ MAX_SEARCH_MS = 1500
 ADDRESS = json.dumps({"type": "record", "name": "Address", "namespace": "shop", "fields": []})
 LARGE = 2**53 + 1
 """A number that JavaScript cannot hold."""
-MIN_CONTRAST = 4.5
-"""WCAG 2.2, 1.4.3."""
-
-CONTRASTS = """
-const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-const linear = (c) => ((c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
-const ground = (node) => {
-  for (; node; node = node.parentElement) {
-    const color = parse(getComputedStyle(node).backgroundColor);
-    if (color.length === 3 || color[3] > 0) return color;
-  }
-  return [255, 255, 255];
-};
-const found = [];
-const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-while (walker.nextNode()) {
-  const node = walker.currentNode.parentElement;
-  if (!walker.currentNode.data.trim() || !node.checkVisibility() || node.closest("noscript, #skip")) continue;
-  const [a, b] = [light(parse(getComputedStyle(node).color)), light(ground(node))];
-  found.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), walker.currentNode.data.slice(0, 40)]);
-}
-return found.sort((left, right) => left[0] - right[0]).slice(0, 3);
-"""
 
 
 @pytest.fixture(scope="module")

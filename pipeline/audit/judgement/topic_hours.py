@@ -10,7 +10,7 @@ from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import LIVE, HourCells
 from pipeline.audit.judgement.findings import findings_of, sums_by_topic
 from pipeline.audit.judgement.times import iso_time
-from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, Stage, Status, Witness
+from pipeline.audit.judgement.verdicts import Finding, Stage, Status, Witness
 from pipeline.audit.judgement.words import MissingWord, Words
 from pipeline.records.tally import HOUR_MS
 
@@ -232,12 +232,6 @@ def joined_verdict(parts: Sequence[TopicHour]) -> TopicHour:
 def is_settled(verdict: TopicHour) -> bool:
     """True if a verdict cannot change by waiting, only by new counts."""
     return verdict.status in (Status.EXACT, Status.RECOMPRESSED, Status.QUARANTINED)
-
-
-def kind_of(verdict: TopicHour) -> DiscrepancyKind | None:
-    """Return the kind of the worst finding."""
-    worst = max(verdict.findings, key=lambda finding: code_of(finding.status), default=None)
-    return None if worst is None else worst.kind
 
 
 __all__ = ["OLDER", "Words"]

@@ -10,7 +10,7 @@ from pipeline.audit.judgement.cells import Times, leader_signs, newest_keys
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way
 from pipeline.audit.ledger.keys import Int64s, cells_of, partitions_of_cells, topics_of_cells
-from pipeline.audit.ledger.ledger import Ledger, Series, SeriesKey
+from pipeline.audit.ledger.ledger import Ledger, Series
 from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS
 from pipeline.model import TopicPartition
@@ -391,10 +391,6 @@ class Words:
         cells = np.array([cell], np.int64)
         topic, partition = int(topics_of_cells(cells)[0]), int(partitions_of_cells(cells)[0])
         return TopicPartition(self._ledger.topics.names[topic], partition)
-
-    def lives_of(self, key: SeriesKey) -> Mapping[str, LifeRecord]:
-        """Return the lives of a series of counters."""
-        return self._ledger.lives.get(key, {})
 
 
 _NO_METADATA = "the number of partitions is not known, so a partition that nobody reported would not be noticed"

@@ -12,7 +12,7 @@ from pipeline.audit.collecting.reading import ReadingState, instant
 from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Status, Watermark, Witness
 from pipeline.audit.reports.letters import SEVERITY, common_verdict
 from pipeline.audit.reports.selection import SelectedHours
-from pipeline.records.tally import HOUR_MS, Counts
+from pipeline.records.tally import Counts
 
 MAX_FINDINGS: Final = 1_000
 """Findings of an hour in a document, the worst first."""
@@ -24,11 +24,6 @@ def hour_name(start_ms: int) -> str:
         return datetime.fromtimestamp(start_ms / 1000, UTC).strftime("%Y-%m-%dT%H:00:00Z")
     except (ValueError, OverflowError, OSError):
         return f"{start_ms} ms"
-
-
-def end_name(hour_ms: int) -> str:
-    """Return the name of the end of an hour."""
-    return hour_name(hour_ms + HOUR_MS)
 
 
 def sums_document(counts: Counts) -> dict[str, int]:

@@ -21,9 +21,10 @@ from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.audit.counting.publisher import publish_reports
 from pipeline.cli.child_services import ServiceUnit
 from pipeline.cli.demo.datacenters import HUB, LIVE, Datacenters
-from pipeline.cli.terminal.connect import connected, wall_clock
+from pipeline.cli.terminal.connect import addresses, wall_clock
 from pipeline.client.admin.topics import NewTopic, create_topics
-from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.log.files import DiskFiles
@@ -55,6 +56,7 @@ DEADLINE_S = 240
 SHORT_S = 12
 LONG_S = 540
 PAUSE_S = 1.5
+RETRY_S = 0.2
 
 
 class Difference(NamedTuple):
@@ -94,8 +96,19 @@ class Story:
     killed: dict[str, int] = field(default_factory=dict)
     lives: int = 0
 
-    def cluster(self, name: str) -> Any:
-        return connected(self.datacenters.bootstrap[name], None, "story")
+    @asynccontextmanager
+    async def cluster(self, name: str) -> AsyncGenerator[Cluster]:
+        """A cluster, once its broker has answered: it may have been killed a moment ago."""
+        config = ClientConfig(bootstrap=addresses(self.datacenters.bootstrap[name]), client_id="story")
+        async with open_cluster(config) as cluster:
+            with trio.fail_after(DEADLINE_S):
+                while True:
+                    try:
+                        await cluster.refresh()
+                        break
+                    except UNREACHABLE:
+                        await trio.sleep(RETRY_S)
+            yield cluster
 
     @asynccontextmanager
     async def counted(self, name: str) -> AsyncGenerator[Producer]:

@@ -41,6 +41,7 @@ HOST_HEADER: Final = "audit.host"
 
 REGISTER_TIMEOUT_S: Final = 60.0
 ANNOUNCE_TIMEOUT_S: Final = 10.0
+REOPEN_BACKOFF_S: Final = 0.2
 END_TIMEOUT_S: Final = 10.0
 
 logger = get_logger(__name__)
@@ -162,7 +163,7 @@ async def open_life(
 
 
 class _LifeObserver:
-    """Announces topics to the audit, and counts failures."""
+    """Announces topics and late records to the audit, and counts failures."""
 
     def __init__(self, counter: ProducerCounter, publisher: CountPublisher) -> None:
         self._counter = counter
@@ -179,6 +180,23 @@ class _LifeObserver:
             logger.error(
                 "audit_topic_not_announced", topic=topic, help="records are sent all the same; check the audit topic"
             )
+
+    def first_open_window(self) -> int | None:
+        """Return the lowest window that the audit does not take for closed; None if that is not known."""
+        return self._counter.first_open_window
+
+    async def reopen(self) -> None:
+        """Return once the audit knows which windows have records again, or after `ANNOUNCE_TIMEOUT_S`.
+
+        Until the next report that is published, further late records do not wait after a timeout.
+        """
+        with trio.move_on_after(ANNOUNCE_TIMEOUT_S):
+            while True:
+                if await self._publisher.publish():
+                    return
+                await trio.sleep(REOPEN_BACKOFF_S)
+        self._counter.forget_closed()
+        logger.error("audit_window_not_reopened", help="late records are sent all the same; check the audit topic")
 
     def failed(self, batch: FailedBatch) -> None:
         """Count a batch that was given up."""

@@ -4,9 +4,9 @@ Invariants:
 A. Counts are of batches that brokers acknowledged, each once. Records of batches that failed with an unknown outcome
    are counted apart (`uncertain_records`), by the window of their batch.
 B. `closed_ms` of a life sign: each batch of an earlier window that was accepted so far has an outcome, and is in the
-   rows that were reported up to and with this sign. So counts that are not reported when the process is killed are of
-   windows at or after `closed_ms`, unless the program sent older timestamps after the sign. Such records reopen their
-   window: `closed_ms` of the next sign lies at or before them until they are reported. Thus `closed_ms` may fall, and
+   rows that were reported up to and with this sign. A record with an older timestamp reopens its window: a sign whose
+   `closed_ms` lies at or before the window is published before the record is sent (`first_open_window`). So counts that
+   are not reported when the process is killed are of windows at or after `closed_ms`. Thus `closed_ms` may fall, and
    the sign with the latest `created_ms` holds.
 C. `created_ms` rises from report to report, whatever the clock does (see `LifeClock`).
 D. Each report names all topics that were announced so far, before or with their first counts.
@@ -78,6 +78,8 @@ class ProducerCounter:
         self._sequence = 0
         self._is_ended = False
         self._unsent_records = 0
+        self._told_ms: int | None = None
+        """Highest `closed_ms` that brokers may have of this life, in a sign that is the newest one there."""
         self.oldest_window: Callable[[], int | None] = lambda: None
         """Returns the lowest number of a window with records that have no outcome yet, if there is one."""
 
@@ -118,6 +120,15 @@ class ProducerCounter:
         """Say in the next report that the life has ended. All batches must have their outcomes."""
         self._is_ended = True
 
+    @property
+    def first_open_window(self) -> int | None:
+        """Lowest number of a window that brokers do not take for closed; None if that is not known of any window."""
+        return None if self._told_ms is None else self._told_ms // self._window_ms
+
+    def forget_closed(self) -> None:
+        """Take all windows for open until a report was published."""
+        self._told_ms = None
+
     def take_reports(self) -> list[CountReport]:
         """Return one report: the changed rows, and a life sign."""
         self._sum()
@@ -128,6 +139,8 @@ class ProducerCounter:
         oldest = self.oldest_window()
         if oldest is not None:
             closed_ms = min(closed_ms, oldest * self._window_ms)
+        if self._told_ms is not None:
+            self._told_ms = max(self._told_ms, closed_ms)
         life = LifeSign(
             host=self._host,
             started_ms=self._clock.started_ms,
@@ -149,8 +162,11 @@ class ProducerCounter:
         ]
 
     def published(self, reports: Sequence[CountReport]) -> None:
-        """Note which topics brokers know of. The counts themselves are kept in memory alone."""
+        """Note which topics and closed windows brokers know of. The counts themselves are kept in memory alone."""
         self._reported_topics = max([self._reported_topics, *(len(report.topics) for report in reports)])
+        for report in reports:
+            if report.life is not None:
+                self._told_ms = report.life.closed_ms
 
     def put_back(self, reports: Sequence[CountReport]) -> None:
         """Take the rows of reports that could not be published again next time."""

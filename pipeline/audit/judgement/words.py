@@ -215,8 +215,8 @@ class Words:
     def silent_lives(self, topic: int) -> list[LifeRecord]:
         """Return the silent lives of producers of a topic, and those of which no topic is known.
 
-        Such a producer may have written to hours that it had closed: a record with an old time reopens its hour with
-        the next life sign only.
+        Such a producer may have written to hours that it had closed: programs of older versions reopen the hour of a
+        record with an old time with the next life sign only, and others do if the audit topic cannot be written.
         """
         return [life for life in (*self._lives.get(topic, []), *self._lives.get(-1, [])) if self.is_silent(life)]
 

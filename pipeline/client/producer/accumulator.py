@@ -59,6 +59,8 @@ class Drained:
     leader_missing: bool = False
     identity_missing: bool = False
     new_topics: set[str] = field(default_factory=set)
+    is_window_closed: bool = False
+    """True if a batch of a window below `first_open_window` waits."""
 
     def wake_at(self, when_ms: int) -> None:
         """Lower `wake_ms` to this time, if it is later."""
@@ -217,10 +219,12 @@ class Accumulator:
         *,
         pressed: bool = False,
         begun_topics: Container[str] | None = None,
+        first_open_window: int | None = None,
     ) -> Drained:
         """Take due batches: one request for each leader that may be sent to. `pressed`: a `send` waits for memory.
 
-        With `begun_topics`, batches of other topics stay, and these topics are `new_topics` of the result.
+        With `begun_topics`, batches of other topics stay, and these topics are `new_topics` of the result. Batches of
+        windows below `first_open_window` stay, too, unless they were sent before.
         """
         drained = Drained()
         request_bytes: dict[BrokerId, int] = {}
@@ -235,6 +239,9 @@ class Accumulator:
                 continue
             if begun_topics is not None and topic_partition.topic not in begun_topics:
                 drained.new_topics.add(topic_partition.topic)
+                continue
+            if first_open_window is not None and not batch.attempts and (batch.window or 0) < first_open_window:
+                drained.is_window_closed = True
                 continue
             leader = leader_of(topic_partition)
             if leader is None:

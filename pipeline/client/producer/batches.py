@@ -75,10 +75,16 @@ class FailedBatch:
 
 
 class ProducerObserver(Protocol):
-    """Learns of the topics that a producer sends to, and of its failures. Called on the producer's event loop."""
+    """Learns of topics and windows that a producer sends to, and of failures. Called on the producer's event loop."""
 
     async def begin_topic(self, topic: str) -> None:
         """Called once, before the first batch of a topic is sent. Batches of the topic wait until it returns."""
+
+    def first_open_window(self) -> int | None:
+        """Return the lowest window of which batches may be sent; None if those of all windows may."""
+
+    async def reopen(self) -> None:
+        """Called while batches of lower windows wait. Must raise no error, and let them be sent when it returns."""
 
     def failed(self, batch: FailedBatch) -> None:
         """Called once for each batch that was given up."""

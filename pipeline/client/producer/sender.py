@@ -64,6 +64,7 @@ class Sender:
         self._observer = observer
         self._begun_topics: set[str] = set()
         self._beginning: set[str] = set()
+        self._reopening = False
         self._in_flight: Counter[BrokerId] = Counter()
         self._wake = Wakeup()
         self._freed = trio.lowlevel.ParkingLot()
@@ -115,6 +116,7 @@ class Sender:
             now,
             pressed=len(self._freed) > 0,
             begun_topics=None if self._observer is None else self._begun_topics,
+            first_open_window=None if self._observer is None else self._observer.first_open_window(),
         )
         for leader, batches in drained.requests.items():
             self._in_flight[leader] += 1
@@ -122,6 +124,9 @@ class Sender:
         for topic in drained.new_topics - self._beginning:
             self._beginning.add(topic)
             nursery.start_soon(self._begin_topic, topic)
+        if drained.is_window_closed and not self._reopening:
+            self._reopening = True
+            nursery.start_soon(self._reopen)
         if drained.identity_missing and not self._identifying:
             self._identifying = True
             nursery.start_soon(self._identify)
@@ -239,6 +244,12 @@ class Sender:
         assert self._observer is not None
         await self._observer.begin_topic(topic)
         self._begun_topics.add(topic)
+        self.wake()
+
+    async def _reopen(self) -> None:
+        assert self._observer is not None
+        await self._observer.reopen()
+        self._reopening = False
         self.wake()
 
     async def _identify(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from pipeline.audit.counting import lives as lives_module
 from pipeline.audit.counting import publisher as publisher_module
 from pipeline.audit.counting.lives import audited as audited_by
 from pipeline.audit.counting.lives import open_audited_producer
@@ -29,6 +30,8 @@ from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.records.batch import iterate_headers
+from pipeline.records.tally import DEFAULT_WINDOW_MS as WINDOW_MS
+from pipeline.records.tally import HOUR_MS
 from tests.support.audit_reports import (
     hours_of,
     last_signs,
@@ -156,6 +159,48 @@ async def test_an_audit_topic_that_is_deleted_gets_all_counts_of_living_producer
         await until_reported(cluster, "clicks", 2)
     reports = await read_reports(cluster)
     assert [last.life is not None and last.life.is_ended for last in last_signs(reports).values()] == [True]
+
+
+async def test_the_audit_knows_that_an_hour_is_open_again_before_a_late_record_is_written(cluster: Cluster) -> None:
+    signs: list[tuple[int, int]] = []
+
+    async def note_at_delivery(producer: Producer, value: bytes, timestamp_ms: int) -> None:
+        await producer.send_and_wait("clicks", value, timestamp_ms=timestamp_ms)
+        newest = last_signs(await read_reports(cluster))
+        (life,) = [report.life for report in newest.values() if report.life is not None]
+        signs.append((life.closed_ms, len(await read_reports(cluster))))
+
+    async with audited(cluster) as producer:  # no report but those that something waits for
+        await note_at_delivery(producer, b"now", clock())
+        late_ms = clock() - DAY_MS
+        await note_at_delivery(producer, b"late", late_ms)
+        await note_at_delivery(producer, b"later", late_ms + HOUR_MS)
+        await note_at_delivery(producer, b"older", late_ms - HOUR_MS)
+    (now_closed_ms, first), (late_closed_ms, second), (later_closed_ms, third), (older_closed_ms, fourth) = signs
+    assert now_closed_ms > late_ms
+    assert late_closed_ms <= late_ms < late_closed_ms + WINDOW_MS
+    assert older_closed_ms <= late_ms - HOUR_MS
+    assert later_closed_ms == late_closed_ms
+    assert (second, third, fourth) == (first + 1, first + 1, first + 2)  # what is open needs no other report
+    assert reported_records(await read_reports(cluster), "clicks") == 4
+
+
+async def test_late_records_wait_for_the_audit_once_and_not_for_ever(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives_module, "ANNOUNCE_TIMEOUT_S", 0.5)
+    topic = ConfigResource(ResourceType.TOPIC, AUDIT_TOPIC)
+    late_ms = clock() - DAY_MS
+    async with audited(cluster, interval_s=0.1) as producer:
+        await producer.send_and_wait("clicks", b"a")
+        await until_reported(cluster, "clicks", 1)
+        await alter_configs(cluster, {topic: {"mirror.source": "west"}}, timeout_s=DEADLINE_S)
+        with trio.fail_after(DEADLINE_S), capture_logs() as logs:
+            for number in range(20):
+                await producer.send_and_wait("clicks", b"late", timestamp_ms=late_ms - number * HOUR_MS)
+        assert [log["event"] for log in logs if log["log_level"] == "error"].count("audit_window_not_reopened") == 1
+        await alter_configs(cluster, {topic: {"mirror.source": None}}, timeout_s=DEADLINE_S)
+        await until_reported(cluster, "clicks", 21)
 
 
 async def test_an_audit_topic_that_becomes_read_only_delays_no_record_and_loses_no_count(cluster: Cluster) -> None:

@@ -21,16 +21,25 @@ WINDOW_MS = 1_000
 
 
 class Notes:
-    """Holds a topic back until the test lets it begin."""
+    """Holds a topic back until the test lets it begin, and late batches until the test opens their windows."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.may_begin: dict[str, trio.Event] = {}
         self.failures: list[FailedBatch] = []
+        self.open_from: int | None = None
+        self.reopens: list[trio.Event] = []
 
     async def begin_topic(self, topic: str) -> None:
         self.asked.append(topic)
         await self.may_begin.setdefault(topic, trio.Event()).wait()
+
+    def first_open_window(self) -> int | None:
+        return self.open_from
+
+    async def reopen(self) -> None:
+        self.reopens.append(trio.Event())
+        await self.reopens[-1].wait()
 
     def failed(self, batch: FailedBatch) -> None:
         self.failures.append(batch)
@@ -64,6 +73,30 @@ async def test_batches_of_a_topic_wait_until_it_has_begun_and_other_topics_go_on
     assert values(scripted) == [b"7", b"8", b"9"]
     assert sorted(notes.asked) == ["other", "t"]
     assert notes.failures == []
+
+
+async def test_batches_of_closed_windows_wait_until_they_are_open_again_and_others_go_on(
+    scripted: ScriptedCluster, connect: OpenCluster
+) -> None:
+    scripted.add_topic("other", [1])
+    notes = Notes()
+    for topic in ("t", "other"):
+        notes.may_begin[topic] = trio.Event()
+        notes.may_begin[topic].set()
+    notes.open_from = 8
+    async with scripted.broker(1), connect() as cluster, observed(cluster, notes) as producer:
+        late = [await producer.send("t", b"%d" % number, timestamp_ms=number * WINDOW_MS) for number in (7, 6)]
+        with trio.fail_after(DEADLINE_S):
+            while not notes.reopens:
+                await trio.sleep(0.001)
+            await producer.send_and_wait("other", b"8", timestamp_ms=8 * WINDOW_MS)
+        assert values(scripted) == []
+        assert not any(delivery.is_done for delivery in late)
+        notes.open_from = producer.oldest_window
+        notes.reopens[0].set()
+        await producer.flush()
+    assert values(scripted) == [b"7", b"6"]
+    assert len(notes.reopens) == 1
 
 
 @pytest.mark.parametrize(("fault", "outcome_unknown"), [("fail after", True), (ErrorCode.MESSAGE_TOO_LARGE, False)])

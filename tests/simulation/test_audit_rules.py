@@ -1,5 +1,6 @@
 """The rules of the audit's word, on made-up cases."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +124,26 @@ def test_the_verdict_at_the_end_is_the_truth(
 ) -> None:
     rules = FinalRules(may_explain=False, may_recompress=False, reasons=reasons)
     assert len(list(rules.problems([hour(status, has_witness=has_witness)], truths))) == problems
+
+
+COUNTER = Witness(name="counter of orders-0 in east", reason="began late", cluster="east", partition=SOURCE.partition)
+
+
+@pytest.mark.parametrize(
+    ("witnesses", "shortened", "problems"),
+    [
+        ([COUNTER], {("east", SOURCE.partition)}, 0),
+        ([COUNTER, WITNESS], {("east", SOURCE.partition)}, 1),
+        ([COUNTER], {("west", SOURCE.partition), ("east", TopicPartition("orders", 1))}, 1),
+        ([COUNTER], set(), 1),
+    ],
+)
+def test_a_counter_may_not_know_what_was_deleted(
+    witnesses: list[Witness], shortened: set[tuple[str | None, TopicPartition | None]], problems: int
+) -> None:
+    rules = FinalRules(may_explain=False, may_recompress=False, reasons=[], shortened=frozenset(shortened))
+    doubtful = replace(hour(Status.UNKNOWN), missing_witnesses=witnesses)
+    assert len(list(rules.problems([doubtful], WHOLE))) == problems
 
 
 def test_an_hour_with_records_has_a_verdict() -> None:

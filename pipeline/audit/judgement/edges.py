@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeline.audit.judgement.beginnings import behind_beginnings
 from pipeline.audit.judgement.cells import (
     StageCells,
     Times,
@@ -106,7 +107,8 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
                 stages.append(each.at)
                 edges.append(each)
     slices = topic_slices(maker.topics)
-    doubtful = [(stage, mask) for stage, mask in maker.doubtful([live, *stages]) if mask.any()]
+    begun = behind_beginnings(edges, {LIVE.tier: way.live, REPLICA.tier: way.replica})
+    doubtful = [(stage, mask) for stage, mask in (*maker.doubtful([live, *stages]), *begun) if mask.any()]
     for edge in edges:
         doubt_differences(edge, doubtful)
     return HourCells(

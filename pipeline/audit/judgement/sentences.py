@@ -106,7 +106,8 @@ def _unknown(finding: Finding, remark: Remark) -> str:
     if remark is Remark.FOREIGN_OR_DOUBLED:
         what = f"{records} more without a mark than were {participle(finding.after)}: records of producers that do not "
         return what + "count, or records doubled; nobody can tell which"
+    records += " differs" if finding.records == 1 else " differ"
     if remark is Remark.DOUBTFUL:
-        return f"{records} differ from what was {participle(finding.after)}; a counter does not know all of the hour"
-    what = f"{records} differ from what was {participle(finding.after)}"
+        return f"{records} from what was {participle(finding.after)}; a counter does not know all of the hour"
+    what = f"{records} from what was {participle(finding.after)}"
     return what if finding.witness is None else f"{what}, and the reason is not known: {finding.witness}"

@@ -31,7 +31,7 @@ from pipeline.testing.simulation.client_context import ClientContext
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.mirrors.journals import SourceName
-from pipeline.testing.simulation.mirrors.logs import BatchIdentity
+from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained
 from pipeline.testing.simulation.mirrors.plan import RECREATED
 from pipeline.testing.simulation.mirrors.replica_rules import identities_of
 from pipeline.testing.simulation.mirrors.site import SimulatedSite, leader_of
@@ -48,6 +48,8 @@ SILENT_S = 12.0
 SETTLE_S = 90.0
 SETTLE_INTERVAL_S = 1.0
 LOOK_INTERVAL_S = 0.5
+END_NOT_REPORTED = "audit_life_not_ended"
+"""Event of a producer that ends while its cluster is away for longer than it tries to report its end."""
 
 
 @dataclass(eq=False)
@@ -171,13 +173,15 @@ class AuditBeside:
             may_recompress=plan.recompresses,
             deleted=frozenset([RECREATED[0]] if plan.has_recreations else []),
             reasons=self._reasons(),
+            shortened=frozenset((source.source, source.partition) for source, start in site.starts.items() if start),
         )
         yield from rules.problems(self.hours, truths)
 
     def _reasons(self) -> list[str]:
         """Return why a word may be missing."""
         killed = [f"{one.name} was killed {one.killed} times" for one in self.producers if one.killed]
-        return [*killed, *([f"events were lost {self.service.losses} times"] if self.service.losses else [])]
+        ends = [line for line in self.site.trace.lines if END_NOT_REPORTED in line]
+        return [*killed, *ends, *([f"events were lost {self.service.losses} times"] if self.service.losses else [])]
 
     def _has_unclear_outcomes(self) -> bool:
         return any(context.history.unclear for context in self.contexts.values())
@@ -206,7 +210,7 @@ class AuditBeside:
             start=site.starts.get(source, 0),
             replica=[_known(source, batch, header, None) for batch, header in self._batches(replica)],
             arrived_s=arrived,
-            explained=site.journals.explained(replica_name),
+            explained=Explained(site.journals.deleted(replica_name)),
         )
 
     def _batches(self, partition: Partition) -> list[tuple[BatchIdentity, BatchHeader]]:

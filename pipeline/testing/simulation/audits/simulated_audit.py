@@ -111,11 +111,7 @@ class SimulatedAudit:
                     source=source.partition,
                     replica=replica,
                     topic_id="" if source.topic_id is None else str(source.topic_id),
-                    gaps=[
-                        OffsetSpan(first=gap.first, last=gap.last)
-                        for gap in site.journals.gaps()
-                        if gap.replica == replica and gap.last is not None
-                    ],
+                    gaps=[OffsetSpan(first=first, last=last) for first, last in site.journals.deleted(replica)],
                 )
                 for source, replica in site.journals.assigned.items()
             ],

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.audit.judgement.verdicts import AuditedHour, Status
+from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from pipeline.testing.simulation.mirrors.journals import SourceName
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained
@@ -18,6 +19,8 @@ from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained
 MARGIN_MS = 1_000
 """More than honest wall clocks differ, and more than it takes an outsider to learn of an acknowledgement."""
 MAX_TOLD = 5
+COUNTER_OF = "counter of "
+"""Begins the name of the witness for a broker's counter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,8 @@ class FinalRules:
     """Reasons why a witness may be missing: producers that were killed, outcomes that nobody knows."""
     deleted: frozenset[str] = frozenset()
     """Topics that were deleted and created again: what became of the former ones is not compared."""
+    shortened: frozenset[tuple[str | None, TopicPartition | None]] = frozenset()
+    """Clusters and partitions whose first records were deleted, perhaps before a counter had reported them."""
 
     def problems(self, hours: Sequence[AuditedHour], truths: Mapping[SourceName, SourceTruth]) -> Iterator[str]:
         """Yield what is wrong with the verdicts at the end."""
@@ -159,6 +164,13 @@ class FinalRules:
             case Status.EXPLAINED:
                 return self.may_explain
             case Status.UNKNOWN:
-                return bool(self.reasons) or hour.topic in self.deleted
+                return bool(self.reasons) or hour.topic in self.deleted or self._lacks_deleted_records_alone(hour)
             case _:
                 return False
+
+    def _lacks_deleted_records_alone(self, hour: AuditedHour) -> bool:
+        """True if no word is missing but that of counters of partitions whose first records were deleted."""
+        return all(
+            witness.name.startswith(COUNTER_OF) and (witness.cluster, witness.partition) in self.shortened
+            for witness in hour.missing_witnesses
+        )

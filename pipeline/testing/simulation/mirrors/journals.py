@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pipeline.broker.replication.partition import Partition
 from pipeline.mirror.journals.epochs import EPOCHS_TOPIC
-from pipeline.mirror.journals.gaps import GAPS_TOPIC
+from pipeline.mirror.journals.gaps import GAPS_TOPIC, GapReason
 from pipeline.mirror.journals.pauses import PAUSES_TOPIC
 from pipeline.mirror.journals.table import TABLE_TOPIC
 from pipeline.model import Offset, TopicPartition
@@ -113,6 +113,18 @@ class HubJournals:
     def explained(self, replica: TopicPartition) -> Explained:
         """Return the offsets of a replica that the ledger explains. The end of a deleted topic explains none."""
         return Explained((gap.first, gap.last) for gap in self._gaps if gap.replica == replica and gap.last is not None)
+
+    def deleted(self, replica: TopicPartition) -> list[tuple[int, int]]:
+        """Return the first and last offsets of the ranges that a replica lacks because the source had deleted them.
+
+        Records that a source lost, and wrote others at their offsets, are not among them: there the two differ.
+        """
+        reasons = (GapReason.START, GapReason.RETENTION)
+        return [
+            (gap.first, gap.last)
+            for gap in self._gaps
+            if gap.replica == replica and gap.last is not None and gap.reason in reasons
+        ]
 
     def epochs(self, source: SourceName) -> set[int]:
         """Return the leader epochs that are recorded for a source partition."""

@@ -383,3 +383,38 @@ def test_counters_that_know_different_ends_of_an_hour_make_no_loss(order: int) -
     assert "counter of clicks-0 in east" in [witness.name for witness in hour.missing_witnesses]
     whole = live(process="3")
     assert verdict(*[first, rest][::order], whole, replica()).status is Status.EXACT
+
+
+def produced(amounts: Amounts) -> CountReport:
+    return report(
+        Tier.PRODUCER, "east", EAST, {HOUR: amounts}, instance="p1", revision=1, created_ms=SETTLED_MS, is_ended=True
+    )
+
+
+def test_records_that_were_deleted_before_their_broker_counted_them_are_not_missing() -> None:
+    """The broker was killed before its first report, and counts from the new log start on: the hour has no row."""
+    later = report(Tier.BROKER, "east", EAST, {}, created_ms=SETTLED_MS, start=110, counted_from=110, end=200)
+    hour = verdict(produced(FULL), later, replica())
+    assert found(hour) == [("live", Status.UNKNOWN, 10), ("replica", Status.UNKNOWN, 10)]
+    assert [witness.name for witness in hour.missing_witnesses] == ["counter of clicks-0 in east"]
+
+
+@pytest.mark.parametrize("counted_from", [0, 90, 100])
+def test_records_behind_the_offset_at_which_a_broker_began_to_count_are_missing(counted_from: int) -> None:
+    later = report(Tier.BROKER, "east", EAST, {}, created_ms=SETTLED_MS, counted_from=counted_from, end=200)
+    hour = verdict(produced(FULL), later, replica())
+    assert found(hour) == [("live", Status.MISSING, 10), ("replica", Status.EXTRA, 10)]
+
+
+def test_a_late_record_at_the_offset_where_a_counter_began_does_not_say_when_that_was() -> None:
+    """The counter's first batch belongs to an hour long ago; the records before it may belong to any later one."""
+    ago = HOUR - 5 * HOUR_MS
+    first, rest = Amounts(records=2, content=3, first=104), Amounts(records=4, content=5, first=106)
+    begun = report(
+        Tier.BROKER, "east", EAST, {ago: first, HOUR: rest}, created_ms=SETTLED_MS, counted_from=104, end=200
+    )
+    whole = report(Tier.BROKER, "hub", HUB, {ago: first, HOUR: FULL}, created_ms=SETTLED_MS, end=200)
+    hours = judged([begun, whole, *brokers()]).hours()
+    by_time = {hour.hour_ms: hour for hour in hours}
+    assert found(by_time[HOUR]) == [("replica", Status.UNKNOWN, 6)]
+    assert [witness.name for witness in by_time[HOUR].missing_witnesses] == ["counter of clicks-0 in east"]

@@ -1,0 +1,52 @@
+"""Differences that a counter cannot vouch for, because it began to count behind some of the records. Pure.
+
+A broker that is killed before it has reported, and whose log is then shortened at its start, counts from the new start
+on. What it never counted is in no row of it: perhaps the hour has no row at all. Another stage knows that there were
+records below the offset at which the counter began.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.audit.judgement.cells import StageCells, newest_keys
+from pipeline.audit.judgement.comparison import code_of
+from pipeline.audit.judgement.verdicts import Status
+from pipeline.audit.ledger.keys import Int64s
+from pipeline.audit.ledger.ledger import Series
+from pipeline.audit.ledger.row_table import Mask
+
+if TYPE_CHECKING:
+    from pipeline.audit.judgement.edges import Edge
+
+
+def behind_beginnings(edges: "Iterable[Edge]", tiers: dict[str, Series | None]) -> Iterator[tuple[StageCells, Mask]]:
+    """Yield stages of brokers, and the cells that differ from a stage that has offsets below the counter's first one.
+
+    `tiers` are the series of brokers by the tier of their stage.
+    """
+    for edge in edges:
+        changed = edge.compared.codes == code_of(Status.CHANGED)
+        for stage, other, worse in ((edge.at, edge.before, Status.MISSING), (edge.before, edge.at, Status.EXTRA)):
+            series = tiers.get(stage.stage.tier)
+            if series is None or not series.positions.has_late_beginnings:
+                continue
+            differs = changed | (edge.compared.codes == code_of(worse))
+            first = other.rows["first_offset"]
+            differs &= (first >= 0) & (stage.cells >= 0)
+            if differs.any():
+                differs[differs] = first[differs] < _beginnings(series, stage, np.flatnonzero(differs))
+                yield stage, differs
+
+
+def _beginnings(series: Series, stage: StageCells, places: Int64s) -> Int64s:
+    """Return the offset from which each cell was counted: by the process of its row, or by the leader without one."""
+    keys = newest_keys(series, stage.cells[places])
+    leaders = series.positions.at(keys)["leader"]
+    processes = np.where(stage.is_present[places], stage.rows["process"][places], leaders)
+    found = np.zeros(len(places), np.int64)
+    for process in np.unique(processes).tolist():
+        mine = processes == process
+        found[mine] = series.positions.counted_from(process, keys[mine])
+    return found

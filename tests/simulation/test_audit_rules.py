@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.audit.events.report import LifeSign
 from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Stage, Status, Witness
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
@@ -15,6 +16,7 @@ from pipeline.testing.simulation.audits.verdict_rules import (
     SourceTruth,
     moment_problems,
 )
+from pipeline.testing.simulation.audits.word_rules import AcceptedRecords
 from pipeline.testing.simulation.mirrors.journals import SourceName
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained
 
@@ -149,3 +151,37 @@ def test_a_counter_may_not_know_what_was_deleted(
 def test_an_hour_with_records_has_a_verdict() -> None:
     rules = FinalRules(may_explain=False, may_recompress=False, reasons=[])
     assert len(list(rules.problems([], WHOLE))) == 1
+
+
+def sign(closed_ms: int, *, host: str = "producer", started_ms: int = HOUR) -> LifeSign:
+    return LifeSign(host=host, started_ms=started_ms, interval_ms=1000, closed_ms=closed_ms)
+
+
+@pytest.mark.parametrize(
+    ("told", "broken"),
+    [
+        (sign(HOUR + 500), 0),
+        (sign(HOUR + 501), 1),
+        (sign(HOUR + 901), 2),
+        (sign(HOUR + 901, host="another"), 0),
+        (sign(HOUR + 901, started_ms=HOUR - 1), 0),
+    ],
+    ids=["all before", "one of two", "both", "of another producer", "of the life before"],
+)
+def test_a_life_sign_closes_no_time_at_which_a_record_without_outcome_was_accepted(told: LifeSign, broken: int) -> None:
+    accepted = AcceptedRecords("producer", HOUR)
+    for value, now_ms in ((b"a", HOUR + 500), (b"b", HOUR + 900)):
+        accepted.offered(value)
+        accepted.accepted(value, now_ms)
+    assert len(list(accepted.broken_by(told))) == broken
+
+
+def test_a_life_sign_may_close_what_has_an_outcome_or_was_not_accepted_yet() -> None:
+    accepted = AcceptedRecords("producer", HOUR)
+    for value in (b"ended", b"ended at once", b"offered"):
+        accepted.offered(value)
+    accepted.has_outcome(b"ended at once")
+    accepted.accepted(b"ended at once", HOUR)
+    accepted.accepted(b"ended", HOUR)
+    accepted.has_outcome(b"ended")
+    assert not list(accepted.broken_by(sign(HOUR + 5000)))

@@ -27,6 +27,7 @@ from pipeline.testing.simulation.audits.verdict_rules import (
     SourceTruth,
     moment_problems,
 )
+from pipeline.testing.simulation.audits.word_rules import MAX_BROKEN_WORDS, AuditTopicWatch
 from pipeline.testing.simulation.client_context import ClientContext
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.machine import Machine
@@ -63,6 +64,7 @@ class AuditBeside:
     hours: list[AuditedHour] = field(default_factory=list)
     """Verdicts at the end."""
     _exact: set[tuple[str, int]] = field(default_factory=set)
+    _broken_signs: list[str] = field(default_factory=list)
     _acknowledged_ms: dict[tuple[str, TopicPartition, int], int] = field(default_factory=dict)
     _looked_s: float = 0.0
     _noted: dict[str, int] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class AuditBeside:
     def __post_init__(self) -> None:
         self._rng = random.Random(f"audit {self.site.plan.seed}")
         self.service = SimulatedAudit(self.site, random.Random(f"audit service {self.site.plan.seed}"))
+        self._audit_topics = {cluster.name: AuditTopicWatch(cluster) for cluster in self.site.clusters}
         self._times = {cluster.name: self._watch(cluster) for cluster in self.site.clusters}
         current_schedule().jumped_ms = HOUR_MS - true_time_ms() % HOUR_MS - self._rng.randint(1, 30_000)
         for cluster in self.site.clusters:
@@ -87,7 +90,8 @@ class AuditBeside:
         return watch
 
     def _companion(self, datacenter: str, machine: Machine) -> BrokerAudit:
-        return BrokerAudit(machine, datacenter, random.Random(f"audit of {machine.name} {self._rng.random()}"))
+        rng = random.Random(f"audit of {machine.name} {self._rng.random()}")
+        return BrokerAudit(machine, datacenter, rng, self._audit_topics[datacenter])
 
     # Producers and hours
 
@@ -130,6 +134,7 @@ class AuditBeside:
         if trio.current_time() - self._looked_s < LOOK_INTERVAL_S:
             return
         self._looked_s = trio.current_time()
+        self._judge_signs()
         exact = set()
         for hour in self.service.judge().hours():
             if hour.status in (Status.EXACT, Status.RECOMPRESSED, Status.EXPLAINED):
@@ -140,6 +145,12 @@ class AuditBeside:
                         ExactMoment(topic=place[0], hour_ms=place[1], time_s=trio.current_time(), wall_ms=now_ms)
                     )
         self._exact = exact
+
+    def _judge_signs(self) -> None:
+        for producer in self.producers:
+            if producer.accepted is not None and len(self._broken_signs) < MAX_BROKEN_WORDS:
+                for sign in self.service.producer_signs(producer.context.cluster.name):
+                    self._broken_signs += producer.accepted.broken_by(sign)
 
     # The end
 
@@ -167,6 +178,9 @@ class AuditBeside:
         """Yield what was wrong with verdicts, when all has been written and copied."""
         site, plan = self.site, self.site.plan
         truths = {source: truth for source in site.partitions if (truth := self._truth(source)) is not None}
+        yield from self._broken_signs[:MAX_BROKEN_WORDS]
+        for watch in self._audit_topics.values():
+            yield from watch.broken
         yield from moment_problems(self.moments, truths)
         rules = FinalRules(
             may_explain=bool(site.journals.gaps()) or plan.has_deletions or self._has_unclear_outcomes(),

@@ -2,11 +2,12 @@
 
 import random
 
-from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
+from pipeline.audit.counting.broker_counter import BrokerLife
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.publisher import open_publisher
 from pipeline.broker.replication.observer import LogObserver
 from pipeline.client.cluster.cluster import open_cluster
+from pipeline.testing.simulation.audits.word_rules import AuditTopicWatch, WatchedBrokerCounter
 from pipeline.testing.simulation.client_context import client_config
 from pipeline.testing.simulation.machine import Machine
 
@@ -17,7 +18,7 @@ INTERVAL_S = 1.0
 class BrokerAudit:
     """Counts and reports in one life of a broker, as `pipeline broker start` has it done."""
 
-    def __init__(self, machine: Machine, datacenter: str, rng: random.Random) -> None:
+    def __init__(self, machine: Machine, datacenter: str, rng: random.Random, watch: AuditTopicWatch) -> None:
         self._machine = machine
         self._rng = rng
         checkpoints = PartitionCheckpoints(machine.config.log_dirs, machine.disk)
@@ -27,7 +28,8 @@ class BrokerAudit:
             started_ms=machine.clock(),
             interval_ms=round(INTERVAL_S * 1000),
         )
-        self._counter = BrokerCounter(datacenter, WINDOW_MS, checkpoints, machine.clock, life)
+        self._counter = WatchedBrokerCounter(datacenter, WINDOW_MS, checkpoints, machine.clock, life)
+        self._counter.watch, self._counter.name = watch, machine.name
 
     @property
     def observer(self) -> LogObserver:

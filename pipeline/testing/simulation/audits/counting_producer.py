@@ -6,20 +6,20 @@ Most records bear the time at which they are sent. A few are late: they bear a t
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
 from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.producer.batches import DeliveredBatch
+from pipeline.client.producer.batches import DeliveredBatch, RecordMetadata
 from pipeline.client.producer.producer import Producer
 from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.transport import Transport
 from pipeline.records.tally import HOUR_MS
 from pipeline.testing.simulation.audits.broker_audit import INTERVAL_S, WINDOW_MS
+from pipeline.testing.simulation.audits.word_rules import AcceptedRecords
 from pipeline.testing.simulation.client_context import (
     DELIVERY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -49,6 +49,8 @@ class CountingProducer:
     is_killed_at_times: bool = True
     lives: int = 0
     killed: int = 0
+    accepted: AcceptedRecords | None = None
+    """Records of the present life that have no outcome yet; None if no life is there."""
     _number: int = 0
     _rng: random.Random = field(init=False)
 
@@ -77,7 +79,7 @@ class CountingProducer:
         if process.is_alive:
             self.context.tell(self.name, "KILLED")
             self.killed += 1
-            process.is_alive = False
+            process.is_alive, self.accepted = False, None
             self.context.cluster.network.host(self.name).end_process(tells_peers=True)
         scope.cancel()
 
@@ -85,6 +87,7 @@ class CountingProducer:
         PROCESS.set(process)
         host = self.context.cluster.network.host(self.name)
         host.has_power = True
+        self.accepted = AcceptedRecords(self.name, simulated_clock())
 
         async def connect(address: HostPort) -> Transport:
             if not process.is_alive:
@@ -114,7 +117,7 @@ class CountingProducer:
         except PipelineError as error:
             self.context.tell(self.name, f"begins anew: {error}")
         finally:
-            process.is_alive = False
+            process.is_alive, self.accepted = False, None
 
     def _config(self) -> ProducerConfig:
         return ProducerConfig(
@@ -139,7 +142,18 @@ class CountingProducer:
                 self._number += 1
                 value = f"{self.name}/{self._number}".encode() + self.workload.padding
                 self.context.history.sent[value] = target
-                callback = partial(self.workload.delivered, value, target)
-                await producer.send(
-                    target.topic, value, partition=target.partition, timestamp_ms=timestamp_ms, callback=callback
-                )
+                await self._send_one(producer, value, target, timestamp_ms)
+
+    async def _send_one(self, producer: Producer, value: bytes, target: TopicPartition, timestamp_ms: int) -> None:
+        accepted = self.accepted
+        assert accepted is not None
+
+        def has_outcome(told: RecordMetadata | None, error: Exception | None) -> None:
+            accepted.has_outcome(value)
+            self.workload.delivered(value, target, told, error)
+
+        accepted.offered(value)
+        await producer.send(
+            target.topic, value, partition=target.partition, timestamp_ms=timestamp_ms, callback=has_outcome
+        )
+        accepted.accepted(value, simulated_clock())

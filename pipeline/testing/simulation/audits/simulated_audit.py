@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import trio
 
 from pipeline.audit.collecting.collector import EventCollector
+from pipeline.audit.events.report import LifeSign
+from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, OffsetSpan, Route
+from pipeline.audit.ledger.ledger import SeriesKey
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
@@ -91,6 +94,13 @@ class SimulatedAudit:
             self._generation = collector.generation
         self.losses = max(self.losses, len(collector.losses))
         return self._judge.judge(self._expectations(collector), true_time_ms())
+
+    def producer_signs(self, cluster: str) -> list[LifeSign]:
+        """Return the newest life signs of a cluster's producers that the present life has read."""
+        if self._collector is None:
+            return []
+        lives = self._collector.ledger.lives.get(SeriesKey(Tier.PRODUCER, cluster), {})
+        return [life.sign for life in lives.values() if life.sign is not None]
 
     def _expectations(self, collector: EventCollector) -> Expectations:
         site = self.site

@@ -21,7 +21,7 @@ from pipeline.audit.collecting.decoding import DecodedEvents, decode_portion
 from pipeline.audit.collecting.reading import ReadingState, instant
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
-from pipeline.audit.judgement.verdicts import EventLoss
+from pipeline.audit.judgement.verdicts import EventLoss, Witness
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
@@ -79,6 +79,11 @@ class EventCollector:
     def losses(self) -> list[EventLoss]:
         """Losses of events of all clusters."""
         return [loss for state in self.states.values() for loss in state.losses.values()]
+
+    @property
+    def clocks(self) -> list[Witness]:
+        """Clusters whose clocks differ from that of the collector."""
+        return [state.clock.witness for state in self.states.values() if state.clock.witness is not None]
 
     async def run(self) -> None:
         """Read until cancelled. A cluster that is away does not delay the others."""
@@ -195,7 +200,12 @@ class EventCollector:
         """Decode a portion and apply its events, both in a thread, and note the new position."""
         if not portion:
             return
-        opened = [(header, payload) for header, payload in portion if not header.is_control]
+        now_ms = self._clock()
+        opened = [
+            (header, payload, state.clock.stored_at(header, now_ms, state.read_to_ms))
+            for header, payload in portion
+            if not header.is_control
+        ]
         decoded = await trio.to_thread.run_sync(decode_portion, opened, state.position)
         async with self.turn:
             await trio.to_thread.run_sync(partial(_apply_events, self.ledger, decoded))

@@ -6,6 +6,7 @@ Owns the bounds of one portion: its bytes, so that other clusters and questions 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pipeline.audit.collecting.clocks import StoredAt, believed_older_event, believed_report
 from pipeline.audit.events.encoding import AuditMessageError, decode_count_report
 from pipeline.audit.events.older import OlderEvent, decode_older_event
 from pipeline.audit.events.report import CountReport
@@ -32,28 +33,36 @@ class DecodedEvents:
         self.error = self.error or reason
 
 
-def decode_portion(batches: Iterable[tuple[BatchHeader, bytes]], position: int) -> DecodedEvents:
-    """Return the events of opened batches, from an offset on. Nothing that a batch holds raises an error."""
+def decode_portion(batches: Iterable[tuple[BatchHeader, bytes, StoredAt]], position: int) -> DecodedEvents:
+    """Return the events of opened batches, from an offset on, with the times that can be believed.
+
+    Nothing that a batch holds raises an error.
+    """
     decoded = DecodedEvents()
-    for header, payload in batches:
+    for header, payload, stored_at in batches:
         try:
             values = [record.value for record in records_of_payload(payload, header) if record.offset >= position]
         except CorruptBatchError as error:
             decoded.damaged.append((header.base_offset, header.next_offset))
             decoded.error = decoded.error or str(error)
             continue
-        _decode_values(values, decoded)
+        _decode_values(values, stored_at, decoded)
     return decoded
 
 
-def _decode_values(values: Sequence[bytes | None], decoded: DecodedEvents) -> None:
+def _decode_values(values: Sequence[bytes | None], stored_at: StoredAt, decoded: DecodedEvents) -> None:
     for value in values:
         if value is None:  # a tombstone
             continue
         try:
-            decoded.events.append(decode_any_version(value))
+            event = decode_any_version(value)
         except AuditMessageError as error:
             decoded.skip(str(error))
+            continue
+        if isinstance(event, CountReport):
+            decoded.events.append(believed_report(event, stored_at))
+        else:
+            decoded.events.append(believed_older_event(event, stored_at))
 
 
 def decode_any_version(value: bytes) -> CountReport | OlderEvent:

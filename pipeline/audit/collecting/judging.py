@@ -137,7 +137,7 @@ class Judgements:
 
     def _expected(self) -> Expectations:
         """Return the expectations, with what the collector knows (invariant B)."""
-        unknown = list(self._expectations.unknown)
+        unknown = [*self._expectations.unknown, *self._collector.clocks]
         if self._read_s is not None and trio.current_time() - self._read_s > STALE_S:
             unknown.append(replace(NOT_READ, reason=f"were read for the last time at {instant(self._read_ms)}"))
         return replace(

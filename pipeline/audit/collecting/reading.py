@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from pipeline.audit.collecting.clocks import StoringClock
 from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.audit.judgement.verdicts import EventLoss, Witness
 from pipeline.records.batch import BatchHeader
@@ -60,7 +61,12 @@ class ReadingState:
     """Losses of events by reason. The latest of each reason holds, which covers those before it."""
     open_gap: str | None = None
     """What is missing before the next event that will be read. Nobody knows yet up to when."""
+    clock: StoringClock = field(init=False)
+    """The clock of the brokers that store the events."""
     _questions: deque[_Question] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.clock = StoringClock(self.cluster)
 
     @property
     def lag(self) -> int | None:

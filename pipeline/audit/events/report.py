@@ -172,3 +172,7 @@ class CountReport:
     latencies: Sequence[LatencyCounts] = ()
     skipped: Sequence[SkippedOffsets] = ()
     life: LifeSign | None = None
+    heard_ms: int | None = None
+    """Time at which the report was stored, as far as its reader knows; not in the record. None if not known."""
+    skew_ms: int = 0
+    """Time by which the counter's clock is ahead of that, as its reader found; not in the record."""

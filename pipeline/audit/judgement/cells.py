@@ -11,6 +11,7 @@ from pipeline.audit.events.report import Rows
 from pipeline.audit.judgement.verdicts import Stage
 from pipeline.audit.ledger.keys import LIFE_BITS, Int64s, cells_of, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series
+from pipeline.audit.ledger.life_table import LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS, NO_PROCESS, PositionTable
 from pipeline.audit.ledger.row_table import ABSENT, HOUR_ROW, Mask, RowTable, absent_rows, is_better
 
@@ -163,6 +164,14 @@ def leader_signs(ledger: Ledger, series: Series | None, progress: Rows) -> Times
             led = progress["leader"] == leader
             signs[led] = np.maximum(signs[led], life.seen_ms)
     return signs
+
+
+def leading_life(ledger: Ledger, series: Series | None, cell: int) -> LifeRecord | None:
+    """Return the process that leads a partition; None if none was reported."""
+    if series is None:
+        return None
+    leader = int(series.positions.at(newest_keys(series, np.array([cell], np.int64)))["leader"][0])
+    return None if leader == NO_PROCESS else ledger.lives.get(series.key, {}).get(ledger.processes.names[leader])
 
 
 def better_rows(rows: Rows, other: Rows, order: tuple[str, ...]) -> Rows:

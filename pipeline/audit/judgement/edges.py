@@ -186,7 +186,7 @@ class _Stages:
             of_topic = self.topics == topic
             open_lives[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=False))
             for life in self.words.silent_lives(topic):
-                until_ms = life.seen_ms + MAY_WRITE_MS
+                until_ms = life.heard_ms + MAY_WRITE_MS
                 silent |= of_topic & ((live.rows["created_ms"] <= until_ms) | (self.hour_ms < until_ms))
         compared = compare_produced(
             produced, live, grace_ms=self.timing.grace_ms, open_lives=open_lives, silent_lives=silent

@@ -6,12 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.audit.judgement.cells import Times, leader_signs, newest_keys
+from pipeline.audit.judgement.cells import Times, leading_life, leader_signs, newest_keys
+from pipeline.audit.judgement.times import duration
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way
 from pipeline.audit.ledger.keys import Int64s, cells_of, partitions_of_cells, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series
-from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
+from pipeline.audit.ledger.life_table import BEHIND_MS, MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
@@ -57,6 +58,7 @@ class LeaderWords:
     """Newest word of the leaders of one cluster, by cell; and the earliest one of each topic."""
 
     cluster: str
+    series: Series | None
     cells: Int64s
     signs: Times
     silent_ms: int
@@ -78,6 +80,7 @@ class LeaderWords:
             signs = leader_signs(ledger, series, progress)
         words = cls(
             cluster=cluster,
+            series=series,
             cells=cells,
             signs=signs,
             silent_ms=MISSED_SIGNS * interval_ms + timing.grace_ms,
@@ -262,7 +265,7 @@ class Words:
                 )
             )
         found += [
-            (life.sign.closed_ms, f"producer {life.process} on {life.host} to close its windows")
+            (life.sign.closed_ms, f"producer {life.process} on {life.host} to close its windows{in_brackets(life)}")
             for life in self._lives.get(topic, [])
             if life.sign is not None and not self.is_silent(life)
         ]
@@ -280,7 +283,7 @@ class Words:
         return [
             life
             for life in lives
-            if life.sign is not None and life.sign.started_ms < end_ms and life.seen_ms >= hour_ms
+            if life.sign is not None and life.sign.started_ms < end_ms and life.heard_ms >= hour_ms
         ][:MAX_NAMED]
 
     def is_silent(self, life: LifeRecord) -> bool:
@@ -353,6 +356,9 @@ class Words:
                 if never
                 else f"it did not report {partition} after the hour was over"
             )
+            leader = None if never else leading_life(self._ledger, words.series, cell)
+            if leader is not None and clock_fault(leader):
+                reason = f"{clock_fault(leader)}, so it has not reported {partition} after the hour was over"
             found.append(
                 MissingWord(
                     witness=Witness(
@@ -374,7 +380,10 @@ class Words:
         alive = self.unclosed(topic, end_ms, silent=False)[:MAX_NAMED]
         silent = [life for life in self.unclosed(topic, end_ms, silent=True) if hour_ms < self.silent_from(life)]
         return [
-            *(MissingWord(witness=producer_witness(life, cluster, silent=False), is_lost=False) for life in alive),
+            *(
+                MissingWord(witness=producer_witness(life, cluster, silent=False), is_lost=life.is_behind)
+                for life in alive
+            ),
             *(
                 MissingWord(witness=producer_witness(life, cluster, silent=True), is_lost=True)
                 for life in silent[:MAX_NAMED]
@@ -384,7 +393,7 @@ class Words:
     def silent_from(self, life: LifeRecord) -> int:
         """Return the time at which a silent process is taken for dead: later hours do not wait for it."""
         interval_ms = life.sign.interval_ms if life.sign is not None else DEFAULT_INTERVAL_MS
-        return life.seen_ms + MISSED_SIGNS * interval_ms + self.timing.grace_ms
+        return life.heard_ms + MISSED_SIGNS * interval_ms + self.timing.grace_ms
 
     def partition(self, cell: int) -> TopicPartition:
         """Return the partition of a cell."""
@@ -404,6 +413,18 @@ def _lost(name: str, reason: str, cluster: str | None) -> MissingWord:
 def producer_witness(life: LifeRecord, cluster: str, *, silent: bool) -> Witness:
     """Return the witness for a producer that has not closed an hour."""
     name = f"producer {life.process} on {life.host}"
-    if silent:
-        return Witness(name=name, reason="it ended without closing its window", cluster=cluster)
-    return Witness(name=name, reason="it has not closed the hour yet", cluster=cluster)
+    reason = "it ended without closing its window" if silent else "it has not closed the hour yet"
+    return Witness(name=name, reason=reason + in_brackets(life), cluster=cluster)
+
+
+def clock_fault(life: LifeRecord) -> str:
+    """Return what is wrong with the clock of a process; empty if nothing is."""
+    if abs(life.skew_ms) <= BEHIND_MS:
+        return ""
+    return f"its clock is {duration(life.skew_ms)} {'ahead' if life.skew_ms > 0 else 'behind'}"
+
+
+def in_brackets(life: LifeRecord) -> str:
+    """Return what is wrong with the clock of a process, as the end of a sentence; empty if nothing is."""
+    fault = clock_fault(life)
+    return f" ({fault})" if fault else ""

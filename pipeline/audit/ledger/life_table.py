@@ -4,18 +4,26 @@ from dataclasses import dataclass, field
 
 from pipeline.audit.events.report import CountReport, LifeSign
 
+NEVER_HEARD_MS = -(2**62)
 MISSED_SIGNS = 3
 """A process is silent if it gave no life sign for so many intervals and a grace."""
+BEHIND_MS = 300_000
+"""Age at which a report is stored that no delay explains: its clock must be behind."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LifeRecord:
-    """Newest life sign of a process. `seen_ms` is the time of that report; `sign` is None if it never gave any."""
+    """Newest life sign of a process. `sign` is None if it never gave any."""
 
     process: str
     first_ms: int
     """Time of the earliest report."""
     seen_ms: int
+    """Time of the report with the sign: what the process says is true up to then."""
+    heard_ms: int = NEVER_HEARD_MS
+    """Latest time at which any report of the process was stored: the process lived until then."""
+    skew_ms: int = 0
+    """Time by which the clock of the process was ahead when it gave the sign; negative if behind."""
     sign: LifeSign | None = None
     topics: set[str] = field(default_factory=set)
 
@@ -23,10 +31,12 @@ class LifeRecord:
         """Take in a report of the process."""
         self.topics.update(topic.name for topic in report.topics)
         self.first_ms = min(self.first_ms, report.created_ms)
+        self.heard_ms = max(self.heard_ms, report.created_ms if report.heard_ms is None else report.heard_ms)
         sign = report.life
         if sign is not None and self._is_newer(sign, report.created_ms):
             self.sign = sign
             self.seen_ms = report.created_ms
+            self.skew_ms = report.skew_ms
 
     def _is_newer(self, sign: LifeSign, created_ms: int) -> bool:
         known = self.sign
@@ -43,11 +53,16 @@ class LifeRecord:
         """True if the process gave no life sign for some intervals, and never said that it ended."""
         if self.sign is None or self.sign.is_ended:
             return False
-        return now_ms > self.seen_ms + MISSED_SIGNS * self.sign.interval_ms + grace_ms
+        return now_ms > self.heard_ms + MISSED_SIGNS * self.sign.interval_ms + grace_ms
 
     def has_closed(self, end_ms: int) -> bool:
         """True if the process has reported all batches of windows that end by `end_ms`."""
         return self.sign is not None and (self.sign.is_ended or self.sign.closed_ms >= end_ms)
+
+    @property
+    def is_behind(self) -> bool:
+        """True if the clock of the process is so far behind that its word comes too late."""
+        return self.skew_ms < -BEHIND_MS
 
     @property
     def host(self) -> str:

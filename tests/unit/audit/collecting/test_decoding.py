@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.audit.collecting.clocks import StoredAt
 from pipeline.audit.collecting.decoding import decode_portion
 from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport
@@ -25,13 +26,13 @@ OLDER = json.dumps(
 ).encode()  # fmt: skip
 
 
-def opened(*values: bytes | None, base_offset: int = 0) -> tuple[BatchHeader, bytes]:
+def opened(*values: bytes | None, base_offset: int = 0) -> tuple[BatchHeader, bytes, StoredAt]:
     builder = BatchBuilder(Codec.NONE, 10_000_000)
     for value in values:
         assert builder.append(None, value, (), 0)
     built = builder.build()
     set_base_offset(built, 0, base_offset)
-    return read_header(built, 0), bytes(built[HEADER_SIZE:])
+    return read_header(built, 0), bytes(built[HEADER_SIZE:]), StoredAt(None, 5, 0)
 
 
 def test_events_of_both_versions_are_read_in_order() -> None:
@@ -53,8 +54,8 @@ def test_a_record_that_is_no_event_is_counted_and_the_first_reason_kept() -> Non
 
 
 def test_a_batch_whose_records_cannot_be_read_is_named_and_the_next_one_read() -> None:
-    header, payload = opened(WELL, WELL)
-    decoded = decode_portion([(header, payload[:-1]), opened(WELL, base_offset=2)], 0)
+    header, payload, stored_at = opened(WELL, WELL)
+    decoded = decode_portion([(header, payload[:-1], stored_at), opened(WELL, base_offset=2)], 0)
     assert (decoded.damaged, len(decoded.events)) == ([(0, 2)], 1)
 
 

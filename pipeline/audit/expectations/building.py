@@ -25,6 +25,8 @@ class ClusterFacts:
     cluster_id: str | None
     partitions: Mapping[str, int]
     compacted: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
+    """Topics that a mirror writes, or wrote until they were promoted."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -81,6 +83,7 @@ def expectations_of(
     """
     partitions: dict[tuple[str, str], int] = {}
     compacted: set[tuple[str, str]] = set()
+    copied: set[tuple[str, str]] = set()
     unknown: list[Witness] = []
     read_to: dict[str, int] = {}
     for name in (*live, *([] if replica is None else [replica])):
@@ -89,6 +92,7 @@ def expectations_of(
         if known.facts is not None and known.read_ms is not None:
             partitions |= {(name, topic): count for topic, count in known.facts.partitions.items() if is_audited(topic)}
             compacted |= {(name, topic) for topic in known.facts.compacted if is_audited(topic)}
+            copied |= {(name, topic) for topic in known.facts.copied if is_audited(topic)}
             read_to[name] = known.read_ms
     mirrored: list[MirroredTopic] = []
     if replica is not None:
@@ -109,6 +113,7 @@ def expectations_of(
         partitions=partitions,
         described=frozenset(read_to),
         compacted=frozenset(compacted),
+        copied=frozenset(copied),
         mirrored=mirrored,
         routes=[route for route in routes if is_audited(route.source.topic)],
         unknown=unknown,

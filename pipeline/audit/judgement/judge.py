@@ -136,6 +136,7 @@ def _of_ways(expectations: Expectations) -> tuple[object, ...]:
         expectations.replica_cluster,
         expectations.partitions,
         expectations.compacted,
+        expectations.copied,
         expectations.mirrored,
         expectations.routes,
     )

@@ -52,6 +52,8 @@ def judge_topics(hour: HourCells) -> dict[int, TopicHour]:
         missing = words.missing(topic, hour.hour_ms, hour.end_ms) if is_over else [_NOT_OVER]
         if has_doubts:
             missing = [*missing, *_doubts(hour, topic)]
+        if is_over:
+            missing = [*missing, *unreported_producers(hour, topic)]
         stages = {hour.shown(stage, topic): by_topic[topic] for stage, by_topic in sums if topic in by_topic}
         if not mine and not missing and not codes[topic]:
             result[topic] = TopicHour(Status.EXACT, stages, rests_on=basis.of(topic, stages))
@@ -137,6 +139,24 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
                 )
             )
     return found
+
+
+def unreported_producers(hour: HourCells, topic: int) -> list[MissingWord]:
+    """Return the producers of an hour whose marks brokers have counted, if no producer of the topic ever reported.
+
+    A producer that counts names its topics before it sends. So its reports are gone, or went to another cluster.
+    """
+    way = hour.words.way
+    if topic in way.copied or (way.produced is not None and topic in way.produced.topics):
+        return []
+    live = next(stage for stage in hour.stages if stage.stage == LIVE)
+    marked = int(live.rows[hour.slices[topic]]["marked_records"].sum())
+    if not marked:
+        return []
+    cluster = way.cluster
+    name = f"producers of {hour.words.topic_name(topic)} in {cluster}"
+    reason = f"brokers have {marked} records of producers that count, and the audit topic has no report of any"
+    return [MissingWord(witness=Witness(name=name, reason=reason, cluster=cluster), is_lost=True)]
 
 
 def _remarks(hour: HourCells) -> dict[int, set[Remark]]:

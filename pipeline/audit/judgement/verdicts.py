@@ -208,6 +208,8 @@ class Expectations:
     """Clusters whose metadata were read: what `partitions` does not have, they do not have."""
     compacted: frozenset[tuple[str, str]] = frozenset()
     """Cluster and topic of each topic that is compacted."""
+    copied: frozenset[tuple[str, str]] = frozenset()
+    """Cluster and topic of each topic that a mirror writes, or wrote until it was promoted."""
     mirrored: Sequence[MirroredTopic] = ()
     routes: Sequence[Route] = ()
     unknown: Sequence[Witness] = ()

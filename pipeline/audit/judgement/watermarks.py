@@ -15,7 +15,7 @@ from pipeline.audit.events.report import OLDER, Rows
 from pipeline.audit.judgement.cells import of_table, rows_of
 from pipeline.audit.judgement.edges import HourCells, compare_hour
 from pipeline.audit.judgement.times import iso_time
-from pipeline.audit.judgement.topic_hours import TopicHour, is_settled
+from pipeline.audit.judgement.topic_hours import TopicHour, is_settled, unreported_producers
 from pipeline.audit.judgement.verdicts import Stage, Status, Watermark
 from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.keys import Int64s
@@ -121,6 +121,7 @@ def _reached_in_hours(
             for topic, boundary_ms in _Boundaries(hour).reached(until_ms).items():
                 of_topic = hour.topics == topic
                 doubtful = hour.is_deleted[of_topic].any() or any(mask[of_topic].any() for _, mask in hour.doubtful)
+                doubtful = doubtful or unreported_producers(hour, topic)
                 if doubtful or any(word.is_lost for word in each.missing(topic, hour_ms, boundary_ms)):
                     boundary_ms = hour_ms
                 reached[topic] = min(reached.get(topic, boundary_ms), boundary_ms)

@@ -45,6 +45,8 @@ class Way:
     mirrored: frozenset[int]
     """Topics that the mirror selects, or has copied."""
     compacted: frozenset[int]
+    copied: frozenset[int]
+    """Topics of the live cluster that are copies themselves: their producers report to another cluster."""
     gaps: dict[int, Sequence[OffsetSpan]] = field(default_factory=dict)
     """By source cell."""
     loads: Sequence[EndStage] = ()
@@ -141,6 +143,7 @@ def _way(ledger: Ledger, expectations: Expectations, cluster: str) -> Way:
         replicas=np.array([replica for _, replica in cells], np.int64),
         mirrored=_numbers(ledger, mirrored),
         compacted=_numbers(ledger, {topic for name, topic in expectations.compacted if name == cluster}),
+        copied=_numbers(ledger, {topic for name, topic in expectations.copied if name == cluster}),
         gaps={_cell(ledger, route.source): route.gaps for route in routes if route.gaps},
         loads=ends[0],
         groups=ends[1],

@@ -395,6 +395,10 @@ class Words:
         interval_ms = life.sign.interval_ms if life.sign is not None else DEFAULT_INTERVAL_MS
         return life.heard_ms + MISSED_SIGNS * interval_ms + self.timing.grace_ms
 
+    def topic_name(self, topic: int) -> str:
+        """Return the name of a topic."""
+        return self._ledger.topics.names[topic]
+
     def partition(self, cell: int) -> TopicPartition:
         """Return the partition of a cell."""
         cells = np.array([cell], np.int64)

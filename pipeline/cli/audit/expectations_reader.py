@@ -31,6 +31,7 @@ MAX_AGE_S: Final = 10.0
 SELECT_S: Final = 5.0
 """Time for the mirrors' patterns on the topics of one cluster, each time. Topics beyond that wait for the next time."""
 _CLEANUP_POLICY: Final = "cleanup.policy"
+_OF_COPIES: Final = ("mirror.source", "mirror.promoted")
 
 
 def expectations_reader(
@@ -72,11 +73,12 @@ class _ReadTopics:
         view = await self._cluster.fetch_all_topics(timeout_s=self._timeout_s)
         topics = {name: topic for name, topic in view.topics.items() if is_audited(name)}
         settings = await describe_topic_settings(
-            self._cluster, list(topics), [_CLEANUP_POLICY], timeout_s=self._timeout_s
+            self._cluster, list(topics), [_CLEANUP_POLICY, *_OF_COPIES], timeout_s=self._timeout_s
         )
         return ClusterFacts(
             cluster_id=view.cluster_id,
             partitions={name: max(topic.partitions, default=-1) + 1 for name, topic in topics.items()},
+            copied=frozenset(name for name, each in settings.items() if any(map(each.get, _OF_COPIES))),
             compacted=frozenset(name for name, each in settings.items() if "compact" in each.get(_CLEANUP_POLICY, "")),
             unreadable={name: code.name for name, code in view.errors.items() if name not in topics},
         )

@@ -56,6 +56,21 @@ def test_a_producer_that_was_killed_before_its_first_counts_is_known() -> None:
     assert "ended without closing its window" in hour.findings[0].text
 
 
+@pytest.mark.parametrize("live", [FULL, mixed(14, 4)], ids=["all", "some"])
+def test_marked_records_without_any_report_of_a_producer_are_not_exact(live: Amounts) -> None:
+    """The reports are gone with an audit topic that was recreated: nothing says what was sent."""
+    brokers = [report(Tier.BROKER, each, at, {HOUR: live}, created_ms=SETTLED_MS, end=200) for each, at in PLACES]
+    judgement = judged([*brokers, *LATER])
+    (hour,) = judgement.hours()
+    assert hour.status is Status.UNKNOWN
+    (witness,) = hour.missing_witnesses
+    assert witness.name == "producers of clicks in east"
+    (mark,) = judgement.watermarks()
+    assert mark.complete_ms is None or mark.complete_ms <= HOUR
+    copied = only_hour([*brokers, *LATER], copied=frozenset({("east", "clicks")}))
+    assert copied.status is Status.EXACT  # their producers report to the cluster that was copied
+
+
 def test_what_a_killed_producer_counted_and_the_broker_lacks_is_missing() -> None:
     hour = verdict(Amounts(records=8, content=5), produced(FULL, created_ms=DIED_MS, closed_ms=DIED_MS))
     assert (hour.status, hour.findings[0].records) == (Status.MISSING, 2)

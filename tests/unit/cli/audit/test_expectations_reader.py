@@ -123,6 +123,7 @@ async def test_new_partitions_topics_selections_and_gaps_are_read_on(site: Site)
     assert copies(expected) == [("east", "clicks", "clicks"), ("east", "views", "views")]
     assert expected.partitions["east", "clicks"] == 2
     assert expected.compacted == {("east", "views")}
+    assert ("hub", "clicks") in expected.copied
     (route,) = [route for route in expected.routes if route.source == CLICKS]
     assert route.gaps == [OffsetSpan(first=0, last=1)]
 

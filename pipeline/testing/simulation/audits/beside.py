@@ -12,7 +12,7 @@ from pipeline.audit.judgement.judge import Judgement
 from pipeline.audit.judgement.verdicts import AuditedHour, Status
 from pipeline.broker.replication.partition import Partition
 from pipeline.client.producer.batches import DeliveredBatch
-from pipeline.model import TopicPartition
+from pipeline.model import Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.records.tally import HOUR_MS, window_start
 from pipeline.testing.simulation.audits.batch_times import BatchTimes
@@ -29,7 +29,7 @@ from pipeline.testing.simulation.audits.verdict_rules import (
 )
 from pipeline.testing.simulation.audits.word_rules import MAX_BROKEN_WORDS, AuditTopicWatch
 from pipeline.testing.simulation.client_context import ClientContext
-from pipeline.testing.simulation.cluster import SimulatedCluster
+from pipeline.testing.simulation.cluster import SimulatedCluster, bytes_of_log, records_of
 from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.mirrors.journals import SourceName
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained
@@ -65,7 +65,8 @@ class AuditBeside:
     """Verdicts at the end."""
     _exact: set[tuple[str, int]] = field(default_factory=set)
     _broken_signs: list[str] = field(default_factory=list)
-    _acknowledged_ms: dict[tuple[str, TopicPartition, int], int] = field(default_factory=dict)
+    _acknowledged_ms: dict[tuple[str, TopicPartition, int, bytes], int] = field(default_factory=dict)
+    """By source, partition, offset and value: another record takes the offset of one that was lost."""
     _looked_s: float = 0.0
     _noted: dict[str, int] = field(default_factory=dict)
     _promised: dict[SourceName, list[KnownBatch]] = field(default_factory=dict)
@@ -129,7 +130,8 @@ class AuditBeside:
         for name, context in self.contexts.items():
             acknowledged = context.history.acknowledged
             for record in acknowledged[self._noted.get(name, 0) :]:
-                self._acknowledged_ms.setdefault((name, record.topic_partition, record.offset), now_ms)
+                owner = name, record.topic_partition, int(record.offset), record.value
+                self._acknowledged_ms.setdefault(owner, now_ms)
             self._noted[name] = len(acknowledged)
         if trio.current_time() - self._looked_s < LOOK_INTERVAL_S:
             return
@@ -207,9 +209,10 @@ class AuditBeside:
         if leader is None or replica is None:
             return None  # the rules of mirrors say so
         kept = []
+        values = records_of(bytes_of_log(leader, leader.log.log_end_offset))
         for batch, header in self._batches(leader):
-            offsets = range(header.base_offset, header.next_offset)
-            times = [self._acknowledged_ms.get((source.source, source.partition, offset)) for offset in offsets]
+            found = [(offset, values[offset]) for offset in _offsets(header) if offset in values]
+            times = [self._acknowledged_ms.get((source.source, source.partition, *each)) for each in found]
             known = [time for time in times if time is not None]
             kept.append(_known(source, batch, header, max(known) if len(known) == len(times) else None))
         arrived: dict[BatchIdentity, float] = {}
@@ -233,6 +236,10 @@ class AuditBeside:
             return []
         batches = identities_of(partition, headers, by_contents=self.site.plan.recompresses)
         return list(zip(batches, headers, strict=True))
+
+
+def _offsets(header: BatchHeader) -> Iterator[Offset]:
+    return map(Offset, range(header.base_offset, header.next_offset))
 
 
 def _known(source: SourceName, batch: BatchIdentity, header: BatchHeader, acknowledged_ms: int | None) -> KnownBatch:

@@ -148,6 +148,15 @@ def test_a_counter_may_not_know_what_was_deleted(
     assert len(list(rules.problems([doubtful], WHOLE))) == problems
 
 
+@pytest.mark.parametrize(
+    ("status", "problems"), [(Status.UNKNOWN, 0), (Status.EXACT, 0), (Status.MISSING, 1), (Status.PENDING, 1)]
+)
+def test_an_hour_of_which_brokers_lost_batches_may_be_unknown(status: Status, problems: int) -> None:
+    truths = {source: replace(each, lost_hours=frozenset([HOUR])) for source, each in WHOLE.items()}
+    rules = FinalRules(may_explain=False, may_recompress=False, reasons=[])
+    assert len(list(rules.problems([hour(status, has_witness=True)], truths))) == problems
+
+
 def test_an_hour_with_records_has_a_verdict() -> None:
     rules = FinalRules(may_explain=False, may_recompress=False, reasons=[])
     assert len(list(rules.problems([], WHOLE))) == 1

@@ -6,14 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.audit.judgement.cells import Times, leading_life, leader_signs, newest_keys
+from pipeline.audit.judgement.cells import Times, leader_signs, leading_life, newest_keys
 from pipeline.audit.judgement.times import duration
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way
-from pipeline.audit.ledger.keys import Int64s, cells_of, partitions_of_cells, topics_of_cells
+from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s, cells_of, partitions_of_cells, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series
 from pipeline.audit.ledger.life_table import BEHIND_MS, MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS
+from pipeline.audit.ledger.void_rows import UnmarkedCounts
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 
@@ -297,12 +298,45 @@ class Words:
         found += self._silent_leaders(topic, end_ms)
         if self._closed_ms.get(topic, end_ms) < end_ms or topic in self._silent or -1 in self._silent:
             found += self._producers(topic, hour_ms, end_ms)
+        found += self._lost_counts(topic, hour_ms)
         return found + self._unheard()
 
     @property
     def topics_of_lives(self) -> set[int]:
         """Topics of producers that have not ended; -1 if there are some of which no topic is known."""
         return set(self._lives)
+
+    def _lost_counts(self, topic: int, hour_ms: int) -> list[MissingWord]:
+        """Return which records brokers had counted and do not have any more, if no producer's counts tell of them."""
+        live = self.way.live
+        if live is None:
+            return []
+        found = []
+        for key, void in live.void.of_hour(hour_ms):
+            cell = key >> LIFE_BITS
+            if cell >> PARTITION_BITS != topic or key & ((1 << LIFE_BITS) - 1) != live.newest_id(topic):
+                continue
+            table = live.hours.get(hour_ms)
+            row = None if table is None else table.at(np.array([key], np.int64))[0]
+            if not void.unmarked.records or (row is not None and UnmarkedCounts.of(row) == void.unmarked):
+                continue
+            partition = self.partition(cell)
+            reason = (
+                f"brokers of {self.way.cluster} counted records up to offset {void.last_offset}, and those from offset "
+                f"{void.lost_from} on are gone: a power failure or an unclean election; nobody knows what they were"
+            )
+            found.append(
+                MissingWord(
+                    witness=Witness(
+                        name=f"lost records of {partition} in {self.way.cluster}",
+                        reason=reason,
+                        cluster=self.way.cluster,
+                        partition=partition,
+                    ),
+                    is_lost=True,
+                )
+            )
+        return found
 
     def _unheard(self) -> list[MissingWord]:
         """Return what no topic of the way can do without."""

@@ -40,6 +40,10 @@ class Claims:
                 void[number] = _voids(known, epoch, revision)
         return void
 
+    def lowest_start(self, key: int, leader_epoch: int) -> int | None:
+        """Return the lowest offset at which a later epoch of a key began; None if none is known."""
+        return min((start for epoch, start in self._claims.get(key, ()) if epoch > leader_epoch), default=None)
+
 
 def _voids(claims: list[tuple[int, int]], leader_epoch: int, revision: int) -> bool:
     for epoch, start_offset in reversed(claims):

@@ -35,10 +35,13 @@ from pipeline.audit.ledger.latencies import CountedLatencies
 from pipeline.audit.ledger.life_table import LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
+from pipeline.audit.ledger.void_rows import VoidRows
 from pipeline.records.tally import HOUR_MS
 
 MIN_SPAN_MS: Final = 1_000
 """Length of the shortest windows that any counter has. Shorter ones would make watermarks expensive."""
+MAX_VOID_ROWS: Final = 100_000
+"""Rows of a series that are kept although they are void."""
 MAX_AMOUNT: Final = 1 << 53
 """Rows with larger amounts are refused, so that sums never wrap."""
 
@@ -81,6 +84,7 @@ class Series:
         """By span and start."""
         self.positions = PositionTable(settle_ms, has_leaders=key.tier is Tier.BROKER)
         self.claims = Claims()
+        self.void = VoidRows(MAX_VOID_ROWS)
         self.order = BY_RECORDS if key.tier is Tier.BROKER else BY_REVISION
         self.named_ms: dict[int, dict[int, int]] = defaultdict(dict)
         """By topic: id of the topic (a life's number) -> time of the newest report of it."""
@@ -233,6 +237,8 @@ class Ledger:
             if found.any():
                 rows = table.rows_at(indexes[found])
                 void = series.claims.are_void(keys[found], rows["leader_epoch"], rows["revision"])
+                if start is not None:
+                    self.refused += series.void.add(start, keys[found][void], rows[void], series.claims)
                 table.void(indexes[found][void])
                 self._touch(start, keys[found][void])
 
@@ -283,7 +289,9 @@ class Ledger:
         self.refused += int(np.count_nonzero(~fits))
         keys = row_keys(topics[rows["topic"]], rows["partition"].astype(np.int64), lives[rows["topic"]])
         if series.key.tier is Tier.BROKER:
-            fits &= ~series.claims.are_void(keys, rows["leader_epoch"].astype(np.int64), rows["revision"])
+            void = fits & series.claims.are_void(keys, rows["leader_epoch"].astype(np.int64), rows["revision"])
+            self._take_void(series, keys[void & is_hour], rows[void & is_hour])
+            fits &= ~void
         rows, keys = rows[fits], keys[fits]
         process = self.processes.number(report.process)
         for span in np.unique(rows["span_ms"]).tolist():
@@ -298,6 +306,13 @@ class Ledger:
                 else:
                     self._put_window(series, span, start, keys[chosen], rows[chosen], report.created_ms)
         self._reach_by_rows(series, keys, rows, report.created_ms)
+
+    def _take_void(self, series: Series, keys: Int64s, rows: Rows) -> None:
+        """Note what rows of hours tell that are void as they come."""
+        for start in np.unique(rows["start_ms"]).tolist():
+            chosen = rows["start_ms"] == start
+            self.refused += series.void.add(start, keys[chosen], rows[chosen], series.claims)
+            self._touch(start, keys[chosen])
 
     def _take_skipped(self, report: CountReport, series: Series, topics: Int64s) -> None:
         for fact in report.skipped:

@@ -9,6 +9,7 @@ import trio
 from pipeline.model import TopicPartition
 from pipeline.observation import ObservedPartition
 from pipeline.records.batch import BatchHeader
+from pipeline.records.tally import HOUR_MS, window_start
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity
 from pipeline.testing.simulation.mirrors.replica_rules import identities_of
 from pipeline.testing.simulation.observer import Life, LogWatch
@@ -24,6 +25,8 @@ class BatchTimes:
     by_contents: bool
     """True if batches are known by their contents, because mirrors recompress."""
     first_s: dict[BatchOwner, dict[BatchIdentity, float]] = field(default_factory=dict)
+    hours: dict[BatchOwner, dict[BatchIdentity, int]] = field(default_factory=dict)
+    """Hour of each batch."""
 
     def opened(self, life: Life, partition: ObservedPartition) -> None:
         """Remember the batches of a log: a broker may have died between a write and its report."""
@@ -44,6 +47,9 @@ class BatchTimes:
     def _remember(self, partition: ObservedPartition, headers: Sequence[BatchHeader]) -> None:
         if partition.topic_partition.topic.startswith("_"):
             return
-        times = self.first_s.setdefault((partition.topic_partition, partition.log.topic_id), {})
-        for batch in identities_of(partition, headers, by_contents=self.by_contents):
+        owner = partition.topic_partition, partition.log.topic_id
+        times, hours = self.first_s.setdefault(owner, {}), self.hours.setdefault(owner, {})
+        batches = identities_of(partition, headers, by_contents=self.by_contents)
+        for batch, header in zip(batches, headers, strict=True):
             times.setdefault(batch, trio.current_time())
+            hours.setdefault(batch, window_start(header.base_timestamp, HOUR_MS))

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -225,9 +225,18 @@ class AuditBeside:
             is_as_sent=not site.plan.recompresses,
             promised=self._promised.get(source, ()),
             start=site.starts.get(source, 0),
+            lost_hours=self._lost_hours(source, {known.batch for known in kept}),
             replica=[_known(source, batch, header, None) for batch, header in self._batches(replica)],
             arrived_s=arrived,
             explained=Explained(site.journals.deleted(replica_name)),
+        )
+
+    def _lost_hours(self, source: SourceName, kept: Collection[BatchIdentity]) -> frozenset[int]:
+        """Return the hours of batches that a broker of the source had, and that are not in its log at the end."""
+        hours = self._times[source.source].hours.get((source.partition, source.topic_id), {})
+        start = self.site.starts.get(source, 0)
+        return frozenset(
+            hour_ms for batch, hour_ms in hours.items() if batch not in kept and batch.last_offset >= start
         )
 
     def _batches(self, partition: Partition) -> list[tuple[BatchIdentity, BatchHeader]]:

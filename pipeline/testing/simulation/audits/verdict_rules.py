@@ -3,7 +3,8 @@
 1. No hour is exact before it is over, nor while a record that was acknowledged before its end has not arrived at the
    hub, unless the ledger of gaps names it.
 2. At the end, an hour of which nothing was lost or changed is no difference, and nothing is pending. An hour that is
-   not exact then names a witness, and there is a reason why somebody's word is missing.
+   not exact then names a witness, and there is a reason why somebody's word is missing: among others, that brokers of
+   the source had batches of the hour, and lost them.
 3. At the end, an hour that lost records is neither exact nor explained away.
 """
 
@@ -62,6 +63,8 @@ class SourceTruth:
     arrived_s: Mapping[BatchIdentity, float]
     """Time at which the hub first had a batch."""
     explained: Explained
+    lost_hours: frozenset[int] = frozenset()
+    """Hours of batches that brokers of the source had and lost, acknowledged or not, of whichever producer."""
     is_as_sent: bool = True
     """False if mirrors may recompress, so that batches of the hub have other checksums."""
 
@@ -137,6 +140,7 @@ class FinalRules:
     def problems(self, hours: Sequence[AuditedHour], truths: Mapping[SourceName, SourceTruth]) -> Iterator[str]:
         """Yield what is wrong with the verdicts at the end."""
         lost, differing = lost_records(truths), differing_records(truths)
+        had_more = {(source.partition.topic, each) for source, truth in truths.items() for each in truth.lost_hours}
         for hour in hours:
             place = hour.topic, hour.hour_ms
             name = f"{hour.topic}, hour {hour.hour_ms}: {hour.status}"
@@ -146,7 +150,7 @@ class FinalRules:
                     yield f"{name}, but {lost.get(place, 0)} records were lost, {differing.get(place, 0)} differ"
             elif hour.status is Status.PENDING:
                 yield f"{name} at the end: {told}"
-            elif not self._is_allowed(hour):
+            elif not self._is_allowed(hour) and not (hour.status is Status.UNKNOWN and place in had_more):
                 yield f"{name}, and nothing was lost: {told}"
             if hour.status is Status.UNKNOWN and not hour.missing_witnesses:
                 yield f"{name}, and no witness is named"

@@ -425,9 +425,16 @@ class Words:
         ]
 
     def silent_from(self, life: LifeRecord) -> int:
-        """Return the time at which a silent process is taken for dead: later hours do not wait for it."""
+        """Return the time at which a silent process is taken for dead: later hours do not wait for it.
+
+        It is not while nobody writes to the audit topic: then a process may live on, and send records.
+        """
         interval_ms = life.sign.interval_ms if life.sign is not None else DEFAULT_INTERVAL_MS
-        return life.heard_ms + MISSED_SIGNS * interval_ms + self.timing.grace_ms
+        missed_ms = MISSED_SIGNS * interval_ms
+        dead_ms: int | None = life.heard_ms + missed_ms
+        if self.way.cluster in self._ledger.heard:
+            dead_ms = self._ledger.heard[self.way.cluster].heard_for(life.heard_ms, missed_ms)
+        return self.timing.now_ms if dead_ms is None else dead_ms + self.timing.grace_ms
 
     def topic_name(self, topic: int) -> str:
         """Return the name of a topic."""

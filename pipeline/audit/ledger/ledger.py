@@ -19,6 +19,7 @@ from pipeline.audit.events.older import OlderCounts, OlderEvent
 from pipeline.audit.events.report import OLDER, CountReport, Rows, SkippedOffsets
 from pipeline.audit.events.tiers import Tier, is_audited
 from pipeline.audit.ledger.claims import Claims
+from pipeline.audit.ledger.heard_times import HeardTimes
 from pipeline.audit.ledger.keys import (
     MAX_LEDGER_LIVES,
     MAX_LEDGER_PARTITIONS,
@@ -32,7 +33,7 @@ from pipeline.audit.ledger.keys import (
     topics_of_cells,
 )
 from pipeline.audit.ledger.latencies import CountedLatencies
-from pipeline.audit.ledger.life_table import LifeRecord
+from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
 from pipeline.audit.ledger.void_rows import VoidRows
@@ -135,6 +136,8 @@ class Ledger:
         self.life_names.number("")
         self.processes = Numbering(MAX_LEDGER_LIVES)
         self.lives: dict[SeriesKey, dict[str, LifeRecord]] = defaultdict(dict)
+        self.heard: dict[str, HeardTimes] = defaultdict(HeardTimes)
+        """By cluster: when its brokers' life signs came to the audit topic."""
         self.latencies = CountedLatencies()
         self.touched = Touched()
         self.shape = 0
@@ -204,6 +207,9 @@ class Ledger:
             )
         known_ms = life.seen_ms if life.sign is not None else NEVER_MS
         life.take(report)
+        if key.tier is Tier.BROKER and report.life is not None:
+            heard_ms = report.created_ms if report.heard_ms is None else report.heard_ms
+            self.heard[key.cluster].add(heard_ms, heard_ms + MISSED_SIGNS * report.life.interval_ms)
         return known_ms
 
     def _forget_lives(self, lives: dict[str, LifeRecord]) -> None:

@@ -26,6 +26,12 @@ def verdict(live: Amounts, *producers: Any, **options: Any) -> AuditedHour:
     return only_hour([*producers, *brokers, *LATER])
 
 
+def heard(from_ms: int, to_ms: int) -> list[Any]:
+    """Return life signs of the broker, which show that the audit topic was written."""
+    times = range(from_ms, to_ms, 10_000)
+    return [report(Tier.BROKER, "east", EAST, {}, created_ms=time_ms, has_position=False) for time_ms in times]
+
+
 PLACES = [("east", EAST), ("hub", EAST._replace(partition=3))]
 BIGGER = Amounts(records=14, content=5_000)
 
@@ -91,8 +97,20 @@ def test_a_killed_producer_may_have_written_to_an_hour_that_it_had_closed() -> N
 
 def test_a_producer_whose_life_signs_were_lost_may_have_gone_on() -> None:
     dead = produced(None, life="dead", created_ms=HOUR - 5 * HOUR_MS, closed_ms=HOUR - 5 * HOUR_MS)
-    assert verdict(BIGGER, produced(FULL), dead).status is Status.UNKNOWN
-    assert verdict(FULL, produced(FULL), dead).status is Status.EXACT
+    others = heard(HOUR - 5 * HOUR_MS, HOUR - 4 * HOUR_MS)
+    assert verdict(BIGGER, produced(FULL), dead, *others).status is Status.UNKNOWN
+    assert verdict(FULL, produced(FULL), dead, *others).status is Status.EXACT
+
+
+def test_the_silence_of_a_producer_means_nothing_while_nobody_writes_to_the_audit_topic() -> None:
+    """It lived on and sent records, was killed, and brokers lost the records in an unclean election (seed 355)."""
+    seen_ms = HOUR - 5 * HOUR_MS
+    silent = produced(None, life="silent", created_ms=seen_ms, closed_ms=seen_ms)
+    for others in ([], heard(seen_ms - HOUR_MS, seen_ms + 20_000), heard(HOUR + HOUR_MS // 2, HOUR + HOUR_MS)):
+        hour = verdict(FULL, produced(FULL), silent, *others)
+        assert hour.status is Status.UNKNOWN
+        assert [witness.name for witness in hour.missing_witnesses] == ["producer silent on web-1"]
+    assert verdict(FULL, produced(FULL), silent, *heard(HOUR - HOUR_MS, HOUR)).status is Status.EXACT
 
 
 def test_a_day_after_the_death_of_a_producer_hours_have_too_many_records_by_no_fault_of_it() -> None:
@@ -109,7 +127,7 @@ def test_equal_counts_of_the_hour_in_which_a_producer_was_killed_are_no_proof() 
 
 def test_hours_after_the_death_of_a_producer_are_exact_again() -> None:
     dead = produced(None, life="dead", created_ms=HOUR - HOUR_MS, closed_ms=HOUR - HOUR_MS)
-    assert verdict(FULL, produced(FULL), dead).status is Status.EXACT
+    assert verdict(FULL, produced(FULL), dead, *heard(HOUR - HOUR_MS, HOUR)).status is Status.EXACT
 
 
 def test_producers_that_count_and_others_share_a_partition() -> None:

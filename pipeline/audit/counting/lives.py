@@ -88,6 +88,8 @@ async def open_audited_producer(
 
     def delivered(batch: DeliveredBatch) -> None:
         counter.delivered(batch)
+        if counter.is_resting:  # silence is soon noticed again
+            publisher.wake()
         if on_delivered is not None:
             on_delivered(batch)
 
@@ -108,6 +110,7 @@ async def open_audited_producer(
         ) as producer,
     ):
         counter.oldest_window = lambda: producer.oldest_window
+        counter.is_waiting = lambda: producer.oldest_window is not None
         yield producer
 
 
@@ -140,7 +143,7 @@ def new_instance(host: str, started_ms: int, rng: Random) -> str:
 async def open_life(
     cluster: Cluster, counter: LifeCounting, interval_s: float, *, clock: Clock, rng: Random
 ) -> AsyncIterator[CountPublisher]:
-    """Register a life, and report its counts until the block ends: each `interval_s`, and at the end.
+    """Register a life, and report its counts until the block ends: each `interval_s`, seldom when idle, and at the end.
 
     Raises what publishing raises, and DeadlineExceededError, if the life cannot be registered.
     """
@@ -151,7 +154,7 @@ async def open_life(
             if scope.cancelled_caught:
                 raise DeadlineExceededError(f"the audit topic took no life sign within {REGISTER_TIMEOUT_S} s")
             async with background_tasks() as nursery:
-                nursery.start_soon(publisher.run, interval_s)
+                nursery.start_soon(publisher.run, interval_s, counter.may_rest)
                 yield publisher
         finally:
             counter.end()  # also of a life whose registration failed or was cancelled: brokers may have the sign

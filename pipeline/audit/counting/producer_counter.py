@@ -10,6 +10,8 @@ B. `closed_ms` of a life sign: each batch of an earlier window that was accepted
    the sign with the latest `created_ms` holds.
 C. `created_ms` rises from report to report, whatever the clock does (see `LifeClock`).
 D. Each report names all topics that were announced so far, before or with their first counts.
+E. A life that has nothing to report rests: the next sign comes later, and the sign says when. It comes with the end of
+   each window, so that an idle producer keeps no watermark back, and as soon as there is something to report.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +28,8 @@ from pipeline.records.batch import BatchHeader
 from pipeline.records.batch_hashes import header_table
 from pipeline.records.tally import HOUR_MS, window_start
 
+IDLE_INTERVAL_MS: Final = 300_000
+"""Longest time between two life signs of a life that rests. A killed one is silent after three of them."""
 WAITING_BATCHES: Final = 4_096
 """Number of headers that wait to be summed together."""
 
@@ -66,6 +70,7 @@ class ProducerCounter:
         self._window_ms = window_ms
         self._host = host
         self._interval_ms = interval_ms
+        self._longest_ms = max(interval_ms, IDLE_INTERVAL_MS)
         self._clock = clock
         self._sums = WindowSums(window_ms)
         self._partitions: dict[TopicPartition, int] = {}
@@ -80,12 +85,21 @@ class ProducerCounter:
         self._unsent_records = 0
         self._told_ms: int | None = None
         """Highest `closed_ms` that brokers may have of this life, in a sign that is the newest one there."""
+        self._has_news = True
+        """True if there is something to report beside the life sign."""
+        self._signed_ms = self._closed_ms = 0
+        """Time and `closed_ms` of the last sign."""
+        self._rest_ms = interval_ms
+        """Time until the next sign, as the last one announced it."""
         self.oldest_window: Callable[[], int | None] = lambda: None
         """Returns the lowest number of a window with records that have no outcome yet, if there is one."""
+        self.is_waiting: Callable[[], bool] = lambda: False
+        """Returns True if there are records that have no outcome yet."""
 
     def delivered(self, batch: DeliveredBatch) -> None:
         """Count one acknowledged batch."""
         if is_audited(batch.topic_partition.topic):
+            self._has_news = True
             self._headers.append(batch.header)
             self._numbers.append(self._number(batch.topic_partition))
             if len(self._headers) >= WAITING_BATCHES:
@@ -95,6 +109,7 @@ class ProducerCounter:
         """Count one batch that was given up."""
         if not is_audited(batch.topic_partition.topic):
             return
+        self._has_news = True
         if not batch.outcome_unknown:
             self._unsent_records += batch.record_count
         elif batch.window is not None:
@@ -105,10 +120,12 @@ class ProducerCounter:
 
     def add_rows(self, partition: TopicPartition, rows: Rows) -> None:
         """Add rows of windows and hours that were counted elsewhere."""
+        self._has_news = True
         self._sums.add_rows(rows, self._number(partition))
 
     def announce(self, topic: str) -> None:
         """Name a topic in all reports from the next one on."""
+        self._has_news = True
         self._topics.setdefault(topic, len(self._topics))
 
     def is_announced(self, topic: str) -> bool:
@@ -118,7 +135,27 @@ class ProducerCounter:
 
     def end(self) -> None:
         """Say in the next report that the life has ended. All batches must have their outcomes."""
-        self._is_ended = True
+        self._is_ended = self._has_news = True
+
+    @property
+    def is_resting(self) -> bool:
+        """True if the last sign announced a longer interval than usual."""
+        return self._rest_ms > self._interval_ms
+
+    def may_rest(self) -> bool:
+        """True if no sign is due yet (invariant E). Asked each interval."""
+        if self._has_news or self.is_waiting():
+            return False
+        created_ms, closed_ms = self._closes()
+        if closed_ms // self._window_ms != self._closed_ms // self._window_ms:
+            return False
+        return created_ms + self._interval_ms // 2 < self._signed_ms + self._rest_ms
+
+    def _closes(self) -> tuple[int, int]:
+        """Return the time, and the time before which windows may be closed."""
+        created_ms, closed_ms = self._clock.tick()
+        oldest = self.oldest_window()
+        return created_ms, closed_ms if oldest is None else min(closed_ms, oldest * self._window_ms)
 
     @property
     def first_open_window(self) -> int | None:
@@ -135,16 +172,16 @@ class ProducerCounter:
         self._sequence += 1
         rows = self._sums.take_changed()
         self._fill_in(rows)
-        created_ms, closed_ms = self._clock.tick()
-        oldest = self.oldest_window()
-        if oldest is not None:
-            closed_ms = min(closed_ms, oldest * self._window_ms)
+        created_ms, closed_ms = self._closes()
+        is_busy = self._has_news or self.is_waiting()
+        self._rest_ms = self._interval_ms if is_busy else min(2 * self._rest_ms, self._longest_ms)
+        self._has_news, self._signed_ms, self._closed_ms = False, created_ms, closed_ms
         if self._told_ms is not None:
             self._told_ms = max(self._told_ms, closed_ms)
         life = LifeSign(
             host=self._host,
             started_ms=self._clock.started_ms,
-            interval_ms=self._interval_ms,
+            interval_ms=self._rest_ms,
             closed_ms=closed_ms,
             is_ended=self._is_ended,
             unsent_records=self._unsent_records,
@@ -170,6 +207,7 @@ class ProducerCounter:
 
     def put_back(self, reports: Sequence[CountReport]) -> None:
         """Take the rows of reports that could not be published again next time."""
+        self._has_news = True
         for report in reports:
             places = zip(report.rows["topic"].tolist(), report.rows["partition"].tolist(), strict=True)
             names = [topic.name for topic in report.topics]
@@ -179,6 +217,7 @@ class ProducerCounter:
 
     def report_again(self) -> None:
         """Take all rows next time."""
+        self._has_news = True
         self._reported_topics = 0
         self._sums.mark_changed(self._sums.rows())
 

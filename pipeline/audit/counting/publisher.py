@@ -72,6 +72,9 @@ class LifeCounting(Counting, Protocol):
     def end(self) -> None:
         """Say in the next report that the life has ended."""
 
+    def may_rest(self) -> bool:
+        """True if no report is due yet, as there is nothing to report. Asked each interval."""
+
 
 class CountPublisher:
     """Publishes the reports of a counter. Made by `open_publisher`; tasks may share it."""
@@ -81,15 +84,22 @@ class CountPublisher:
         self._cluster = cluster
         self._producer = producer
         self._turn = trio.Lock()
+        self._woken = trio.Event()
         self._topic_id: uuid.UUID | None = None
         """Id of the topic that has the reports so far; None before the first, and after a failure."""
         self._is_ensured = False
 
-    async def run(self, interval_s: float) -> None:
-        """Publish after each `interval_s` until cancelled."""
+    async def run(self, interval_s: float, unless: Callable[[], bool] = lambda: False) -> None:
+        """Publish after each `interval_s`, and when woken, until cancelled; not while `unless` returns True."""
         while True:
-            await trio.sleep(interval_s)
-            await self.publish()
+            with trio.move_on_after(interval_s):
+                await self._woken.wait()
+            self._woken = trio.Event()
+            await self.publish(unless)
+
+    def wake(self) -> None:
+        """Have `run` publish at once."""
+        self._woken.set()
 
     async def publish(self, unless: Callable[[], bool] = lambda: False) -> bool:
         """Publish what changed, and return True. If that fails, log it, keep the counts and return False.

@@ -70,6 +70,11 @@ class RecordCounter:
         with self._using:
             self._counter.end()
 
+    def may_rest(self) -> bool:
+        """See `ProducerCounter.may_rest`."""
+        with self._using:
+            return not self._waiting and self._counter.may_rest()
+
     def take_reports(self) -> list[CountReport]:
         """See `ProducerCounter.take_reports`."""
         with self._using:

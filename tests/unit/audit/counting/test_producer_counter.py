@@ -1,6 +1,7 @@
 """Counts of one life of a producer: rows, life signs, clocks that jump, reports that fail."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.audit.counting.lives import new_instance
 from pipeline.audit.counting.producer_counter import WAITING_BATCHES, LifeClock, ProducerCounter
+from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport, LifeSign
 from pipeline.client.producer.batches import DeliveredBatch, FailedBatch
 from pipeline.model import TopicPartition
@@ -244,3 +246,75 @@ def test_programs_with_equal_random_numbers_have_different_lives() -> None:
     assert len(set(lives)) == 3
     random = Random(1)
     assert new_instance("a", 1, random) != new_instance("a", 1, random)
+
+
+def signs_of_a_day(clocks: Clocks, counter: ProducerCounter, *, hours: int) -> list[CountReport]:
+    """Return what a publisher publishes that asks each 10 s."""
+    found = []
+    for _ in range(hours * 360):
+        clocks.pass_ms(10_000)
+        if not counter.may_rest():
+            found += counter.take_reports()
+            counter.published(found[-1:])
+    return found
+
+
+def test_an_idle_life_gives_few_signs_and_each_says_when_the_next_one_comes() -> None:
+    clocks = Clocks()
+    counter = counting(clocks)
+    delivered(counter, CLICKS, header(0, 3))
+    assert sign(taken(counter)).interval_ms == 10_000
+    found = signs_of_a_day(clocks, counter, hours=2)
+    intervals = [sign(report).interval_ms for report in found]
+    assert intervals[:6] == [20_000, 40_000, 80_000, 160_000, 300_000, 300_000]
+    assert len(found) <= 5 + 2 * 12 + 2 * 6
+    for before, after in pairwise(found):
+        assert after.created_ms - before.created_ms <= sign(before).interval_ms + 10_000
+    assert sum(len(encode_count_report(report)) for report in found[5:]) * 12 < 200_000, "bytes of a day"
+
+
+def test_an_idle_life_closes_each_window_as_soon_as_a_busy_one() -> None:
+    clocks = Clocks()
+    counter = counting(clocks)
+    taken(counter)
+    found = signs_of_a_day(clocks, counter, hours=2)
+    for window in range(1, 12):
+        end_ms = NOON_MS + window * WINDOW_MS
+        closes_ms = min(report.created_ms for report in found if sign(report).closed_ms >= end_ms)
+        assert closes_ms < end_ms + 20_000
+
+
+@pytest.mark.parametrize("news", ["record", "failure", "topic", "put back", "waiting", "end", "again"])
+def test_a_life_that_has_something_to_report_does_not_rest(news: str) -> None:
+    clocks = Clocks()
+    counter = counting(clocks)
+    signs_of_a_day(clocks, counter, hours=1)
+    last = taken(counter)
+    assert (counter.may_rest(), counter.is_resting) == (True, True)
+    match news:
+        case "record":
+            delivered(counter, CLICKS, header(0, 3))
+        case "failure":
+            counter.failed(failure(0, outcome_unknown=True))
+        case "topic":
+            counter.announce("clicks")
+        case "put back":
+            counter.put_back([last])
+        case "waiting":
+            counter.is_waiting = lambda: True
+        case "end":
+            counter.end()
+        case _:
+            counter.report_again()
+    assert not counter.may_rest()
+    assert sign(taken(counter)).interval_ms == 10_000
+    assert not counter.is_resting
+
+
+def test_a_long_interval_is_never_shortened_by_rest() -> None:
+    clocks = Clocks()
+    counter = ProducerCounter("east", "one", WINDOW_MS, host="h", interval_ms=600_000, clock=clocks.life())
+    taken(counter)
+    clocks.pass_ms(600_000)
+    assert not counter.may_rest()
+    assert sign(taken(counter)).interval_ms == 600_000

@@ -186,6 +186,32 @@ async def test_tasks_that_publish_at_once_wait_for_each_other_and_skip_what_is_d
     assert counter.revision == 1
 
 
+async def test_a_publisher_that_rests_publishes_at_once_when_woken(cluster: Cluster) -> None:
+    counter = Rows(1)
+    async with opened(cluster, counter) as publisher, trio.open_nursery() as nursery:
+        nursery.start_soon(publisher.run, 3_600.0, lambda: counter.revision > 1)
+        for revision in (1, 2):
+            publisher.wake()
+            with trio.fail_after(DEADLINE_S):
+                while counter.revision < revision:
+                    await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    async with opened(cluster, counter) as publisher, trio.open_nursery() as nursery:
+        asked = 0
+
+        def rests() -> bool:
+            nonlocal asked
+            asked += 1
+            return True
+
+        nursery.start_soon(publisher.run, 0.01, rests)
+        with trio.fail_after(DEADLINE_S):
+            while asked < 5:
+                await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    assert counter.revision == 2
+
+
 async def test_reports_are_published_once_by_themselves(cluster: Cluster) -> None:
     reports = Rows(5).take_reports()
     await publish_reports(cluster, reports, clock=clock, rng=Random(1))

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from pipeline.audit.collecting.clocks import StoringClock
 from pipeline.audit.events.tiers import AUDIT_TOPIC
+from pipeline.audit.judgement.sentences import number_text
 from pipeline.audit.judgement.verdicts import EventLoss, Witness
 from pipeline.records.batch import BatchHeader
 
@@ -80,7 +81,7 @@ class ReadingState:
             return self.error
         if self.open_gap is not None:
             return self.open_gap
-        return None if self.is_complete else f"{self.lag} events are not read yet"
+        return None if self.is_complete else f"{number_text(self.lag or 0, 'event')} not read yet"
 
     def ends_at(self, end: int, asked_ms: int) -> None:
         """Take over the log end offset that the topic answered to a question of time `asked_ms`."""

@@ -53,6 +53,8 @@ class Remark(IntEnum):
     """A counter whose word is needed is silent."""
     DOUBTFUL = 11
     """A counter does not know all of the hour."""
+    MIRRORED = 12
+    """The mirror copied records that are in no broker's report yet."""
     EDGE = 10
     """Records were counted one by one: neighbouring hours differ, and agree in all."""
 

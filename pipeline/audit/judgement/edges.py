@@ -67,6 +67,10 @@ class HourCells:
         """Return the end of the hour."""
         return self.hour_ms + HOUR_MS
 
+    def is_ahead_of_live(self, of_topic: Mask) -> bool:
+        """True if the mirror copied records, of some window, that are in no broker's report yet."""
+        return any((edge.compared.remarks[of_topic] == Remark.MIRRORED).any() for edge in self.edges)
+
     def late(self, topic: int) -> tuple[int, int] | None:
         """Return how many records of a topic came after the hour was over, and when the last ones were counted."""
         live = self.words.way.live
@@ -94,13 +98,17 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
         produced = maker.produced()
         stages.insert(0, produced)
         edges.append(Edge(before=produced, at=of_all_topics, compared=maker.compare_produced(produced, of_all_topics)))
-    if way.mirror is not None:
-        stages.append(maker.mirrored())
+    mirrored = None if way.mirror is None else maker.mirrored()
+    if mirrored is not None:
+        stages.append(mirrored)
     replica = None
     if way.replica_cluster is not None and maker.is_mirrored.any():
         replica = maker.replica(way.replica_cluster)
         stages.append(replica)
-        edges.append(maker.edge(live, replica, can_stall=True, mirrors=True))
+        edge = maker.edge(live, replica, can_stall=True, mirrors=True)
+        if mirrored is not None:
+            maker.wait_for_live(edge.compared, mirrored, of_all_topics, edge.at.is_expected)
+        edges.append(edge)
     for tier, ends in (("loaded", way.loads), ("consumed", way.groups)):
         for end in ends:
             for each in maker.ends(tier, end, replica if end.is_of_replica else live):
@@ -232,6 +240,17 @@ class _Stages:
             is_expected=np.zeros(len(self.cells), np.bool_),
         )
 
+    def wait_for_live(self, compared: Compared, mirrored: StageCells, live: StageCells, expected: Mask) -> None:
+        """Make pending what would be equal, where the mirror counted more than the brokers had reported by then.
+
+        The mirror copies what brokers have, so the brokers' next reports have it, too.
+        """
+        more = mirrored.rows["records"] - live.rows["records"]
+        ahead = mirrored.rows["created_ms"] > live.word_ms - self.words.live.lag_ms
+        under_way = expected & (more > 0) & ahead & (compared.codes < code_of(Status.PENDING))
+        compared.put(under_way, Status.PENDING, more, Remark.MIRRORED)
+        self._lose(compared, live, mirrored)
+
     def replica(self, cluster: str) -> StageCells:
         signs = np.full(len(self.cells), NEVER_MS, np.int64)
         if self.words.replica is not None:
@@ -263,12 +282,26 @@ class _Stages:
         return Edge(before=before, at=at, compared=_only(compared, expected))
 
     def _lose(self, compared: Compared, before: StageCells, at: StageCells) -> None:
-        """Make unknown what waits for a counter that is silent."""
+        """Make unknown what waits for a counter that is silent, once the hour is over.
+
+        A counter that never reported is not silent before it can have done so.
+        """
         now_ms = self.timing.now_ms
         waits = compared.codes == code_of(Status.PENDING)
-        lost = waits & (before.is_silent(now_ms) | at.is_silent(now_ms))
+        if now_ms < self.hour_ms + HOUR_MS + self.timing.grace_ms or not waits.any():
+            return
+        lost = waits & (self._is_silent(before) | self._is_silent(at))
         compared.codes[lost] = code_of(Status.UNKNOWN)
         compared.remarks[lost] = Remark.SILENT
+
+    def _is_silent(self, stage: StageCells) -> Mask:
+        """True for each cell whose counter is silent. See `_lose`."""
+        silent = stage.is_silent(self.timing.now_ms)
+        if stage.silent_ms is not None and silent.any():
+            for topic in np.unique(self.topics[silent]).tolist():
+                if self.timing.now_ms <= self.words.named_ms(topic) + stage.silent_ms:
+                    silent &= self.topics != topic
+        return silent
 
     def ends(self, tier: str, end: EndStage, before: StageCells | None) -> Iterator[Edge]:
         """Return the comparisons of a load or group, and of the load's files."""

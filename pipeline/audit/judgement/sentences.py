@@ -20,9 +20,16 @@ def participle(stage: Stage) -> str:
     return f"{words} by {stage.name}" if stage.name else words
 
 
+def number_text(number: int, noun: str) -> str:
+    """Return a number of things: `1 batch`, `2 batches`, `0 records`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def records_text(records: int) -> str:
     """Return a number of records: `1 record`, `2 records`."""
-    return "1 record" if records == 1 else f"{records} records"
+    return number_text(records, "record")
 
 
 def sentence(finding: Finding, remark: Remark = Remark.NONE) -> str:
@@ -64,6 +71,8 @@ def _what(finding: Finding, remark: Remark) -> str:
             )
         case Status.PENDING if finding.kind is DiscrepancyKind.LATE:
             return f"{records} that {verb} {after} late, after the hour was over, {_has(finding)} not come yet"
+        case Status.PENDING if remark is Remark.MIRRORED:
+            return f"{records} that the mirror copied {_is(finding)} in no report of the brokers yet"
         case Status.PENDING:
             return f"{records} that {verb} {after} {_has(finding)} not come yet" if finding.records else _UNDER_WAY
         case Status.UNKNOWN:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pipeline.audit.judgement.comparison import code_of
-from pipeline.audit.judgement.sentences import participle, records_text
+from pipeline.audit.judgement.sentences import number_text, participle, records_text
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.topic_hours import stage_order
 from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Explanation, Finding, Stage, Status
@@ -69,7 +69,8 @@ def _before(hour: AuditedHour, stage: Stage) -> Counts | None:
 
 def _stage(stage: Stage, counts: Counts, before: Counts | None) -> str:
     who = _COUNTERS[stage.tier] + (f" ({stage.name})" if stage.name else "")
-    text = f"{who} {records_text(counts.records)} in {counts.batches} batches, {counts.bytes} bytes"
+    batches, size = number_text(counts.batches, "batch"), number_text(counts.bytes, "byte")
+    text = f"{who} {records_text(counts.records)} in {batches}, {size}"
     if before is None:
         return text + "."
     if (counts.records, counts.batches, counts.bytes, counts.crc_sum) == (
@@ -90,21 +91,26 @@ def _differences(findings: Sequence[Finding]) -> Iterator[str]:
         yield "No two stages differ."
         return
     first = findings[0]
-    yield (
-        f"The first difference is between what was {participle(first.after)} and what was {participle(first.at)}, in "
-        f"{first.cluster} {first.source}."
-    )
+    if all(finding.status in (Status.PENDING, Status.UNKNOWN) for finding in findings):
+        yield "No difference is certain yet."
+    else:
+        yield (
+            f"The first difference is between what was {participle(first.after)} and what was "
+            f"{participle(first.at)}, in {first.cluster} {first.source}."
+        )
     for finding in findings[:MAX_TOLD]:
         yield finding.text.rstrip(".") + "."
     if len(findings) > MAX_TOLD:
-        yield f"{len(findings) - MAX_TOLD} more partitions differ."
+        more = len(findings) - MAX_TOLD
+        yield f"{number_text(more, 'more partition')} {'differs' if more == 1 else 'differ'}."
 
 
 def _witnesses(hour: AuditedHour) -> Iterator[str]:
     for witness in hour.missing_witnesses[:MAX_TOLD]:
         yield f"A word is missing: {witness}."
     if len(hour.missing_witnesses) > MAX_TOLD:
-        yield f"{len(hour.missing_witnesses) - MAX_TOLD} more words are missing."
+        more = len(hour.missing_witnesses) - MAX_TOLD
+        yield f"{number_text(more, 'more word')} {'is' if more == 1 else 'are'} missing."
 
 
 def _advice(hour: AuditedHour, findings: Sequence[Finding]) -> Iterator[str]:
@@ -112,8 +118,10 @@ def _advice(hour: AuditedHour, findings: Sequence[Finding]) -> Iterator[str]:
     if hour.status is Status.EXACT:
         yield "There is nothing to do."
         return
-    told = list(dict.fromkeys(_next_step(finding) for finding in findings))
-    if hour.status is Status.PENDING:
+    # What is unknown waits for a word, and the last sentence says so.
+    known = [finding for finding in findings if finding.status is not Status.UNKNOWN]
+    told = list(dict.fromkeys(_next_step(finding) for finding in known))
+    if hour.status is Status.PENDING and not known:
         told.append("Ask again later: the hour is not over, or records are still on their way")
     if hour.status is Status.UNKNOWN and hour.missing_witnesses:
         told.append("Bring back the parties whose word is missing; the verdict then follows by itself")

@@ -9,6 +9,7 @@ from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import LIVE, HourCells
 from pipeline.audit.judgement.findings import findings_of, sums_by_topic
+from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import Finding, Stage, Status, Witness
 from pipeline.audit.judgement.words import MissingWord, Words
@@ -201,7 +202,7 @@ class _Basis:
         told = self._remarks.get(topic, set())
         if Remark.FOREIGN in told:
             foreign = _foreign(hour, topic)
-            found.append(f"{cluster}: {foreign} records of producers that do not count, as the brokers have them")
+            found.append(f"{cluster}: {records_text(foreign)} of producers that do not count, as the brokers have them")
         if Remark.EDGE in told:
             found.append(f"{cluster}: records counted one by one; with the neighbouring hours there are as many in all")
         if Remark.STAMPED in told:
@@ -210,7 +211,8 @@ class _Basis:
             )
         late = hour.late(topic)
         if late is not None:
-            found.append(f"{cluster}: {late[0]} records came late, the last were counted at {iso_time(late[1])}")
+            last = "was counted" if late[0] == 1 else "the last were counted"
+            found.append(f"{cluster}: {records_text(late[0])} came late, {last} at {iso_time(late[1])}")
         found += _unsent(hour, topic)
         return tuple(found)
 
@@ -218,7 +220,7 @@ class _Basis:
 def _unsent(hour: HourCells, topic: int) -> list[str]:
     """Return sentences about records that ended producers had accepted, and did not send."""
     return [
-        f"producer {life.process} on {life.host} ended with {life.sign.unsent_records} records that were not sent"
+        f"producer {life.process} on {life.host} ended with {records_text(life.sign.unsent_records)} not sent"
         for life in hour.words.unsent(topic, hour.hour_ms, hour.end_ms)
         if life.sign is not None
     ]

@@ -120,7 +120,11 @@ def _reached_in_hours(
             until_ms = {topic: limits[topic][0] for topic in of_hour}
             for topic, boundary_ms in _Boundaries(hour).reached(until_ms).items():
                 of_topic = hour.topics == topic
-                doubtful = hour.is_deleted[of_topic].any() or any(mask[of_topic].any() for _, mask in hour.doubtful)
+                doubtful = (
+                    hour.is_deleted[of_topic].any()
+                    or hour.is_ahead_of_live(of_topic)
+                    or any(mask[of_topic].any() for _, mask in hour.doubtful)
+                )
                 doubtful = doubtful or unreported_producers(hour, topic)
                 if doubtful or any(word.is_lost for word in each.missing(topic, hour_ms, boundary_ms)):
                     boundary_ms = hour_ms

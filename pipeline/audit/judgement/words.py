@@ -1,12 +1,13 @@
 """Words of all parties that an hour needs, and until when each party gave its word. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from pipeline.audit.judgement.cells import Times, leader_signs, leading_life, newest_keys
+from pipeline.audit.judgement.sentences import number_text
 from pipeline.audit.judgement.times import duration
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way
@@ -366,16 +367,24 @@ class Words:
         return found
 
     def _silent_leaders(self, topic: int, end_ms: int) -> list[MissingWord]:
-        found = self._lacking(self.live, topic, end_ms) if topic in self.live.earliest else []
+        since_ms = max(end_ms, self.named_ms(topic))
+        found = self._lacking(self.live, topic, end_ms, since_ms) if topic in self.live.earliest else []
         needed_ms = end_ms + (self.replica.lag_ms if self.replica is not None else 0)
         if self.replica is not None and self._replica_words.get(topic, needed_ms) < needed_ms:
             low, high = np.searchsorted(self.way.sources, [topic << 17, (topic + 1) << 17])
             for replica_topic in np.unique(topics_of_cells(self.way.replicas[low:high])).tolist():
                 cells = set(self.way.replicas[low:high].tolist())
-                found += self._lacking(self.replica, replica_topic, end_ms, cells)
+                found += self._lacking(self.replica, replica_topic, end_ms, since_ms, cells)
         return found
 
-    def _lacking(self, words: LeaderWords, topic: int, end_ms: int, among: set[int] | None = None) -> list[MissingWord]:
+    def named_ms(self, topic: int) -> int:
+        """Return the time of the first report that named a topic: its brokers are not silent before they can report."""
+        return self._ledger.first_named_ms.get(topic, NEVER_MS)
+
+    def _lacking(
+        self, words: LeaderWords, topic: int, end_ms: int, since_ms: int, among: set[int] | None = None
+    ) -> list[MissingWord]:
+        """Return the leaders that said nothing after an hour; `since_ms`: time from which on they can be silent."""
         cells = words.lacking(topic, end_ms)
         if not len(cells):
             return []
@@ -401,12 +410,15 @@ class Words:
                         cluster=words.cluster,
                         partition=partition,
                     ),
-                    is_lost=self.timing.now_ms > max(end_ms, sign) + words.silent_ms,
+                    is_lost=self.timing.now_ms > max(since_ms, sign) + words.silent_ms,
                 )
             )
         if len(cells) > MAX_NAMED:
-            more = f"{len(cells) - MAX_NAMED} more partitions"
-            found.append(_lost(f"brokers of {words.cluster}", f"they did not report {more}", words.cluster))
+            more = number_text(len(cells) - MAX_NAMED, "more partition")
+            rest = words.at(cells[MAX_NAMED:])
+            is_lost = bool((self.timing.now_ms > np.maximum(rest, since_ms) + words.silent_ms).any())
+            word = _lost(f"brokers of {words.cluster}", f"they did not report {more}", words.cluster)
+            found.append(replace(word, is_lost=is_lost))
         return found
 
     def _producers(self, topic: int, hour_ms: int, end_ms: int) -> list[MissingWord]:

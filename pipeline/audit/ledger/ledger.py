@@ -144,6 +144,8 @@ class Ledger:
         """Rises with each new series, topic of a series, or id of a topic."""
         self.refused = 0
         """Rows that did not fit a bound."""
+        self.first_named_ms: dict[int, int] = {}
+        """By topic: time of the first report of any counter that named it."""
         self.newest_ms = 0
         """Newest time of a report."""
         self._settle_ms = settle_ms
@@ -187,6 +189,8 @@ class Ledger:
             if number < 0 or life < 0:
                 continue
             topics[index], lives[index] = number, life
+            named_ms = self.first_named_ms.get(number, report.created_ms)
+            self.first_named_ms[number] = min(named_ms, report.created_ms)
             series.window_ms[number] = report.window_ms
             if number not in series.topics:
                 series.topics.add(number)

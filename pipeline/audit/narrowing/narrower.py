@@ -13,6 +13,7 @@ from typing import Final
 import trio
 
 from pipeline.audit.events.report import OLDER
+from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Explanation, Finding, OffsetSpan, Status, Witness
 from pipeline.audit.narrowing.access import DifferentRange, FetchedSpan, LogAccess, RangeComparison, TableAccess
 from pipeline.audit.narrowing.records import (
@@ -382,7 +383,7 @@ def _finding_of(finding: Finding, each: RecordDifference) -> Finding:
 def _sentence(finding: Finding, each: RecordDifference) -> str:
     place = f"{finding.source} of {finding.cluster}"
     where = f"{finding.at} {finding.replica or finding.source}"
-    records = f"{each.records} record{'s' * (each.records != 1)}"
+    records = records_text(each.records)
     match each.kind:
         case DiscrepancyKind.MISSING:
             text = f"{records} of {place} missing at {where}"
@@ -410,7 +411,7 @@ def _offsets(span: OffsetSpan) -> str:
 
 
 def _explained(finding: Finding, gap: DifferentRange) -> Finding:
-    text = f"{_offsets(gap.offsets)}: {gap.source_records} records are in the mirror's ledger of gaps"
+    text = f"{_offsets(gap.offsets)}: {records_text(gap.source_records)} in the mirror's ledger of gaps"
     return replace(
         finding,
         status=Status.EXPLAINED,

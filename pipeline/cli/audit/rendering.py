@@ -114,7 +114,7 @@ def _witnesses(document: Mapping[str, Any]) -> list[str]:
 def _clusters(clusters: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [f"{name}: {state['error']}" for name, state in clusters.items() if state["error"]]
     lines += [
-        f"{name}: {state['unreadable']} records of its audit topic cannot be read by this version"
+        f"{name}: {output.counted(state['unreadable'], 'record')} of its audit topic cannot be read by this version"
         for name, state in clusters.items()
         if state["unreadable"]
     ]
@@ -140,19 +140,27 @@ def _summary(document: Mapping[str, Any], topics: Sequence[str]) -> list[str]:
         of_topics = f" for topic {output.enumeration(topics, 5)}" if topics else ""
         lines = [output.printable(f"No counts yet{of_topics}.")]
     else:
-        lines = [f"{counts.get('exact', 0)} of {total} hours exact."]
+        lines = [f"{counts.get('exact', 0)} of {output.counted(total, 'hour')} exact."]
     if left_out:
         named = ", ".join(f"{count} {status}" for status, count in left_out.items())
         lines.append(f"Hours that are not shown: {named}. --all shows more; --topic, --from and --to choose.")
     if counts.get("recompressed"):
         lines.append(
-            f"{counts['recompressed']} hours are recompressed: records, batches and headers are equal. "
+            f"{_hours(counts['recompressed'])} recompressed: records, batches and headers are equal. "
             "`pipeline mirror verify` compares the contents of replicas."
         )
     if counts.get("explained"):
-        lines.append(f"{counts['explained']} hours lack records, and it is known why: see `pipeline audit explain`.")
+        lack = "lacks" if counts["explained"] == 1 else "lack"
+        lines.append(
+            f"{output.counted(counts['explained'], 'hour')} {lack} records, and it is known why: see "
+            "`pipeline audit explain`."
+        )
     if counts.get("pending"):
-        lines.append(f"{counts['pending']} hours are pending: not over, or records are under way.")
+        lines.append(f"{_hours(counts['pending'])} pending: not over, or records are under way.")
     if not document["complete"] or counts.get("unknown"):
         lines.append("Some counts are not known yet, so no verdict is certain.")
     return lines
+
+
+def _hours(count: int) -> str:
+    return f"{output.counted(count, 'hour')} {'is' if count == 1 else 'are'}"

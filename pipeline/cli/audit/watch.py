@@ -79,7 +79,7 @@ def status_table(document: Mapping[str, Any], now_ms: int) -> str:
     ]
     hidden = len(document["topics"]) - len(rows) + document["topics_left_out"]
     if hidden:
-        lines.append(f"... and {hidden} more topics: --topic chooses")
+        lines.append(f"... and {output.counted(hidden, 'more topic')}: --topic chooses")
     lines += [
         output.printable(f"{name}: {state['error']}") for name, state in document["clusters"].items() if state["error"]
     ]

@@ -71,7 +71,7 @@ async def test_equal_counts_are_exact_and_say_what_they_rest_on(site: AuditSite)
     assert hour["rests_on"]
     assert list(found["watermarks"]) == ["clicks"]
     assert found["judged_ms"] == NOW_MS
-    assert "1 of 1 hours exact." in render(found)
+    assert "1 of 1 hour exact." in render(found)
 
 
 async def test_a_cluster_that_was_never_read_leaves_nothing_exact() -> None:

@@ -28,7 +28,7 @@ def test_a_cluster_is_read_to_the_time_of_the_question_whose_answer_was_reached(
     state = state_at(5)
     assert state.read_to_ms is None
     state.ends_at(7, 1_000)
-    assert (state.read_to_ms, state.is_complete, state.problem) == (None, False, "2 events are not read yet")
+    assert (state.read_to_ms, state.is_complete, state.problem) == (None, False, "2 events not read yet")
     state.ends_at(9, 2_000)
     state.moves_to(7)
     assert state.read_to_ms == 1_000

@@ -64,3 +64,19 @@ def test_every_status_has_a_story_without_two_full_stops(status: Status) -> None
     hour = only_hour([*settled(replica=LESS, loaded=LESS).reports(), *signs()])
     found = replace(hour, status=status, findings=[replace(hour.findings[0], status=status)])
     assert all(text.endswith(".") and not text.endswith("..") for text in story_of(found))
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    one = Amounts(records=1, columns={"batches": 1, "bytes": 1})
+    story = story_of(only_hour(WholeWay(produced=one, live=one, replica=one, loaded=one).reports()))
+    assert story[1] == "The producers counted 1 record in 1 batch, 1 byte."
+
+
+def test_what_is_unknown_is_neither_a_difference_nor_explained() -> None:
+    hour = only_hour([*settled(replica=LESS, loaded=LESS).reports(), *signs()])
+    found = replace(hour.findings[0], status=Status.UNKNOWN)
+    witness = only_hour(WholeWay().reports(), read_to_ms={}).missing_witnesses
+    story = story_of(replace(hour, status=Status.UNKNOWN, findings=[found], missing_witnesses=witness))
+    assert "No difference is certain yet." in story
+    assert story[-1] == "Bring back the parties whose word is missing; the verdict then follows by itself."
+    assert not any("explained" in text for text in story)

@@ -73,7 +73,7 @@ async def test_the_exit_code_says_exact_difference_or_unknown(site: AuditSite) -
         done = await call("report", "--audit", url)
         assert done.exit_code == 0, done.output
         assert NAME in done.output
-        assert "1 of 1 hours exact." in done.output
+        assert "1 of 1 hour exact." in done.output
         assert (await call("report", "--audit", url, "--topic", "typo")).exit_code == 5
         site.collector.states["hub"].fail("gone")
         lose(site)

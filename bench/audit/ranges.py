@@ -14,7 +14,7 @@ from pipeline.records.batch import validate_for_append
 from pipeline.records.batch_sums import SumKind
 
 ROUNDS = 5
-BATCH_SIZES = {"16 KB": 16 << 10, "64 KB": 64 << 10, "1 MB": 1 << 20}
+BATCH_SIZES = {"1 KB": 1 << 10, "16 KB": 16 << 10, "64 KB": 64 << 10, "1 MB": 1 << 20}
 LOG_BYTES = 512 << 20
 LEAST = Target(bound=2.0, at_least=True, absolute=True)
 KINDS = {

@@ -8,14 +8,11 @@ from typing import NamedTuple
 from pipeline.errors import DamagedSegmentError, StorageError
 from pipeline.log.files import LogFile
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
-from pipeline.records.compression import PIECE_BYTES
 
 REMEDY = "restore the file, or move the partition's directory away to have it copied from another replica"
 PLACE = struct.Struct(">qi11xi8xq")
 """The first bytes of a batch: base offset, length, last offset delta, newest timestamp."""
 
-WHOLE_BYTES = 64 * 1024
-"""Batches of at most this size are read together with their neighbours where they are read at all."""
 _READ_BYTES = 4096
 
 
@@ -34,27 +31,18 @@ def damage(path: Path, reason: str, position: int) -> DamagedSegmentError:
     return DamagedSegmentError(str(path), f"is damaged at position {position}: {reason}; {REMEDY}")
 
 
-def walk_batches(
-    file: LogFile, position: int, end: int, *, waits: bool = True, is_whole: bool = False
-) -> Iterator[tuple[int, bytes, int]]:
-    """Each batch from `position` on: its position, and bytes with the place in them where its header starts.
-
-    With `is_whole` the bytes hold all of each batch of at most WHOLE_BYTES that is whole in the file.
-    """
-    chunk, chunk_position, read_bytes = b"", position, _READ_BYTES
+def walk_batches(file: LogFile, position: int, end: int, *, waits: bool = True) -> Iterator[tuple[int, bytes, int]]:
+    """Each batch from `position` on: its position, and bytes with the place in them where its header starts."""
+    chunk, chunk_position = b"", position
     while position + HEADER_SIZE <= end:
         at = position - chunk_position
         if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_position, at = file.read_at(read_bytes, position, waits=waits), position, 0
+            chunk, chunk_position, at = file.read_at(_READ_BYTES, position, waits=waits), position, 0
             if len(chunk) < HEADER_SIZE:
                 raise StorageError(str(file.path), f"ends at {position + len(chunk)}, before its length {end}")
         size_bytes = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
         if size_bytes < HEADER_SIZE:
             raise damage(file.path, "no batch begins here", position)
-        if is_whole:
-            read_bytes = PIECE_BYTES if size_bytes <= WHOLE_BYTES else _READ_BYTES
-            if at + size_bytes > len(chunk) and size_bytes <= WHOLE_BYTES:
-                chunk, chunk_position, at = file.read_at(read_bytes, position, waits=waits), position, 0
         yield position, chunk, at
         position += size_bytes
 

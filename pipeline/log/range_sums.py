@@ -6,8 +6,11 @@ Invariants:
   batch that holds a log start offset belongs to the range that begins there.
 - A scan stops at damage, and never skips what it cannot read: the sums reach exactly up to there.
 - A step reads at most STEP_BATCHES headers or about PIECE_BYTES of records; a compressed batch that is opened is read
-  whole. Each call of `is_over` comes after at least one batch, so that a caller with little time gets on, too.
+  whole. Each call of `is_over` comes after at least one batch, so that a caller with little time gets on, too; where
+  records are read, the first call comes after the first batch, and each other one after about PIECE_BYTES.
 - Records are read and opened while a charge for their memory is held (`batch_contents.py`).
+- Batches that are as expected are gathered, and added many at once (`gathered_batches.py`). Any other one is looked at
+  alone, after all gathered ones before it were added: so a scan stops at the first damage.
 """
 
 from collections.abc import Callable
@@ -15,18 +18,24 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from pipeline.errors import CorruptBatchError, DamagedSegmentError
+from pipeline.errors import CorruptBatchError, DamagedSegmentError, StorageError
 from pipeline.log.batch_contents import has_right_checksum, read_contents, sum_contents
-from pipeline.log.batch_places import damage, walk_batches
+from pipeline.log.batch_places import BatchPlace, damage
+from pipeline.log.gathered_batches import WHOLE_BYTES, GatheredBatches
 from pipeline.log.log_snapshot import LogSnapshot, require_gap, segment_number
 from pipeline.log.segment import Segment
 from pipeline.model import Offset
-from pipeline.records.batch import CHECKED_FROM, HEADER_SIZE, BatchHeader, read_header
+from pipeline.records.batch import CHECKED_FROM, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 from pipeline.records.batch_sums import BatchSums, RunningSums, SumKind
 from pipeline.records.compression import PIECE_BYTES
 from pipeline.records.turns import Steps
 
 STEP_BATCHES = 500
+_HEADERS_BYTES = 256
+"""Read at once where only headers are read, of large batches."""
+_SMALL_BYTES = 16 * 1024
+_NEIGHBOURS_BYTES = 64 * 1024
+"""Read at once where only headers are read, of batches of at most _SMALL_BYTES."""
 
 
 class RangeSums(NamedTuple):
@@ -54,13 +63,14 @@ def sum_range(
     checksums are counted. Raises StorageError.
     """
     reads = kind is SumKind.CONTENTS or (is_deep and kind is SumKind.HEADERS)
-    sums, next_offset = RunningSums(), from_offset
+    gathered = GatheredBatches(kind, from_offset, reads=reads)
     segments = snapshot.segments
     try:
         for number in range(segment_number(segments, from_offset), len(segments)):
             segment = segments[number]
             if segment.base_offset >= up_to_offset:
                 break
+            next_offset = gathered.next_offset
             first = segment.locate(next_offset)
             if first is None or first.base_offset > next_offset:
                 require_gap(segment, Offset(next_offset), first, waits=True)
@@ -68,41 +78,135 @@ def sum_range(
                 continue
             is_last = number + 1 == len(segments)
             following = snapshot.end_offset if is_last else segments[number + 1].base_offset
-            batches = walk_batches(segment.file, first.position, segment.size_bytes, is_whole=reads)
-            read_from = first.position
-            for count, (position, chunk, at) in enumerate(batches):
-                if count % STEP_BATCHES == STEP_BATCHES - 1 or (reads and position - read_from >= PIECE_BYTES):
-                    read_from = position
+            scan = _SegmentScan(segment, first, following, up_to_offset, gathered, is_last=is_last)
+            try:
+                stops = yield from scan.run(is_over)
+            except StorageError:
+                gathered.settle()  # damage of an earlier batch comes first
+                raise
+            gathered.settle()
+            if stops:
+                return RangeSums(gathered.sums.total(), gathered.next_offset)
+    except DamagedSegmentError as error:
+        return RangeSums(gathered.sums.total(), gathered.next_offset, str(error))
+    return RangeSums(gathered.sums.total(), up_to_offset)
+
+
+class _SegmentScan:
+    """Goes through a segment from a batch on, up to the offset `following` or the batch that holds `up_to_offset`."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        first: BatchPlace,
+        following: int,
+        up_to_offset: int,
+        gathered: GatheredBatches,
+        *,
+        is_last: bool,
+    ) -> None:
+        self._segment = segment
+        self._following = following
+        self._up_to_offset = up_to_offset
+        self._gathered = gathered
+        self._is_last = is_last
+        self._first_position = self._position = self._chunk_position = first.position
+        self._chunk = b""
+        self._batch_bytes = first.size_bytes
+        """About the size of the batches here."""
+
+    def run(self, is_over: Callable[[], bool]) -> Steps[bool]:
+        """Add the batches of the segment. Return True if `is_over` ended that. Raises StorageError.
+
+        Some of the batches may still be gathered then.
+        """
+        gathered = self._gathered
+        gathered.enter(self._segment.path, self._position)
+        while self._position + HEADER_SIZE <= self._segment.size_bytes:
+            at = self._position - self._chunk_position
+            # The first batch is looked at alone: a scan whose time is over gets on by one.
+            if self._position > self._first_position and self._gather(at):
+                if len(gathered) < STEP_BATCHES:
+                    continue
+                gathered.settle()
+                yield None
+                if is_over():
+                    return True
+            elif self._must_read(at):
+                if self._chunk and gathered.reads:
                     yield None
                     if is_over():
-                        return RangeSums(sums.total(), next_offset)
-                view = memoryview(chunk)
-                raw = view[at : at + HEADER_SIZE]
-                header = _read_sound(segment, raw, position)
-                last_offset = header.last_offset
-                if is_last and header.base_offset >= following:
-                    break  # appended since the snapshot
-                if last_offset >= following or (header.base_offset < next_offset and count):
-                    reason = f"a batch of offset {header.base_offset} lies where {next_offset} is due"
-                    raise damage(segment.path, reason, position)
-                if last_offset >= up_to_offset:
+                        return True
+                self._read_on()
+            else:
+                gathered.settle()
+                is_end = yield from self._look_at_one(memoryview(self._chunk)[at:])
+                if is_end:
                     break
-                if reads:
-                    batch = view[at : at + header.size_bytes]
-                    if not _add_whole(sums, batch, raw, header, kind):
-                        yield from _read(sums, segment, position, raw, header, kind)
-                elif kind is SumKind.FRAMES:
-                    sums.add_frame(header)
-                else:
-                    sums.add(raw, header)
-                next_offset = last_offset + 1
-                if next_offset >= up_to_offset:
-                    break  # what follows may be above the high watermark, and be truncated at any time
-                if reads and is_over():
-                    return RangeSums(sums.total(), next_offset)
-    except DamagedSegmentError as error:
-        return RangeSums(sums.total(), next_offset, str(error))
-    return RangeSums(sums.total(), up_to_offset)
+                gathered.enter(self._segment.path, self._position)
+                if gathered.reads and is_over():
+                    return True
+        return False
+
+    def _gather(self, at: int) -> int:
+        """Gather batches of the chunk. Return their number.
+
+        The last batch of a range is left: what follows may be above the high watermark, and be truncated at any time.
+        """
+        before = min(self._following, self._up_to_offset) - 1
+        room = STEP_BATCHES - len(self._gathered)
+        end, count = self._gathered.gather(
+            self._chunk, at, before, self._segment.size_bytes - self._chunk_position, room
+        )
+        if count:
+            self._batch_bytes = (end - at) // count
+            self._position += end - at
+        return count
+
+    def _must_read(self, at: int) -> bool:
+        """True if the chunk lacks the header at `at`, or records that would be read together with their neighbours."""
+        held_bytes = len(self._chunk) - at
+        if held_bytes < HEADER_SIZE:
+            return True
+        if not (at and self._gathered.reads):
+            return False
+        size_bytes = int.from_bytes(self._chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
+        return held_bytes < size_bytes <= WHOLE_BYTES
+
+    def _read_on(self) -> None:
+        """Read a chunk from the present position on."""
+        if self._gathered.reads:
+            read_bytes = PIECE_BYTES if self._batch_bytes <= WHOLE_BYTES else _HEADERS_BYTES
+        else:
+            read_bytes = _NEIGHBOURS_BYTES if self._batch_bytes <= _SMALL_BYTES else _HEADERS_BYTES
+        file = self._segment.file
+        self._chunk, self._chunk_position = file.read_at(read_bytes, self._position), self._position
+        if len(self._chunk) < HEADER_SIZE:
+            end = self._position + len(self._chunk)
+            raise StorageError(str(file.path), f"ends at {end}, before its length {self._segment.size_bytes}")
+
+    def _look_at_one(self, view: memoryview) -> Steps[bool]:
+        """Check the batch at the present position and add it. Return True if it is the last one, or does not belong."""
+        gathered, segment, position = self._gathered, self._segment, self._position
+        raw = view[:HEADER_SIZE]
+        header = _read_sound(segment, raw, position)
+        next_offset = gathered.next_offset
+        if self._is_last and header.base_offset >= self._following:
+            return True  # appended since the snapshot
+        is_overlapping = header.base_offset < next_offset and position > self._first_position
+        if header.last_offset >= self._following or is_overlapping:
+            reason = f"a batch of offset {header.base_offset} lies where {next_offset} is due"
+            raise damage(segment.path, reason, position)
+        if header.last_offset >= self._up_to_offset:
+            return True
+        if not gathered.reads:
+            gathered.add_one(raw, header)
+        elif not _add_whole(gathered.sums, view[: header.size_bytes], raw, header, gathered.kind):
+            yield from _read(gathered.sums, segment, position, raw, header, gathered.kind)
+        gathered.next_offset = header.next_offset
+        self._batch_bytes = header.size_bytes
+        self._position += header.size_bytes
+        return gathered.next_offset >= self._up_to_offset
 
 
 def _read_sound(segment: Segment, raw: memoryview, position: int) -> BatchHeader:

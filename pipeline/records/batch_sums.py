@@ -9,15 +9,20 @@ Invariants:
 - Of sums over contents, the CRC-32C and the size of the plain records stand for the records, in any codec. A batch that
   cannot be opened counts with its whole header, so it equals its own copy alone.
 - Equal sums are strong evidence of equal batches, not a proof: the digest has 63 bits, the CRC 32.
+- `add_headers` adds what `add`, `add_frame` and `add_contents` add, of many batches at once.
 """
 
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from pipeline.records.batch import HEADER_SIZE, BatchHeader
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
+from pipeline.records.raw_headers import RawHeaders, octets_of
 
 NO_OFFSET = -1
 _DIGEST_BYTES = 8
@@ -27,6 +32,10 @@ _EPOCH_END = 16
 _CODEC_MASK = 0x07
 _FRAME = struct.Struct(">qhiqqqhii")
 _PLAIN = struct.Struct(">qI")
+PLAIN_ROW: Final = np.dtype([("size_bytes", ">i8"), ("crc", ">u4")])
+"""Size and CRC-32C of plain records, as a digest covers them."""
+_OCTETS_OF_OFFSET = 8
+_ATTRIBUTES = 21
 
 
 class SumKind(IntEnum):
@@ -122,6 +131,27 @@ class RunningSums:
             digest = _hash(frame_of(header) + _PLAIN.pack(plain.size_bytes, plain.crc))
             self._add(header, HEADER_SIZE + plain.size_bytes, digest)
 
+    def add_headers(self, headers: RawHeaders, kind: SumKind, plain: NDArray[np.void] | None = None) -> None:
+        """Add batches by their headers. Sums over CONTENTS take `plain`: a row of PLAIN_ROW for each batch."""
+        if not len(headers):
+            return
+        if not self._batches:
+            self._first_offset = int(headers[0]["base_offset"])
+        self._last_offset = int(headers[-1]["base_offset"]) + int(headers[-1]["last_offset_delta"])
+        self._batches += len(headers)
+        self._records += int(headers["record_count"].sum(dtype=np.int64))
+        octets = octets_of(headers)
+        if kind is SumKind.HEADERS:
+            self._size_bytes += int(headers["batch_length"].sum(dtype=np.int64)) + LOG_OVERHEAD * len(headers)
+            kept = [octets[:, :_EPOCH_START], octets[:, _EPOCH_END:]]
+        else:
+            attributes = octets[:, _ATTRIBUTES : _ATTRIBUTES + 2] & np.array([0xFF, 0xFF & ~_CODEC_MASK], np.uint8)
+            kept = [octets[:, :_OCTETS_OF_OFFSET], attributes, octets[:, _ATTRIBUTES + 2 :]]
+            if plain is not None:
+                self._size_bytes += HEADER_SIZE * len(headers) + int(plain["size_bytes"].sum(dtype=np.int64))
+                kept.append(plain.view(np.uint8).reshape(len(plain), PLAIN_ROW.itemsize))
+        self._digest += _sum_of_hashes(np.concatenate(kept, axis=1))
+
     def _add(self, header: BatchHeader, size_bytes: int, digest: int) -> None:
         if not self._batches:
             self._first_offset = header.base_offset
@@ -174,3 +204,10 @@ def digest_of(raw: bytes | memoryview) -> int:
 
 def _hash(kept: bytes) -> int:
     return int.from_bytes(blake2b(kept, digest_size=_DIGEST_BYTES).digest(), "big")
+
+
+def _sum_of_hashes(rows: NDArray[np.uint8]) -> int:
+    """Return the sum of the hashes of the rows, modulo 2**64."""
+    each: list[bytes] = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1]))).ravel().tolist()
+    digests = [blake2b(row, digest_size=_DIGEST_BYTES).digest() for row in each]
+    return int(np.frombuffer(b"".join(digests), ">u8").sum(dtype=np.uint64))

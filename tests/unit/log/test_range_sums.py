@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from pipeline.log.batch_places import WHOLE_BYTES
 from pipeline.log.config import LogConfig
-from pipeline.log.range_sums import RangeSums, sum_range
+from pipeline.log.gathered_batches import WHOLE_BYTES
+from pipeline.log.range_sums import STEP_BATCHES, RangeSums, sum_range
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.records.batch import (
     HEADER_SIZE,
@@ -306,3 +306,24 @@ def test_a_step_of_a_deep_scan_reads_a_bounded_number_of_bytes(open_log: Opener,
         batches.append(log, batches.make(1, size=60_000))
     steps = sum_range(log.snapshot, 0, 20, lambda: False, is_deep=True)
     assert sum(1 for _ in steps) >= 20 * 60_000 // PIECE_BYTES - 1
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+@pytest.mark.parametrize("number", [1, STEP_BATCHES - 1, STEP_BATCHES, STEP_BATCHES + 1, 1199])
+@pytest.mark.parametrize("position", [8, 16, 23, 57])  # length, format, last offset delta, record count
+def test_sums_reach_exactly_up_to_the_first_header_that_cannot_be(
+    open_log: Opener, batches: Batches, number: int, position: int, is_deep: bool
+) -> None:
+    log = open_log()
+    for _ in range(1200):
+        batches.append(log, batches.make(1))
+    sound = summed(log, 0, number, is_deep=is_deep).sums
+    segment = log.snapshot.segments[0]
+    places = list(segment.places())
+    for changed in {number, min(number + 3, 1199)}:  # a later one changes nothing
+        at = places[changed].position + position
+        segment.file.write_at(b"\xff", at)
+    found = summed(log, 0, 1200, is_deep=is_deep)
+    assert found.damage is not None
+    assert f"position {places[number].position}:" in found.damage
+    assert (found.next_offset, found.sums) == (number, sound)

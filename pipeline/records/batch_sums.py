@@ -208,6 +208,6 @@ def _hash(kept: bytes) -> int:
 
 def _sum_of_hashes(rows: NDArray[np.uint8]) -> int:
     """Return the sum of the hashes of the rows, modulo 2**64."""
-    each: list[bytes] = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1]))).ravel().tolist()
-    digests = [blake2b(row, digest_size=_DIGEST_BYTES).digest() for row in each]
+    each = struct.iter_unpack(f"{rows.shape[1]}s", rows.tobytes())
+    digests = [blake2b(row, digest_size=_DIGEST_BYTES).digest() for (row,) in each]
     return int(np.frombuffer(b"".join(digests), ">u8").sum(dtype=np.uint64))

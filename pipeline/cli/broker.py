@@ -4,6 +4,7 @@ import gc
 import socket
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import trio
@@ -142,7 +143,7 @@ async def _run(settings: Settings) -> None:
         gc.freeze()  # objects that live as long as the broker need no collection, which would stop the event loop
         SlowCollections().watch()
         if counter is not None:
-            await _publish_counts(counter, handle.address, counting.interval_ms / 1000)
+            await _publish_counts(counter, handle.address, counting.interval_ms / 1000, config.log_dirs[0])
 
 
 def _compile_schema(texts: "Sequence[str]") -> "DatumWalk":
@@ -170,14 +171,20 @@ def _counter(datacenter: str, counting: "CountingConfig", config: "BrokerConfig"
     return BrokerCounter(datacenter, counting.window_ms, checkpoints, wall_clock, life, times=times)
 
 
-async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float) -> None:
-    """Publish the counts to the audit topic of the broker's own cluster, as any client would."""
+async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float, directory: Path) -> None:
+    """Publish the counts to the audit topic of the broker's own cluster, as any client would.
+
+    The place of the last report is kept in `directory`.
+    """
+    from pipeline.audit.counting.published_place import PlaceFile
     from pipeline.audit.counting.publisher import open_publisher
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
+    from pipeline.log.files import DiskFiles
 
+    place_file = PlaceFile(directory, DiskFiles())
     async with (
         open_cluster(ClientConfig(bootstrap=(address,), client_id="pipeline-broker-audit")) as cluster,
-        open_publisher(cluster, counter, clock=wall_clock, rng=randomness()) as publisher,
+        open_publisher(cluster, counter, clock=wall_clock, rng=randomness(), place_file=place_file) as publisher,
     ):
         await publisher.run(interval_s)

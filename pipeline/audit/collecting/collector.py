@@ -218,6 +218,9 @@ class EventCollector:
                 offset=portion[0][0].base_offset,
                 error=decoded.error,
             )
+        for cluster, written_ms in decoded.losses:
+            if cluster == state.cluster:
+                state.told_of_loss(written_ms, self._clock())
         damaged = dict(decoded.damaged)
         for header, _ in portion:
             if header.base_offset in damaged:

@@ -26,6 +26,8 @@ class DecodedEvents:
     unreadable: int = 0
     error: str | None = None
     damaged: list[tuple[int, int]] = field(default_factory=list)
+    losses: list[tuple[str, int]] = field(default_factory=list)
+    """Clusters whose audit topic lost reports, and the greatest timestamp of the batch that says so."""
 
     def skip(self, reason: str) -> None:
         """Count a record that is no event."""
@@ -46,7 +48,10 @@ def decode_portion(batches: Iterable[tuple[BatchHeader, bytes, StoredAt]], posit
             decoded.damaged.append((header.base_offset, header.next_offset))
             decoded.error = decoded.error or str(error)
             continue
+        known = len(decoded.events)
         _decode_values(values, stored_at, decoded)
+        told = [event for event in decoded.events[known:] if isinstance(event, CountReport) and event.is_after_loss]
+        decoded.losses += [(event.counter.cluster, header.max_timestamp) for event in told]
     return decoded
 
 

@@ -133,6 +133,10 @@ class ReadingState:
             self.loses(self.open_gap, min(written_ms, now_ms), kind="gap")
             self.open_gap = None
 
+    def told_of_loss(self, written_ms: int, now_ms: int) -> None:
+        """Note that an event written at `written_ms` says that events before it are gone."""
+        self.loses("a counter found that its earlier reports are gone", min(written_ms, now_ms), kind="told")
+
     def loses(self, reason: str, before_ms: int, *, kind: str) -> None:
         """Note a loss of events that were written before `before_ms`."""
         known = self.losses.get(kind)

@@ -5,18 +5,27 @@ A. A cluster that is away only delays reports. At most one set of reports is on 
    in the counter, where they take no more memory than before.
 B. A life sign is sent once the reports before it, and the other portions of its own, are acknowledged: so a life sign
    that arrived says the truth about the rows.
-C. If the audit topic was recreated, all that the counter has is reported again.
+C. If the audit topic was recreated or lost reports of this process, all that the counter has is reported again, and a
+   report says that earlier ones are gone, of whatever process. With a `PlaceFile` this holds over restarts.
 """
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import Final, Protocol
 
 import trio
 
 from pipeline.audit.counting.audit_topic import MAX_EVENT_BYTES, ensure_audit_topic
+from pipeline.audit.counting.published_place import (
+    EVENTS_READ,
+    READ_PARTITION,
+    PlaceFile,
+    PublishedPlace,
+    digest_of,
+    is_still_there,
+)
 from pipeline.audit.events.encoding import encode_count_report, encode_key, portions
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
@@ -27,12 +36,12 @@ from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
 from pipeline.net.nurseries import lasting_nursery, unwrapped_errors
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.compression import Codec
 
 DEFAULT_INTERVAL_S: Final = 10.0
-READ_PARTITION: Final = 0
-"""Partition of the audit topic that audits read, however many it has."""
+REFUSALS: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 ROWS_ENCODED_AT_ONCE: Final = 50
 """More rows than these are encoded in a thread, so that the event loop goes on."""
 
@@ -79,14 +88,21 @@ class LifeCounting(Counting, Protocol):
 class CountPublisher:
     """Publishes the reports of a counter. Made by `open_publisher`; tasks may share it."""
 
-    def __init__(self, counter: Counting, cluster: Cluster, producer: Producer) -> None:
+    def __init__(
+        self, counter: Counting, cluster: Cluster, producer: Producer, place_file: PlaceFile | None = None
+    ) -> None:
         self._counter = counter
         self._cluster = cluster
         self._producer = producer
+        self._place_file = place_file
         self._turn = trio.Lock()
         self._woken = trio.Event()
-        self._topic_id: uuid.UUID | None = None
-        """Id of the topic that has the reports so far; None before the first, and after a failure."""
+        self._place: PublishedPlace | None = None
+        """Place of the last report; None before the first, and if the cluster has no ids of topics."""
+        self._is_looked_up = False
+        """True once `_place` is of this process."""
+        self._is_after_loss = False
+        """True if the next life sign is to say that reports are gone (invariant C)."""
         self._is_ensured = False
 
     async def run(self, interval_s: float, unless: Callable[[], bool] = lambda: False) -> None:
@@ -121,32 +137,52 @@ class CountPublisher:
         async with self._turn:
             if unless():
                 return
-            await self._publish_all()
-            if self._is_recreated():
-                logger.warning("audit_topic_recreated", help="all counts of this process are reported again")
+            if self._place is None and self._place_file is not None:
+                self._place = await trio.to_thread.run_sync(self._place_file.read)
+            if await self._publish_all():
+                logger.warning("audit_reports_lost", help="all counts of this process are reported again")
                 self._counter.report_again()
                 await self._publish_all()
 
-    async def _publish_all(self) -> None:
+    async def _publish_all(self) -> bool:
+        """Publish what changed. Return True if earlier reports are gone: then all is to be reported again."""
         reports = self._counter.take_reports()
         if not reports:
-            return
+            return False
         try:
             if not self._is_ensured or AUDIT_TOPIC not in self._cluster.view.topics:
                 await ensure_audit_topic(self._cluster)
                 self._is_ensured = True
+            leader_epoch = self._cluster.view.leader_epoch_of(EVENTS_READ)
             parts = [part for report in reports for part in portions(report)]
-            await self._send([part for part in parts if part.life is None])
-            await self._send([part for part in parts if part.life is not None])  # invariant B
+            place = await self._send([part for part in parts if part.life is None], leader_epoch)
+            signs = [part for part in parts if part.life is not None]
+            if self._is_after_loss:
+                signs = [replace(sign, is_after_loss=True) for sign in signs]
+            place = await self._send(signs, leader_epoch) or place  # invariant B
+            is_lost = not self._is_after_loss and await self._is_lost(place)
         except BaseException:
             self._is_ensured = False
             self._counter.put_back(reports)
             raise
+        self._is_after_loss = is_lost
         with trio.CancelScope(shield=True):  # brokers have them, and the counter is to know
-            await trio.to_thread.run_sync(self._counter.published, reports)
+            await trio.to_thread.run_sync(self._note, reports, None if is_lost else place)
+        return is_lost
 
-    async def _send(self, parts: Sequence[CountReport]) -> None:
+    def _note(self, reports: Sequence[CountReport], place: PublishedPlace | None) -> None:
+        """Note what was published, and where: not before the loss of earlier reports is said."""
+        self._counter.published(reports)
+        if place is None:
+            return
+        self._place, self._is_looked_up = place, True
+        if self._place_file is not None:
+            self._place_file.write(place)
+
+    async def _send(self, parts: Sequence[CountReport], leader_epoch: int) -> PublishedPlace | None:
+        """Send reports, and return the place of the last one; None if the cluster has no ids of topics."""
         deliveries = []
+        value = b""
         for part in parts:
             if len(part.rows) + len(part.positions) > ROWS_ENCODED_AT_ONCE:
                 value = await trio.to_thread.run_sync(encode_count_report, part)
@@ -155,23 +191,41 @@ class CountPublisher:
             delivery = await self._producer.send(AUDIT_TOPIC, value, key=encode_key(part), partition=READ_PARTITION)
             deliveries.append(delivery)
         await self._producer.flush()
+        offset = -1
         for delivery in deliveries:
-            await delivery.wait()
-
-    def _is_recreated(self) -> bool:
+            offset = (await delivery.wait()).offset
         topic = self._cluster.view.topics.get(AUDIT_TOPIC)
-        before, now = self._topic_id, ZERO_UUID if topic is None else topic.id
-        if now == ZERO_UUID:  # without ids none can be told from the one before
+        if offset < 0 or topic is None or topic.id == ZERO_UUID:
+            return None
+        return PublishedPlace(topic_id=topic.id, leader_epoch=leader_epoch, offset=offset, digest=digest_of(value))
+
+    async def _is_lost(self, now: PublishedPlace | None) -> bool:
+        """Return True if the last report before these is gone (invariant C). Raises PipelineError if that is not known.
+
+        The topic is read at the start of a process and when its leader has changed.
+        """
+        before = self._place
+        if before is None or now is None:
             return False
-        self._topic_id = now
-        return before is not None and before != now
+        if now.topic_id != before.topic_id or now.offset <= before.offset:
+            return True
+        if self._is_looked_up and now.leader_epoch == before.leader_epoch:
+            return False
+        try:
+            is_there = await is_still_there(self._cluster, before)
+        except KafkaError as error:
+            if error.code not in REFUSALS:
+                raise
+            logger.warning("audit_place_not_read", error=str(error), help="lost reports would not be noticed here")
+            return False
+        return not is_there
 
 
 @asynccontextmanager
 async def open_publisher(
-    cluster: Cluster, counter: Counting, *, clock: Clock, rng: Random
+    cluster: Cluster, counter: Counting, *, clock: Clock, rng: Random, place_file: PlaceFile | None = None
 ) -> AsyncIterator[CountPublisher]:
-    """Open a publisher until the block ends.
+    """Open a publisher until the block ends. `place_file`: of a process whose counts outlive it.
 
     The publisher goes on while a cancelled block unwinds, so that the block may publish the last counts in a shielded
     scope.
@@ -179,7 +233,7 @@ async def open_publisher(
     with unwrapped_errors():
         async with lasting_nursery() as nursery:
             producer = await nursery.start(_keep_reporter, cluster, clock, rng)
-            yield CountPublisher(counter, cluster, producer)
+            yield CountPublisher(counter, cluster, producer, place_file)
 
 
 async def _keep_reporter(

@@ -77,6 +77,7 @@ def encode_count_report(report: CountReport) -> bytes:
         "latencies": report.latencies,
         "skipped": report.skipped,
         "life": None if report.life is None else asdict(report.life),
+        "is_after_loss": report.is_after_loss,
     }
     document |= {name: part for name, part in parts.items() if part}
     return json.dumps(document, separators=(",", ":")).encode()
@@ -106,6 +107,7 @@ def decode_count_report(value: bytes) -> CountReport:
             latencies=tuple(_latency(*each) for each in document.get("latencies", ())),
             skipped=tuple(_skipped(*each) for each in document.get("skipped", ())),
             life=_life(document["life"]) if document.get("life") else None,
+            is_after_loss=bool(document.get("is_after_loss", False)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise AuditMessageError(f"not a monitoring event: {error!r}") from error

@@ -176,3 +176,5 @@ class CountReport:
     """Time at which the report was stored, as far as its reader knows; not in the record. None if not known."""
     skew_ms: int = 0
     """Time by which the counter's clock is ahead of that, as its reader found; not in the record."""
+    is_after_loss: bool = False
+    """True if reports before this one are gone from the audit topic: it was recreated, or lost its end."""

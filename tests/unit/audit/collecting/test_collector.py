@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -165,6 +166,22 @@ async def test_events_that_retention_deleted_are_a_loss_that_a_new_collector_fin
                 assert (loss.cluster, loss.before_ms) == ("hub", written_ms)
                 assert "events 0 to 1" in str(loss.witness)
                 assert records_of(behind) == 5
+
+
+async def test_a_counter_tells_of_lost_events_and_each_new_collector_learns_of_it(tmp_path: Path) -> None:
+    async with serving_cluster(tmp_path) as cluster:
+        told = replace(report(4), is_after_loss=True)
+        of_another = replace(report(5, cluster="east"), is_after_loss=True)
+        values = [report(3), of_another, told, report(5)]
+        await publish(cluster, *map(encode_count_report, values))
+        told_ms = clock()
+        for _ in range(2):
+            async with collecting(hub=cluster) as collector:
+                await until(lambda: collector.states["hub"].is_complete and collector.states["hub"].position == 4)
+                (loss,) = collector.losses
+                assert (loss.cluster, loss.witness.name) == ("hub", "audit topic of hub")
+                assert told_ms - 60_000 < loss.before_ms <= told_ms
+                assert "earlier reports are gone" in loss.witness.reason
 
 
 @pytest.mark.parametrize("recreated", [True, pytest.param(False, marks=pytest.mark.long)])

@@ -11,14 +11,19 @@ import pytest
 import trio
 
 from pipeline.audit.counting import publisher as publisher_module
-from pipeline.audit.counting.audit_topic import SETTINGS
+from pipeline.audit.counting.audit_topic import SETTINGS, ensure_audit_topic
+from pipeline.audit.counting.published_place import PlaceFile
 from pipeline.audit.counting.publisher import REPORTER, CountPublisher, open_publisher, publish_reports
 from pipeline.audit.events.encoding import MAX_ROWS, decode_count_report
 from pipeline.audit.events.report import ROW, CountReport, LifeSign, ReportedTopic
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
+from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.errors import PipelineError
+from pipeline.client.producer.batches import RecordMetadata
+from pipeline.errors import NetworkError, PipelineError
+from pipeline.log.files import DiskFiles
+from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.audit_reports import read_reports
 from tests.support.brokers import clock, replicated_cluster, serving_cluster
@@ -73,6 +78,10 @@ def opened(cluster: Cluster, counter: Rows) -> Any:
     return open_publisher(cluster, counter, clock=clock, rng=Random(1))
 
 
+def opened_with(cluster: Cluster, counter: Rows, directory: Path) -> Any:
+    return open_publisher(cluster, counter, clock=clock, rng=Random(1), place_file=kept(directory))
+
+
 def sizes(reports: Sequence[CountReport]) -> list[tuple[int, bool]]:
     """Rows and life sign of each record."""
     return [(len(report.rows), report.life is not None) for report in reports]
@@ -102,8 +111,8 @@ class FailingProducer:
     async def flush(self) -> None:
         pass
 
-    async def wait(self) -> None:
-        pass
+    async def wait(self) -> RecordMetadata:
+        return RecordMetadata(topic_partition=TopicPartition(AUDIT_TOPIC, 0), offset=len(self.sent) - 1, timestamp_ms=0)
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
@@ -133,6 +142,82 @@ async def test_a_recreated_audit_topic_gets_all_counts_again(cluster: Cluster, m
         before = len(await read_reports(cluster))
         assert await publisher.publish()
         assert sizes(await read_reports(cluster))[before:] == [(0, True)]
+
+
+def kept(directory: Path) -> PlaceFile:
+    return PlaceFile(directory, DiskFiles())
+
+
+async def publish_in_a_life_of_its_own(cluster: Cluster, directory: Path) -> list[tuple[int, bool]]:
+    """Publish one changed row of three; return rows of each new record, and whether it tells of a loss."""
+    counter = Rows(3)
+    counter.changed = 1
+    await ensure_audit_topic(cluster)
+    before = len(await read_reports(cluster))
+    async with opened_with(cluster, counter, directory) as publisher:
+        assert await publisher.publish()
+        assert await publisher.publish()
+    return [(len(report.rows), report.is_after_loss) for report in (await read_reports(cluster))[before:]]
+
+
+async def test_a_process_that_starts_again_reports_what_changed_alone(cluster: Cluster, tmp_path: Path) -> None:
+    for _ in range(3):
+        assert await publish_in_a_life_of_its_own(cluster, tmp_path) == [(1, False), (0, False)]
+
+
+@pytest.mark.parametrize("fault", ["recreated", "overwritten", "truncated"])
+async def test_a_process_that_starts_again_tells_of_reports_that_were_lost_meanwhile(
+    cluster: Cluster, tmp_path: Path, fault: str
+) -> None:
+    await publish_in_a_life_of_its_own(cluster, tmp_path)
+    place = kept(tmp_path).read()
+    assert place is not None and place.offset == 1
+    if fault == "recreated":
+        await delete_topics(cluster, [AUDIT_TOPIC])
+        await ensure_audit_topic(cluster)
+        await cluster.refresh()
+    elif fault == "overwritten":
+        kept(tmp_path).write(replace(place, digest="another"))
+    else:
+        kept(tmp_path).write(replace(place, offset=100))
+    assert await publish_in_a_life_of_its_own(cluster, tmp_path) == [(1, False), (3, True), (0, False)]
+    assert await publish_in_a_life_of_its_own(cluster, tmp_path) == [(1, False), (0, False)]
+
+
+async def test_what_retention_removed_is_no_loss_that_a_process_tells_of(cluster: Cluster, tmp_path: Path) -> None:
+    """Audits see it themselves: their topic begins later."""
+    await publish_in_a_life_of_its_own(cluster, tmp_path)
+    await delete_records(cluster, {TopicPartition(AUDIT_TOPIC, 0): 2}, timeout_s=DEADLINE_S)
+    counter = Rows(3)
+    async with opened_with(cluster, counter, tmp_path) as publisher:
+        counter.changed = 1
+        assert await publisher.publish()
+        assert counter.changed == 0  # nothing was marked to be reported again
+        assert counter.revision == 1
+
+
+async def test_a_loss_is_told_also_if_the_process_dies_before_it_could(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish_in_a_life_of_its_own(cluster, tmp_path)
+    await delete_topics(cluster, [AUDIT_TOPIC])
+    await ensure_audit_topic(cluster)
+    await cluster.refresh()
+
+    def die(self: Rows) -> None:
+        raise NetworkError("killed")
+
+    with monkeypatch.context() as patched, pytest.raises(NetworkError):
+        patched.setattr(Rows, "report_again", die)
+        async with opened_with(cluster, Rows(3), tmp_path) as publisher:
+            await publisher.publish_or_raise()
+    assert await publish_in_a_life_of_its_own(cluster, tmp_path) == [(1, False), (3, True), (0, False)]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"00000000 {}\n", b"\xff" * 100])
+def test_a_damaged_file_of_the_place_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "audit-published").write_bytes(content)
+    assert kept(tmp_path).read() is None
 
 
 async def test_a_cluster_that_is_away_only_delays_reports(tmp_path: Path) -> None:

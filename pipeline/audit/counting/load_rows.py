@@ -4,7 +4,8 @@ Invariants:
 A. A report has the hours and windows that changed lately, each with all that was loaded of it so far; so reports may be
    repeated. An hour of which a part is not known any more is left out.
 B. Each root of a topic's loads has a name of its own, so that two tables of one topic do not stand for each other.
-C. A load counts the same hours as brokers do: the newest ones of each partition. Earlier ones have no rows.
+C. A load counts the same hours as brokers do: the newest ones of each partition. All earlier ones are in one row, if
+   they are all known.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from pipeline.audit.counting.windows import HOURS_KEPT, WINDOWS_KEPT
-from pipeline.audit.events.report import POSITION, ROW, CountReport, LatencyCounts, ReportedTopic, SkippedOffsets
+from pipeline.audit.events.report import OLDER, POSITION, ROW, CountReport, LatencyCounts, ReportedTopic, SkippedOffsets
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.records.content_sums import ContentSums
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts
@@ -71,14 +72,16 @@ def load_report(
     known: CommittedCounts, *, tier: Tier, datacenter: str, root: str, topic: str, window_ms: int, now_ms: int
 ) -> CountReport:
     """Return the report of a topic's table below a root URL (invariants A to C)."""
-    hours = _newest(known, HOUR_MS, HOURS_KEPT)
+    hours, older = _newest(known, HOUR_MS, HOURS_KEPT), _older(known)
     windows = {} if window_ms == HOUR_MS else _newest(known, window_ms, WINDOWS_KEPT)
     spans = [(place, places, HOUR_MS) for place, places in hours.items()]
     spans += [(place, places, window_ms) for place, places in windows.items()]
+    spans += [((partition, OLDER), places, HOUR_MS) for partition, (_, places) in older.items()]
     rows = np.zeros(len(spans), ROW)
     for row, ((partition, start), places, span_ms) in zip(rows, spans, strict=True):
         row["partition"], row["start_ms"], row["span_ms"] = partition, start, span_ms
         row["revision"] = known.offsets.get(partition, 0)
+        row["until_ms"] = older[partition][0] if start == OLDER else 0
         _fill(row, known, places)
     positions = np.zeros(len(known.offsets), POSITION)
     for position, (partition, end) in zip(positions, sorted(known.offsets.items()), strict=True):
@@ -101,9 +104,7 @@ def load_report(
 
 def _newest(known: CommittedCounts, span_ms: int, kept: int) -> dict[Place, list[Place]]:
     """Return the windows of each changed span that is among the newest ones of its partition, and wholly known."""
-    spans: dict[int, dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
-    for partition, start in {*known.counts, *known.aside}:
-        spans[partition][start - start % span_ms].append((partition, start))
+    spans = _spans(known, span_ms)
     changed = {(partition, start - start % span_ms) for partition, start in known.changed}
     return {
         (partition, start): starts[start]
@@ -111,6 +112,27 @@ def _newest(known: CommittedCounts, span_ms: int, kept: int) -> dict[Place, list
         for start in sorted(starts)[-kept:]
         if (partition, start) in changed and known.is_known(start)
     }
+
+
+def _spans(known: CommittedCounts, span_ms: int) -> dict[int, dict[int, list[Place]]]:
+    """Return the windows of each span, by partition and start of the span."""
+    spans: dict[int, dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
+    for partition, start in {*known.counts, *known.aside}:
+        spans[partition][start - start % span_ms].append((partition, start))
+    return spans
+
+
+def _older(known: CommittedCounts) -> dict[int, tuple[int, list[Place]]]:
+    """Return for each changed partition the earliest hour with a row, and the windows before it, if all are known."""
+    found = {}
+    changed = {partition for partition, _ in known.changed}
+    for partition, starts in sorted(_spans(known, HOUR_MS).items()):
+        if partition not in changed or len(starts) <= HOURS_KEPT:
+            continue
+        *earlier, until_ms = sorted(starts)[: len(starts) - HOURS_KEPT + 1]
+        if all(known.is_known(start) for start in earlier):
+            found[partition] = until_ms, [place for start in earlier for place in starts[start]]
+    return found
 
 
 def _fill(row: np.void, known: CommittedCounts, places: Sequence[Place]) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from pipeline.audit.counting.header_counter import ReportedCounts
 from pipeline.audit.events.encoding import AuditMessageError, decode_count_report
-from pipeline.audit.events.report import ROW, CountReport
+from pipeline.audit.events.report import OLDER, ROW, CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Tier
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
@@ -24,6 +24,7 @@ from pipeline.errors import DeadlineExceededError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.record import Record
+from pipeline.records.tally import HOUR_MS
 
 EVENTS = TopicPartition(AUDIT_TOPIC, 0)
 
@@ -104,9 +105,12 @@ class FoundReports:
         found = self._found.pop(NamedLog(partition, topic_id), None)
         if found is None or found.position is None:
             return None
+        older = found.rows.get((HOUR_MS, OLDER))
         rows = np.zeros(len(found.rows), ROW)
         for index, row in enumerate(found.rows.values()):
             rows[index] = row
+        if older is not None:  # rows of hours that were folded since are in the row of older hours
+            rows = rows[(rows["start_ms"] == OLDER) | (rows["start_ms"] >= older["until_ms"])]
         return ReportedCounts(
             topic_id=topic_id,
             end_offset=int(found.position["end_offset"]),

@@ -371,6 +371,8 @@ class WindowSums:
         rows["first_offset"] = np.where(found.first == _NO_FIRST, UNKNOWN_OFFSET, found.first)
         rows["last_offset"] = found.last
         rows["has_sums"] = found.has_sums
+        for place in np.flatnonzero(found.start == OLDER).tolist():
+            rows["until_ms"][place] = min(self._partitions[int(found.partition[place])].hours)
         return rows
 
 

@@ -57,6 +57,7 @@ ROW: Final = np.dtype(
         ("marked_sum", np.uint64),  # content_sum of these batches
         ("uncertain_records", np.int64),  # sent by a producer, outcome unknown; not among the counts
         ("quarantined", np.int64),  # set aside by a load; not among the counts
+        ("until_ms", np.int64),  # of a row OLDER: earlier hours are in it, this hour and later ones have their own rows
         ("by_record", np.bool_),  # records were counted one by one, each in the window of its own timestamp
     ]
 )

@@ -15,7 +15,7 @@ from pipeline.audit.ledger.life_table import LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS, NO_PROCESS, PositionTable
 from pipeline.audit.ledger.row_table import ABSENT, HOUR_ROW, Mask, RowTable, absent_rows, is_better
 
-_GREATEST: Final = ("revision", "created_ms", "last_offset", "leader_epoch", "process")
+_GREATEST: Final = ("revision", "created_ms", "last_offset", "leader_epoch", "process", "until_ms")
 _NO_CELL: Final = -1
 
 Times = NDArray[np.int64]

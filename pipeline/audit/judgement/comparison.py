@@ -55,6 +55,8 @@ class Remark(IntEnum):
     """A counter does not know all of the hour."""
     MIRRORED = 12
     """The mirror copied records that are in no broker's report yet."""
+    FOLDED = 13
+    """A stage keeps the hour no longer apart: all hours that are older than a border were compared together."""
     EDGE = 10
     """Records were counted one by one: neighbouring hours differ, and agree in all."""
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
+from pipeline.audit.events.report import OLDER, Rows
 from pipeline.audit.judgement.beginnings import behind_beginnings
 from pipeline.audit.judgement.cells import (
     StageCells,
@@ -17,8 +19,10 @@ from pipeline.audit.judgement.cells import (
     sums_of_lives,
 )
 from pipeline.audit.judgement.comparison import Compared, Remark, code_of, compare_offsets, compare_produced
+from pipeline.audit.judgement.joined_hours import joined_difference
+from pipeline.audit.judgement.older import NO_BORDER, borders_of, have_only_rows, rows_apart, rows_before
 from pipeline.audit.judgement.verdicts import Stage, Status
-from pipeline.audit.judgement.ways import EndStage, Way, is_among
+from pipeline.audit.judgement.ways import EndStage, is_among
 from pipeline.audit.judgement.words import MAY_WRITE_MS, Words
 from pipeline.audit.ledger.keys import Int64s, topics_of_cells
 from pipeline.audit.ledger.ledger import Series
@@ -61,6 +65,12 @@ class HourCells:
     """True for each cell of which another topic, that had the name before, has rows."""
     doubtful: list[tuple[StageCells, Mask]]
     """Stages whose counter began in the middle of the hour, or after it, by cell."""
+    borders: Int64s
+    """Of OLDER, by cell: the end of the hours that are compared together."""
+
+    def end_of(self, topic: int) -> int:
+        """Return the end of the hour, or the latest end of a topic's hours that are compared together."""
+        return int(self.borders[self.slices[topic]].max()) if self.hour_ms == OLDER else self.hour_ms + HOUR_MS
 
     @property
     def end_ms(self) -> int:
@@ -85,10 +95,13 @@ class HourCells:
 
 def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCells | None:
     """Compare all stages in one hour, of some topics or of all; None if nobody reported any row."""
+    cells = words.way.cells_at(hour_ms, topics)
+    return compare_cells(words, hour_ms, cells) if len(cells) else None
+
+
+def compare_cells(words: Words, hour_ms: int, cells: Int64s) -> HourCells:
+    """Compare all stages of some cells, which are sorted, in one hour."""
     way = words.way
-    cells = way.cells_at(hour_ms, topics)
-    if not len(cells):
-        return None
     maker = _Stages(words, hour_ms, cells)
     live = maker.live()
     of_all_topics = maker.of_all_topics(live)
@@ -114,9 +127,12 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
             for each in maker.ends(tier, end, replica if end.is_of_replica else live):
                 stages.append(each.at)
                 edges.append(each)
+    if hour_ms != OLDER:
+        _join_folded(words, hour_ms, cells, edges)
     slices = topic_slices(maker.topics)
     begun = behind_beginnings(edges, {LIVE.tier: way.live, REPLICA.tier: way.replica})
     doubtful = [(stage, mask) for stage, mask in (*maker.doubtful([live, *stages]), *begun) if mask.any()]
+    doubtful += _forgotten(edges) if hour_ms == OLDER else []
     for edge in edges:
         doubt_differences(edge, doubtful)
     return HourCells(
@@ -131,7 +147,56 @@ def compare_hour(words: Words, hour_ms: int, topics: set[int] | None) -> HourCel
         edges=edges,
         is_deleted=maker.is_deleted,
         doubtful=doubtful,
+        borders=maker.borders,
     )
+
+
+def _forgotten(edges: Sequence[Edge]) -> list[tuple[StageCells, Mask]]:
+    """Return the loads that lack records of older hours, and have no row of them: their commits may have expired."""
+    found = []
+    for edge in edges:
+        if edge.at.stage.tier in ("loaded", "stored"):
+            has_row = [borders_of(series, edge.at.cells) != NO_BORDER for series in edge.at.series]
+            lacks = (edge.compared.codes != 0) & ~np.logical_or.reduce(has_row)
+            if lacks.any():
+                found.append((edge.at, lacks))
+    return found
+
+
+def _join_folded(words: Words, hour_ms: int, cells: Int64s, edges: Sequence[Edge]) -> None:
+    """Compare differences of an hour that a stage keeps no longer apart by all hours that are older than a border.
+
+    If these agree, so does the hour. If they differ as much as the rows of hours do, the hour keeps its difference.
+    """
+    edges = [edge for edge in edges if edge.compared.codes.any()]
+    folded = [(edge.compared.codes != 0) & _is_folded(edge, hour_ms) for edge in edges]
+    some = np.flatnonzero(np.logical_or.reduce(folded)) if folded else np.zeros(0, np.int64)
+    if not len(some):
+        return
+    older = compare_cells(words, OLDER, cells[some])
+    by_stages = {(each.before.stage, each.at.stage): each for each in older.edges}
+    for edge, mask in zip(edges, folded, strict=True):
+        together = by_stages.get((edge.before.stage, edge.at.stage))
+        if together is None or not mask.any():
+            continue
+        whole = [(each.rows, _apart(each, older.borders)) for each in (together.before, together.at)]
+        agree, alike = together.compared.codes == 0, have_only_rows(whole[0], whole[1])
+        compared, mine = edge.compared, mask[some]
+        for chosen, status in ((mine & agree, Status.EXACT), (mine & ~agree & ~alike, Status.UNKNOWN)):
+            compared.codes[some[chosen]] = code_of(status)
+            compared.remarks[some[chosen]] = Remark.FOLDED
+
+
+def _apart(stage: StageCells, borders: Int64s) -> Rows:
+    rows = [rows_apart(series, stage.cells, borders) for series in stage.series]
+    return reduce(lambda one, other: better_rows(one, other, BY_REVISION), rows, no_rows(len(stage.cells)))
+
+
+def _is_folded(edge: Edge, hour_ms: int) -> Mask:
+    """True for each cell of which one of the stages keeps an hour no longer apart."""
+    borders = [borders_of(series, stage.cells) for stage in (edge.before, edge.at) for series in stage.series]
+    result: Mask = np.maximum.reduce(borders) > hour_ms if borders else np.zeros(len(edge.at.cells), np.bool_)
+    return result
 
 
 class _Stages:
@@ -147,6 +212,25 @@ class _Stages:
         self.is_mirrored = self.way.are_mirrored(self.topics)
         self.timing = words.timing
         self.is_deleted = np.zeros(len(cells), np.bool_)
+        self.borders = self._borders() if hour_ms == OLDER else np.full(len(cells), OLDER, np.int64)
+
+    def _borders(self) -> Int64s:
+        way = self.way
+        found = [borders_of(series, self.cells) for series in (way.produced, way.live, way.mirror)]
+        found.append(borders_of(way.replica, self.replicas))
+        for end in (*way.loads, *way.groups):
+            cells = self.replicas if end.is_of_replica else self.cells
+            found += [borders_of(series, cells) for series in (*end.series, end.stored)]
+        borders: Int64s = np.maximum.reduce(found)
+        return borders
+
+    def _rows(self, series: Series | None, cells: Int64s) -> Rows:
+        """Return the rows of a series by cell, in any order; -1 is a cell of no partition."""
+        if self.hour_ms == OLDER:
+            return rows_before(series, cells, self.borders)
+        rows, known = no_rows(len(cells)), cells >= 0
+        rows[known] = rows_of(series, self.hour_ms, cells[known])
+        return rows
 
     def _words(self, cluster: str, signs: Times | None = None) -> Times:
         read = np.full(len(self.cells), self.timing.read(cluster), np.int64)
@@ -159,7 +243,7 @@ class _Stages:
             stage=PRODUCED,
             cluster=self.way.cluster,
             cells=self.cells,
-            rows=rows_of(series, self.hour_ms, self.cells),
+            rows=self._rows(series, self.cells),
             progress=stage_progress(None, self.cells),
             word_ms=self._words(self.way.cluster),
             is_expected=is_among(self.topics, known),
@@ -172,7 +256,7 @@ class _Stages:
             stage=LIVE,
             cluster=cluster,
             cells=self.cells,
-            rows=rows_of(series, self.hour_ms, self.cells),
+            rows=self._rows(series, self.cells),
             progress=stage_progress(series, self.cells),
             word_ms=self._words(cluster, self.words.live.at(self.cells)),
             is_expected=np.ones(len(self.cells), np.bool_),
@@ -183,6 +267,8 @@ class _Stages:
     def of_all_topics(self, live: StageCells) -> StageCells:
         """Return the live stage with the rows of all topics that ever had the name."""
         series = self.way.live
+        if self.hour_ms == OLDER:
+            return replace(live, rows=rows_before(series, self.cells, self.borders, all_ids=True))
         table = series.hours.get(self.hour_ms) if series is not None else None
         return live if table is None else replace(live, rows=sums_of_lives(table, self.cells))
 
@@ -234,7 +320,7 @@ class _Stages:
             stage=MIRRORED,
             cluster=self.way.cluster,
             cells=self.cells,
-            rows=rows_of(self.way.mirror, self.hour_ms, self.cells),
+            rows=self._rows(self.way.mirror, self.cells),
             progress=stage_progress(self.way.mirror, self.cells),
             word_ms=self._words(self.way.cluster),
             is_expected=np.zeros(len(self.cells), np.bool_),
@@ -259,19 +345,13 @@ class _Stages:
             stage=REPLICA,
             cluster=cluster,
             cells=self.replicas,
-            rows=self._of_replicas(self.way.replica),
+            rows=self._rows(self.way.replica, self.replicas),
             progress=progress_of_replicas(self.way.replica, self.replicas),
             word_ms=self._words(cluster, np.where(self.replicas >= 0, signs, self.timing.now_ms)),
             is_expected=self.is_mirrored,
             silent_ms=None if self.words.replica is None else self.words.replica.silent_ms,
             series=_some(self.way.replica),
         )
-
-    def _of_replicas(self, series: Series | None) -> np.ndarray:
-        rows = no_rows(len(self.cells))
-        known = self.replicas >= 0
-        rows[known] = rows_of(series, self.hour_ms, self.replicas[known])
-        return rows
 
     def edge(self, before: StageCells, at: StageCells, *, can_stall: bool = False, mirrors: bool = False) -> Edge:
         """Compare a stage with the one before it."""
@@ -325,8 +405,7 @@ class _Stages:
         known = cells >= 0
         rows, progress = no_rows(len(cells)), stage_progress(None, cells)
         for number, each in enumerate(series):
-            found = no_rows(len(cells))
-            found[known] = rows_of(each, self.hour_ms, cells[known])
+            found = self._rows(each, cells)
             rows = found if number == 0 else better_rows(rows, found, BY_REVISION)
             mine = stage_progress(None, cells)
             mine[known] = progress_of_sorted(each, cells[known])
@@ -350,28 +429,6 @@ class _Stages:
                 torn = stage.rows["is_torn"]
                 late = series.positions.has_late_beginnings
                 yield stage, torn | began_late(series, self.hour_ms, stage) if late else torn
-
-
-def joined_difference(way: Way, hour_ms: int, cell: int) -> tuple[int, int]:
-    """Return the difference of all hours around this one that differ, without a gap between them; and the last one."""
-    total, last_ms = unmarked_difference(way, hour_ms, cell), hour_ms
-    for step in (-HOUR_MS, HOUR_MS):
-        other_ms = hour_ms + step
-        while (difference := unmarked_difference(way, other_ms, cell)) != 0:
-            total += difference
-            last_ms = max(last_ms, other_ms)
-            other_ms += step
-    return total, last_ms
-
-
-def unmarked_difference(way: Way, hour_ms: int, cell: int) -> int:
-    """Return how many records without a mark the producers of a partition counted more than the brokers."""
-    cells = np.array([cell], np.int64)
-    produced, live = rows_of(way.produced, hour_ms, cells)[0], rows_of(way.live, hour_ms, cells)[0]
-    if not produced["by_record"] and live["records"] > 0 and produced["records"] == 0:
-        return 0  # records of other producers
-    before = int(produced["records"]) - int(produced["marked_records"])
-    return before - (int(live["records"]) - int(live["marked_records"]))
 
 
 def topic_slices(topics: Int64s) -> dict[int, slice]:

@@ -60,6 +60,14 @@ class _Lack:
     first: int
     last: int
     records: int
+    until_ms: int | None = None
+    """Of OLDER: the end of the hours."""
+
+    def has(self, hour_ms: int | None) -> bool:
+        """True if records of an hour are among these; None stands for any hour."""
+        if hour_ms is None or self.until_ms is None:
+            return hour_ms in (None, self.hour_ms)
+        return hour_ms < self.until_ms
 
 
 def explained(
@@ -86,22 +94,22 @@ def _reason(hour: HourCells, edge: Edge, place: int) -> Explanation | None:
     if tier == "replica":
         gaps = way.gaps.get(int(hour.cells[place]), ())
         spans = [Allowance(span=gap, records=gap.last - gap.first + 1) for gap in gaps]
-        if _fits(edge, place, spans, hour.hour_ms):
+        if _fits(hour, edge, place, spans):
             return Explanation.GAP
     if tier == "loaded":
-        reason = _reason_of_load(edge, place, hour.hour_ms)
+        reason = _reason_of_load(hour, edge, place)
         if reason is not None:
             return reason
     if tier == "consumed":
         start = _group_began(edge.at, place)
         log_start = int(edge.before.progress["start_offset"][place])
         allowance = Allowance(span=OffsetSpan(first=0, last=start - 1), records=start)
-        if start > 0 and _fits(edge, place, [allowance], hour.hour_ms):
+        if start > 0 and _fits(hour, edge, place, [allowance]):
             return Explanation.RETENTION if log_start >= start else Explanation.SKIPPED
     return Explanation.COMPACTION if int(hour.topics[place]) in way.compacted else None
 
 
-def _reason_of_load(edge: Edge, place: int, hour_ms: int) -> Explanation | None:
+def _reason_of_load(hour: HourCells, edge: Edge, place: int) -> Explanation | None:
     """Return why a load lacks records: ranges that it skipped, offsets before its first one, or lost offsets."""
     cell = int(edge.at.cells[place])
     facts = [fact for series in edge.at.series for fact in series.skipped.get(cell, ())]
@@ -109,12 +117,14 @@ def _reason_of_load(edge: Edge, place: int, hour_ms: int) -> Explanation | None:
     start = int(edge.at.progress["start_offset"][place])
     if start > 0:
         allowances.append(Allowance(span=OffsetSpan(first=0, last=start - 1), records=start))
-    if _fits(edge, place, allowances, hour_ms):
-        mine = [fact for fact in facts if fact.start_ms is None or window_start(fact.start_ms, HOUR_MS) == hour_ms]
+    lacks = list(_lacks(hour, edge, place))
+    if _fits(hour, edge, place, allowances):
+        (mine_lacks,) = (lack for lack in lacks if lack.hour_ms == hour.hour_ms)
+        mine = [fact for fact, each in zip(facts, allowances, strict=False) if mine_lacks.has(each.hour_ms)]
         reasons = {SKIP_EXPLANATIONS.get(SkipReason(fact.reason), Explanation.SKIPPED) for fact in mine if _known(fact)}
         return reasons.pop() if len(reasons) == 1 else Explanation.SKIPPED
     lost = int(edge.at.progress["lost_offsets"][place])
-    if not facts and lost > 0 and lost == sum(lack.records for lack in _lacks(edge, place)):
+    if not facts and lost > 0 and lost == sum(lack.records for lack in lacks):
         return Explanation.SKIPPED
     return None
 
@@ -142,12 +152,12 @@ def _group_began(stage: StageCells, place: int) -> int:
     return min(starts, default=0)
 
 
-def _fits(edge: Edge, place: int, allowances: Sequence[Allowance], hour_ms: int) -> bool:
+def _fits(hour: HourCells, edge: Edge, place: int, allowances: Sequence[Allowance]) -> bool:
     """True if these offsets explain all that the stage lacks in an hour, and in the hours that share the offsets."""
     if not allowances:
         return False
-    lacks = list(_lacks(edge, place))
-    mine = [lack for lack in lacks if lack.hour_ms == hour_ms]
+    lacks = list(_lacks(hour, edge, place))
+    mine = [lack for lack in lacks if lack.hour_ms == hour.hour_ms]
     if not mine or mine[0].records > _allowed(allowances, mine[0]):
         return False
     of_any_hour = [each for each in allowances if each.hour_ms is None]
@@ -165,7 +175,7 @@ def _allowed(allowances: Iterable[Allowance], lack: _Lack) -> int:
     counted: list[OffsetSpan] = []
     allowed = 0
     for each in allowances:
-        if each.hour_ms is not None and each.hour_ms != lack.hour_ms:
+        if not lack.has(each.hour_ms):
             continue
         first, last = max(each.span.first, lack.first), min(each.span.last, lack.last)
         if first > last:
@@ -182,11 +192,22 @@ def _size(allowances: Sequence[Allowance]) -> int:
     return min(sum(each.records for each in allowances), sum(span.last - span.first + 1 for span in spans))
 
 
-def _lacks(edge: Edge, place: int) -> Iterator[_Lack]:
-    """Return what the later stage lacks of each hour of a partition; hours whose offsets are unknown have first -1."""
+def _lacks(hour: HourCells, edge: Edge, place: int) -> Iterator[_Lack]:
+    """Return what the later stage lacks of each hour of a partition; hours whose offsets are unknown have first -1.
+
+    For OLDER, hours before the border are one lack.
+    """
     before, at = int(edge.before.cells[place]), int(edge.at.cells[place])
+    border_ms = None
+    if hour.hour_ms == OLDER:
+        border_ms = int(hour.borders[place])
+        row, other = edge.before.rows[place], edge.at.rows[place]
+        records = int(row["records"]) - int(other["records"]) - int(other["quarantined"])
+        yield _Lack(OLDER, int(row["first_offset"]), int(row["last_offset"]), records, border_ms)
     hours = {hour_ms for series in edge.before.series for hour_ms in series.hours}
     for hour_ms in sorted(hours - {OLDER}):
+        if border_ms is not None and hour_ms < border_ms:
+            continue
         row = _row(edge.before, hour_ms, before)
         if row["revision"] == ABSENT:
             continue

@@ -1,7 +1,7 @@
 """Findings of one hour: cells whose stages differ, with what explains them. Pure."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from pipeline.audit.judgement.explaining import explained
 from pipeline.audit.judgement.sentences import sentence
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Status, Witness
+from pipeline.audit.judgement.ways import is_among
 from pipeline.audit.judgement.words import producer_witness
 from pipeline.audit.ledger.position_table import NEVER_MS
 
@@ -35,14 +36,13 @@ class _Suspect:
     """Records and content that the later stage has too few; negative records: too many."""
 
 
-def findings_of(hour: HourCells, *, is_over: bool) -> dict[int, list[Finding]]:
-    """Return the findings of an hour by topic. Records under way count once the hour is over."""
+def findings_of(hour: HourCells, over: Collection[int]) -> dict[int, list[Finding]]:
+    """Return the findings of an hour by topic. Records under way count of topics whose hour is over."""
     found: dict[int, list[Finding]] = defaultdict(list)
+    is_over = is_among(hour.topics, frozenset(over))
     for edge in hour.edges:
         codes = edge.compared.codes
-        suspect = codes != code_of(Status.EXACT)
-        if not is_over:
-            suspect &= codes != code_of(Status.PENDING)
+        suspect = (codes != code_of(Status.EXACT)) & (is_over | (codes != code_of(Status.PENDING)))
         places = np.flatnonzero(suspect)
         if not len(places):
             continue
@@ -100,6 +100,13 @@ def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Re
         return Witness(
             name="producers without marks",
             reason="producers that do not count, or records doubled: make all producers of the topic count",
+            cluster=hour.words.way.cluster,
+            partition=hour.words.partition(int(hour.cells[place])),
+        )
+    if remark is Remark.FOLDED:
+        return Witness(
+            name=f"counters of {hour.words.partition(int(hour.cells[place]))}",
+            reason="a counter keeps the hour no longer apart, and older hours differ: see the hour of all older ones",
             cluster=hour.words.way.cluster,
             partition=hour.words.partition(int(hour.cells[place])),
         )

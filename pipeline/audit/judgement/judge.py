@@ -99,6 +99,9 @@ class Judge:
         for hour_ms in self._ledger.hours():
             known = self._verdicts[hour_ms]
             again = set(touched.hours.get(hour_ms, ()))
+            if hour_ms == OLDER:
+                folded = (topics for at_ms, topics in touched.hours.items() if at_ms < self._ledger.folded_to_ms)
+                again |= known.keys() & set().union(*folded)
             if hour_ms in self._left:
                 again |= self._left[hour_ms].unsettled
             again |= known.keys() & set().union(*(each.reopened(hour_ms + HOUR_MS) for each in words))

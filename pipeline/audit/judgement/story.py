@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.comparison import code_of
 from pipeline.audit.judgement.sentences import number_text, participle, records_text
 from pipeline.audit.judgement.times import iso_time
@@ -41,7 +42,8 @@ def story_of(hour: AuditedHour) -> list[str]:
 
 def _sentences(hour: AuditedHour) -> Iterator[str]:
     begin, end = iso_time(hour.hour_ms), iso_time(hour.hour_ms + HOUR_MS)
-    yield f"Topic {hour.topic}, records from {begin} to {end}: {hour.status}."
+    when = "of all hours that are too old to be kept apart" if hour.hour_ms == OLDER else f"from {begin} to {end}"
+    yield f"Topic {hour.topic}, records {when}: {hour.status}."
     stages = sorted(hour.stages, key=stage_order)
     if not stages:
         yield "Nobody counted any record of this hour."

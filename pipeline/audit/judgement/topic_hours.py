@@ -40,9 +40,9 @@ def stage_order(stage: Stage) -> tuple[int, str]:
 def judge_topics(hour: HourCells) -> dict[int, TopicHour]:
     """Return the verdict of one live cluster on each topic of an hour."""
     words = hour.words
-    over_ms = hour.end_ms + words.timing.grace_ms
-    is_over = words.timing.now_ms >= over_ms
-    findings = findings_of(hour, is_over=is_over)
+    ends = {topic: hour.end_of(topic) for topic in hour.slices}
+    over = {topic for topic, end_ms in ends.items() if words.timing.now_ms >= end_ms + words.timing.grace_ms}
+    findings = findings_of(hour, over)
     sums = [(stage.stage, sums_by_topic(hour, stage)) for stage in hour.stages]
     basis = _Basis(hour)
     codes = _codes(hour)
@@ -50,10 +50,10 @@ def judge_topics(hour: HourCells) -> dict[int, TopicHour]:
     result = {}
     for topic in hour.slices:
         mine = findings.get(topic, ())
-        missing = words.missing(topic, hour.hour_ms, hour.end_ms) if is_over else [_NOT_OVER]
+        missing = words.missing(topic, hour.hour_ms, ends[topic]) if topic in over else [_NOT_OVER]
         if has_doubts:
             missing = [*missing, *_doubts(hour, topic)]
-        if is_over:
+        if topic in over:
             missing = [*missing, *unreported_producers(hour, topic)]
         stages = {hour.shown(stage, topic): by_topic[topic] for stage, by_topic in sums if topic in by_topic}
         if not mine and not missing and not codes[topic]:
@@ -132,7 +132,7 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
                 MissingWord(
                     witness=Witness(
                         name=f"counter of {partition} in {stage.cluster}",
-                        reason="it lost its checkpoint, and its log no longer has all of the hour",
+                        reason=_FORGOTTEN.get(stage.stage.tier, _LOST_CHECKPOINT),
                         cluster=stage.cluster,
                         partition=partition,
                     ),
@@ -158,6 +158,12 @@ def unreported_producers(hour: HourCells, topic: int) -> list[MissingWord]:
     name = f"producers of {hour.words.topic_name(topic)} in {cluster}"
     reason = f"brokers have {marked} records of producers that count, and the audit topic has no report of any"
     return [MissingWord(witness=Witness(name=name, reason=reason, cluster=cluster), is_lost=True)]
+
+
+_LOST_CHECKPOINT = "it lost its checkpoint, and its log no longer has all of the hour"
+_FORGOTTEN = dict.fromkeys(
+    ("loaded", "stored"), "the load no longer knows all hours that are so old: commits have expired, or nobody reported"
+)
 
 
 def _remarks(hour: HourCells) -> dict[int, set[Remark]]:
@@ -203,6 +209,8 @@ class _Basis:
         if Remark.FOREIGN in told:
             foreign = _foreign(hour, topic)
             found.append(f"{cluster}: {records_text(foreign)} of producers that do not count, as the brokers have them")
+        if Remark.FOLDED in told:
+            found.append(f"{cluster}: a counter keeps the hour no longer apart; with all older hours stages are equal")
         if Remark.EDGE in told:
             found.append(f"{cluster}: records counted one by one; with the neighbouring hours there are as many in all")
         if Remark.STAMPED in told:
@@ -221,7 +229,7 @@ def _unsent(hour: HourCells, topic: int) -> list[str]:
     """Return sentences about records that ended producers had accepted, and did not send."""
     return [
         f"producer {life.process} on {life.host} ended with {records_text(life.sign.unsent_records)} not sent"
-        for life in hour.words.unsent(topic, hour.hour_ms, hour.end_ms)
+        for life in hour.words.unsent(topic, hour.hour_ms, hour.end_of(topic))
         if life.sign is not None
     ]
 

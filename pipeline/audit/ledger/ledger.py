@@ -146,6 +146,8 @@ class Ledger:
         """Rows that did not fit a bound."""
         self.first_named_ms: dict[int, int] = {}
         """By topic: time of the first report of any counter that named it."""
+        self.folded_to_ms = OLDER
+        """Latest time before which a counter keeps hours no longer apart."""
         self.newest_ms = 0
         """Newest time of a report."""
         self._settle_ms = settle_ms
@@ -310,7 +312,7 @@ class Ledger:
                 chosen = of_span & (rows["start_ms"] == start)
                 if span == HOUR_MS:
                     held = held_rows(rows[chosen], HOUR_ROW, report.created_ms, process)
-                    if start + HOUR_MS + self._settle_ms <= known_ms <= report.created_ms:
+                    if start != OLDER and start + HOUR_MS + self._settle_ms <= known_ms <= report.created_ms:
                         self._note_late(series, start, keys[chosen], held)
                     self._put_hour(series, start, keys[chosen], held, is_final=is_final)
                 else:
@@ -363,6 +365,8 @@ class Ledger:
                 self.refused += len(keys)
                 return
             table = series.hours[start] = RowTable(HOUR_ROW, series.order)
+        if start == OLDER and len(rows):
+            self.folded_to_ms = max(self.folded_to_ms, int(rows["until_ms"].max()))
         self._touch(start, table.put(keys, rows, is_final=is_final))
 
     def _put_window(self, series: Series, span: int, start: int, keys: Int64s, rows: Rows, created_ms: int) -> None:

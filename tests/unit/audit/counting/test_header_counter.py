@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.audit.counting.header_counter import QUIET_MS, TOGETHER_MS, HeaderCounter
 from pipeline.audit.counting.read_back import FoundReports
-from pipeline.audit.counting.windows import WindowSums
+from pipeline.audit.counting.windows import HOURS_KEPT, WindowSums
 from pipeline.audit.events.encoding import decode_count_report, encode_count_report, encode_key, portions
 from pipeline.audit.events.report import CountReport, Rows
 from pipeline.model import TopicPartition
@@ -338,3 +338,20 @@ def test_a_record_holds_whole_partitions() -> None:
 def rows_in(reports: list[CountReport]) -> int:
     decoded = [decode_count_report(encode_count_report(report)) for report in reports]
     return int(np.sum([len(report.rows) for report in decoded]))
+
+
+def test_a_reader_that_goes_on_counts_hours_that_were_folded_once() -> None:
+    log, audit = Log(), Audit()
+    reader = Reader(log, audit)
+    for number in range(HOURS_KEPT + 5):
+        log.append(6 * number)
+        reader.read(10)
+        audit.publish(reader.counter, fails=False)
+    reader = Reader(log, audit)
+    log.append(6 * (HOURS_KEPT + 5))
+    reader.read(10)
+    audit.publish(reader.counter, fails=False)
+    known = audit.read_back().take_counts(PARTITION, str(TOPIC_ID))
+    assert known is not None
+    hours = {key: row for key, row in as_dict(known.rows).items() if key[0] == HOUR_MS}
+    assert hours == {key: row for key, row in rows_of(log.headers).items() if key[0] == HOUR_MS}

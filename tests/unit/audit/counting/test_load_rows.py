@@ -14,7 +14,7 @@ from pipeline.audit.counting.load_rows import (
     name_of_root,
 )
 from pipeline.audit.events.encoding import decode_count_report, encode_count_report
-from pipeline.audit.events.report import ROW, CountReport
+from pipeline.audit.events.report import OLDER, ROW, CountReport
 from pipeline.audit.events.tiers import Tier
 from pipeline.records.content_sums import ContentSums
 from pipeline.records.tally import HOUR_MS, Counts
@@ -88,9 +88,24 @@ def test_hours_that_did_not_change_are_partly_known_or_old_have_no_rows() -> Non
         (HOUR_MS, HOUR_MS),
         (HOUR_MS, WINDOW),
     }
-    many = {(0, hour * HOUR_MS): Counts(1, 1, 1, 1) for hour in range(200)}
-    hours = report(replace(KNOWN, counts=many, sums={}, changed=many), window_ms=HOUR_MS).rows["start_ms"]
-    assert hours.min() == 8 * HOUR_MS and len(hours) == 192
+
+
+MANY = {(0, hour * HOUR_MS): Counts(hour, 1, 1, 1) for hour in range(200)}
+
+
+def test_the_oldest_hours_are_in_one_row() -> None:
+    known = replace(KNOWN, counts=MANY, sums={}, changed=[(0, 199 * HOUR_MS)])
+    found = report(known, window_ms=HOUR_MS)
+    older = row(found, 0, OLDER, HOUR_MS)
+    assert found.rows["start_ms"].tolist() == [199 * HOUR_MS, OLDER]
+    assert (older["records"], older["batches"], older["until_ms"]) == (sum(range(8)), 8, 8 * HOUR_MS)
+    everything = report(replace(known, changed=MANY), window_ms=HOUR_MS).rows
+    assert len(everything) == 193 and everything["records"].sum() == sum(range(200))
+
+
+def test_hours_that_are_partly_known_are_in_no_row_of_older_hours() -> None:
+    known = replace(KNOWN, counts=MANY, sums={}, changed=MANY, is_known=lambda start_ms: start_ms >= HOUR_MS)
+    assert OLDER not in report(known, window_ms=HOUR_MS).rows["start_ms"]
 
 
 def test_windows_of_an_hour_are_rows_of_hours_only() -> None:

@@ -79,7 +79,8 @@ def expected(counted: list[tuple[int, BatchHeader]], window_ms: int, hours: int,
                 rows[number, start, span].append(header)
             elif span == HOUR_MS:
                 rows[number, OLDER, span].append(header)
-    return {key: _row(headers) for key, headers in rows.items()}
+    until = {key: {"until_ms": kept[key[0], HOUR_MS][0] if key[1] == OLDER else 0} for key in rows}
+    return {key: _row(headers) | until[key] for key, headers in rows.items()}
 
 
 def _row(headers: list[BatchHeader]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pipeline.audit.judgement.joined_hours import joined_difference
 from pipeline.audit.judgement.older import NO_BORDER, borders_of, have_only_rows, rows_apart, rows_before
 from pipeline.audit.judgement.verdicts import Stage, Status
 from pipeline.audit.judgement.ways import EndStage, is_among
-from pipeline.audit.judgement.words import MAY_WRITE_MS, Words
+from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.keys import Int64s, topics_of_cells
 from pipeline.audit.ledger.ledger import Series
 from pipeline.audit.ledger.position_table import NEVER_MS
@@ -213,6 +213,7 @@ class _Stages:
         self.timing = words.timing
         self.is_deleted = np.zeros(len(cells), np.bool_)
         self.borders = self._borders() if hour_ms == OLDER else np.full(len(cells), OLDER, np.int64)
+        self.ends_ms = self.borders if hour_ms == OLDER else np.full(len(cells), hour_ms + HOUR_MS, np.int64)
 
     def _borders(self) -> Int64s:
         way = self.way
@@ -274,14 +275,15 @@ class _Stages:
 
     def compare_produced(self, produced: StageCells, live: StageCells) -> Compared:
         """Compare producers with all topics that ever had the name: producers do not know topic ids."""
-        end_ms = self.hour_ms + HOUR_MS
         open_lives, silent = np.zeros((2, len(self.cells)), np.bool_)
         for topic in np.unique(self.topics[self._with_lives()]).tolist():
             of_topic = self.topics == topic
+            end_ms = int(self.ends_ms[of_topic].max())
             open_lives[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=False))
             for life in self.words.silent_lives(topic):
-                until_ms = life.heard_ms + MAY_WRITE_MS
-                silent |= of_topic & ((live.rows["created_ms"] <= until_ms) | (self.hour_ms < until_ms))
+                silent[of_topic] |= self.words.may_have_written(
+                    life, self.hour_ms, self.ends_ms[of_topic], live.rows["created_ms"][of_topic]
+                )
         compared = compare_produced(
             produced, live, grace_ms=self.timing.grace_ms, open_lives=open_lives, silent_lives=silent
         )

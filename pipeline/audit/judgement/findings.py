@@ -114,7 +114,13 @@ def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Re
         return _silent_counter(hour, edge, place)
     if edge.before.stage.tier != "produced" or remark is Remark.DOUBTFUL:
         return None
-    lives = hour.words.silent_lives(int(hour.topics[place]))
+    end_ms = np.array([hour.end_of(int(hour.topics[place]))])
+    counted_ms = edge.at.rows["created_ms"][place : place + 1]
+    lives = [
+        life
+        for life in hour.words.silent_lives(int(hour.topics[place]))
+        if hour.words.may_have_written(life, hour.hour_ms, end_ms, counted_ms)[0]
+    ]
     return producer_witness(lives[0], hour.words.way.cluster, silent=True) if lives else None
 
 

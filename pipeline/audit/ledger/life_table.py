@@ -26,10 +26,17 @@ class LifeRecord:
     """Time by which the clock of the process was ahead when it gave the sign; negative if behind."""
     sign: LifeSign | None = None
     topics: set[str] = field(default_factory=set)
+    has_marked: bool = False
+    """True if it counted batches with a mark."""
+    has_unmarked: bool = False
+    """True if it counted batches without a mark."""
 
     def take(self, report: CountReport) -> None:
         """Take in a report of the process."""
         self.topics.update(topic.name for topic in report.topics)
+        rows = report.rows
+        self.has_marked = self.has_marked or bool(rows["marked_records"].any())
+        self.has_unmarked = self.has_unmarked or bool((rows["records"] > rows["marked_records"]).any())
         self.first_ms = min(self.first_ms, report.created_ms)
         self.heard_ms = max(self.heard_ms, report.created_ms if report.heard_ms is None else report.heard_ms)
         sign = report.life
@@ -63,6 +70,11 @@ class LifeRecord:
     def is_behind(self) -> bool:
         """True if the clock of the process is so far behind that its word comes too late."""
         return self.skew_ms < -BEHIND_MS
+
+    @property
+    def may_mark(self) -> bool:
+        """True if batches of the process have marks, as far as is known."""
+        return self.has_marked or not self.has_unmarked
 
     @property
     def host(self) -> str:

@@ -1,9 +1,11 @@
 """Producers and brokers: who counts, who does not, and who was killed."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pipeline.audit.events.report import ReportedTopic
 from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Status
 from pipeline.records.tally import HOUR_MS
@@ -93,6 +95,45 @@ def test_a_killed_producer_may_have_written_to_an_hour_that_it_had_closed() -> N
     hour = verdict(BIGGER, closed)
     assert (hour.status, hour.findings[0].records) == (Status.UNKNOWN, 4)
     assert verdict(BIGGER, produced(FULL, is_ended=True)).status is Status.EXTRA
+
+
+@pytest.mark.parametrize(("counted_ms", "status"), [(-2 * GRACE_MS, Status.EXTRA), (0, Status.UNKNOWN)])
+def test_only_what_came_after_its_last_sign_can_be_of_a_producer_that_had_closed_the_hour(
+    counted_ms: int, status: Status
+) -> None:
+    """The broker has had these records since before the sign, which said that all of the hour was reported."""
+    seen_ms = HOUR + HOUR_MS + 10 * GRACE_MS
+    closed = produced(FULL, created_ms=seen_ms, closed_ms=HOUR + HOUR_MS)
+    assert verdict(BIGGER, closed, created_ms=seen_ms + counted_ms).status is status
+
+
+def test_a_producer_that_has_no_marks_has_not_written_marked_records() -> None:
+    plain = Amounts(records=2, content=50, columns={"marked_records": 0, "marked_sum": 0})
+    live = mixed(16, 14, marked_sum=5)
+    dead: dict[str, Any] = {"life": "dead", "created_ms": DIED_MS, "closed_ms": DIED_MS}
+    hour = verdict(live, produced(FULL), produced(plain, **dead))
+    assert hour.status is Status.EXTRA
+    hour = verdict(live, produced(FULL), produced(plain, life="old", is_ended=True), produced(None, **dead))
+    assert hour.status is Status.UNKNOWN
+    assert "producer dead on web-1" in hour.findings[0].text
+
+
+def test_the_producer_that_is_named_is_one_that_may_have_written() -> None:
+    seen_ms = HOUR - HOUR_MS
+    lives = [
+        produced(None, life="a", created_ms=seen_ms - 30 * HOUR_MS, closed_ms=seen_ms - 30 * HOUR_MS),
+        produced(None, life="b", created_ms=DIED_MS, closed_ms=DIED_MS),
+    ]
+    hour = verdict(BIGGER, produced(FULL), *lives)
+    assert hour.status is Status.UNKNOWN
+    assert "producer b on web-1" in hour.findings[0].text
+
+
+def test_a_producer_that_named_another_topic_explains_nothing() -> None:
+    dead = produced(None, life="dead", created_ms=DIED_MS, closed_ms=DIED_MS)
+    other = replace(dead, topics=[ReportedTopic("orders")])
+    assert verdict(BIGGER, produced(FULL), other).status is Status.EXTRA
+    assert verdict(BIGGER, produced(FULL), replace(dead, topics=[])).status is Status.UNKNOWN
 
 
 def test_a_producer_whose_life_signs_were_lost_may_have_gone_on() -> None:

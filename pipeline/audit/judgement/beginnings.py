@@ -16,6 +16,7 @@ from pipeline.audit.judgement.verdicts import Status
 from pipeline.audit.ledger.keys import Int64s
 from pipeline.audit.ledger.ledger import Series
 from pipeline.audit.ledger.row_table import Mask
+from pipeline.records.tally import HOUR_MS
 
 if TYPE_CHECKING:
     from pipeline.audit.judgement.edges import Edge
@@ -49,4 +50,33 @@ def _beginnings(series: Series, stage: StageCells, places: Int64s) -> Int64s:
     for process in np.unique(processes).tolist():
         mine = processes == process
         found[mine] = series.positions.counted_from(process, keys[mine])
+    return found
+
+
+def began_late(series: Series, hour_ms: int, stage: StageCells) -> Mask:
+    """True for each cell whose counter began within the hour, after it, or so little before it that it is not known.
+
+    A counter that began at an offset knows all of the hours that begin more than an hour after the batch there.
+    """
+    doubtful = np.zeros(len(stage.cells), np.bool_)
+    present = np.flatnonzero(stage.is_present & (stage.cells >= 0))
+    keys = newest_keys(series, stage.cells[present])
+    for process in np.unique(stage.rows["process"][present]).tolist():
+        mine = stage.rows["process"][present] == process
+        for place, key in zip(present[mine].tolist(), keys[mine].tolist(), strict=True):
+            start = int(series.positions.counted_from(process, np.array([key], np.int64))[0])
+            if start > 0:
+                began_ms = _hour_of(series, key, start)
+                doubtful[place] = began_ms is None or hour_ms <= began_ms + HOUR_MS
+    return doubtful
+
+
+def _hour_of(series: Series, key: int, offset: int) -> int | None:
+    """Return the latest hour that had begun at an offset of a partition; None if no row says so."""
+    found = None
+    keys = np.array([key], np.int64)
+    for hour_ms, table in series.hours.items():
+        row = table.at(keys)[0]
+        if 0 <= row["first_offset"] <= offset and (found is None or hour_ms > found):
+            found = hour_ms
     return found

@@ -7,12 +7,11 @@ from functools import reduce
 import numpy as np
 
 from pipeline.audit.events.report import OLDER, Rows
-from pipeline.audit.judgement.beginnings import behind_beginnings
+from pipeline.audit.judgement.beginnings import began_late, behind_beginnings
 from pipeline.audit.judgement.cells import (
     StageCells,
     Times,
     better_rows,
-    newest_keys,
     no_rows,
     rows_of,
     stage_progress,
@@ -21,6 +20,7 @@ from pipeline.audit.judgement.cells import (
 from pipeline.audit.judgement.comparison import Compared, Remark, code_of, compare_offsets, compare_produced
 from pipeline.audit.judgement.joined_hours import joined_difference
 from pipeline.audit.judgement.older import NO_BORDER, borders_of, have_only_rows, rows_apart, rows_before
+from pipeline.audit.judgement.silent_producers import may_have_written
 from pipeline.audit.judgement.verdicts import Stage, Status
 from pipeline.audit.judgement.ways import EndStage, is_among
 from pipeline.audit.judgement.words import Words
@@ -281,8 +281,12 @@ class _Stages:
             end_ms = int(self.ends_ms[of_topic].max())
             open_lives[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=False))
             for life in self.words.silent_lives(topic):
-                silent[of_topic] |= self.words.may_have_written(
-                    life, self.hour_ms, self.ends_ms[of_topic], live.rows["created_ms"][of_topic]
+                silent[of_topic] |= may_have_written(
+                    life,
+                    self.hour_ms,
+                    self.ends_ms[of_topic],
+                    live.rows["created_ms"][of_topic],
+                    grace_ms=self.timing.grace_ms,
                 )
         compared = compare_produced(
             produced, live, grace_ms=self.timing.grace_ms, open_lives=open_lives, silent_lives=silent
@@ -482,35 +486,6 @@ def progress_of_sorted(series: Series | None, cells: Int64s) -> np.ndarray:
     """Return the progress of cells in any order."""
     wanted, inverse = np.unique(cells, return_inverse=True)
     return stage_progress(series, wanted)[inverse] if len(cells) else stage_progress(None, cells)
-
-
-def began_late(series: Series, hour_ms: int, stage: StageCells) -> Mask:
-    """True for each cell whose counter began within the hour, after it, or so little before it that it is not known.
-
-    A counter that began at an offset knows all of the hours that begin more than an hour after the batch there.
-    """
-    doubtful = np.zeros(len(stage.cells), np.bool_)
-    present = np.flatnonzero(stage.is_present & (stage.cells >= 0))
-    keys = newest_keys(series, stage.cells[present])
-    for process in np.unique(stage.rows["process"][present]).tolist():
-        mine = stage.rows["process"][present] == process
-        for place, key in zip(present[mine].tolist(), keys[mine].tolist(), strict=True):
-            start = int(series.positions.counted_from(process, np.array([key], np.int64))[0])
-            if start > 0:
-                began_ms = _hour_of(series, key, start)
-                doubtful[place] = began_ms is None or hour_ms <= began_ms + HOUR_MS
-    return doubtful
-
-
-def _hour_of(series: Series, key: int, offset: int) -> int | None:
-    """Return the latest hour that had begun at an offset of a partition; None if no row says so."""
-    found = None
-    keys = np.array([key], np.int64)
-    for hour_ms, table in series.hours.items():
-        row = table.at(keys)[0]
-        if 0 <= row["first_offset"] <= offset and (found is None or hour_ms > found):
-            found = hour_ms
-    return found
 
 
 def _only(compared: Compared, where: Mask) -> Compared:

@@ -12,6 +12,7 @@ from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import Edge, HourCells
 from pipeline.audit.judgement.explaining import explained
 from pipeline.audit.judgement.sentences import sentence
+from pipeline.audit.judgement.silent_producers import may_have_written
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Status, Witness
 from pipeline.audit.judgement.ways import is_among
@@ -119,7 +120,7 @@ def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Re
     lives = [
         life
         for life in hour.words.silent_lives(int(hour.topics[place]))
-        if hour.words.may_have_written(life, hour.hour_ms, end_ms, counted_ms)[0]
+        if may_have_written(life, hour.hour_ms, end_ms, counted_ms, grace_ms=hour.words.timing.grace_ms)[0]
     ]
     return producer_witness(lives[0], hour.words.way.cluster, silent=True) if lives else None
 

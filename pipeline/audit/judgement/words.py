@@ -15,15 +15,12 @@ from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s, cells_
 from pipeline.audit.ledger.ledger import Ledger, Series
 from pipeline.audit.ledger.life_table import BEHIND_MS, MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS
-from pipeline.audit.ledger.row_table import Mask
 from pipeline.audit.ledger.void_rows import UnmarkedCounts
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 
 DEFAULT_INTERVAL_MS: Final = 10_000
 """Interval of a process whose life sign is not known."""
-MAY_WRITE_MS: Final = 24 * HOUR_MS
-"""Time after its last life sign for which a silent producer may have gone on: perhaps only its signs were lost."""
 COUNTED_AFTER: Final = 2
 """Intervals after which a batch is in a broker's report: its word is about batches that are older."""
 MAX_NAMED: Final = 20
@@ -225,20 +222,6 @@ class Words:
         record with an old time with the next life sign only, and others do if the audit topic cannot be written.
         """
         return [life for life in (*self._lives.get(topic, []), *self._lives.get(-1, [])) if self.is_silent(life)]
-
-    def may_have_written(self, life: LifeRecord, hour_ms: int, ends_ms: Times, counted_ms: Times) -> Mask:
-        """True for each partition to which a silent producer may have written records of an hour that it did not count.
-
-        `ends_ms`: the end of the hour; `counted_ms`: time of the broker's report of all that it has of the hour. What
-        the broker had of an hour when the producer said that it had closed it is not among these records.
-        """
-        if life.sign is None or not life.may_mark:
-            return np.zeros(len(ends_ms), np.bool_)
-        until_ms = life.heard_ms + MAY_WRITE_MS
-        is_open = ends_ms > life.sign.closed_ms
-        came_later = counted_ms > life.seen_ms - self.timing.grace_ms
-        result: Mask = (is_open | came_later) & ((counted_ms <= until_ms) | (hour_ms < until_ms))
-        return result
 
     def has_topic(self, topic: int) -> bool:
         """True if the cluster of the way ever had the topic."""

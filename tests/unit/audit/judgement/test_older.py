@@ -91,8 +91,18 @@ def load(**options: Any) -> Counted:
 
 def verdicts(*reports: Iterator[CountReport], **changes: Any) -> dict[int, AuditedHour]:
     brokers = [one for one in signs() if one.counter.tier is Tier.BROKER]
-    found = judged([*(one for each in reports for one in each), *brokers], **changes)
+    counted = [one for each in reports for one in each]
+    if all(one.counter.tier is not Tier.PRODUCER for one in counted):
+        counted = list(map(unmarked, counted))
+    found = judged([*counted, *brokers], **changes)
     return {hour.hour_ms: hour for hour in found.hours()}
+
+
+def unmarked(one: CountReport) -> CountReport:
+    """Return a report about producers that do not count."""
+    rows = one.rows.copy()
+    rows["marked_records"] = rows["marked_sum"] = 0
+    return replace(one, rows=rows)
 
 
 def statuses(*reports: Iterator[CountReport], **changes: Any) -> dict[int, Status]:
@@ -217,6 +227,7 @@ def test_folding_brings_no_late_records() -> None:
     last_ms = NOW_MS + HOUR_MS
     *first, last = live().reports(LOG)
     reports = [*first, *signs(last_ms - GRACE_MS), replace(last, created_ms=last_ms - 1), *replica().reports(LOG)]
+    reports = list(map(unmarked, reports))
     hours = judged([*reports, *signs(last_ms)], now_ms=last_ms, read_to_ms={"east": last_ms, "hub": last_ms}).hours()
     (older,) = [hour for hour in hours if hour.hour_ms == OLDER]
     assert older.status is Status.EXACT

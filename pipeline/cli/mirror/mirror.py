@@ -12,6 +12,7 @@ from pipeline.cli.mirror.counting import counting_copies
 from pipeline.cli.mirror.failover import promote, reverse
 from pipeline.cli.mirror.gaps import gaps
 from pipeline.cli.mirror.pausing import pause_copying, resume_copying
+from pipeline.cli.mirror.retire import retire
 from pipeline.cli.mirror.settings import apply_settings, show_plan
 from pipeline.cli.mirror.status import status
 from pipeline.cli.mirror.verify import verify
@@ -36,6 +37,7 @@ app.command("apply")(apply_settings)
 app.command()(verify)
 app.command()(promote)
 app.command()(reverse)
+app.command()(retire)
 
 
 async def _run(file: Path, settings: Settings) -> None:

@@ -28,6 +28,10 @@ from pipeline.protocol.schema import ZERO_UUID
 
 MAX_AGE_S: Final = 10.0
 """Age of what clusters said about their topics, after which they are asked again."""
+APPENDED: Final = (
+    "its copies were made in append mode (destination.mode), so offsets, producers and sums differ from those of the "
+    "source, and nothing is compared"
+)
 SELECT_S: Final = 5.0
 """Time for the mirrors' patterns on the topics of one cluster, each time. Topics beyond that wait for the next time."""
 _CLEANUP_POLICY: Final = "cleanup.policy"
@@ -117,7 +121,7 @@ class MirrorJournals:
             await self._selections.read_on()
         sources = {line.source.cluster for line in self.table.newest_assignments()}
         return MirrorFacts(
-            routes=routes_of(self.table, self.gaps),
+            routes=[route for route in routes_of(self.table, self.gaps) if self._expected.keeps_offsets(route.cluster)],
             cluster_ids={name: known for name in sources if (known := self.table.cluster_id(name)) is not None},
             has_selection=self._expected.has_selection,
             troubles=self._expected.troubles(),
@@ -136,10 +140,12 @@ class MirrorJournals:
                 unknown[topic] = "the patterns of the mirrors' flows take too long: simplify them"
                 continue
             found, reason = self._expected.of(cluster, topic)
-            if found:
+            if found and not self._expected.keeps_offsets(cluster):
+                unknown[topic] = APPENDED
+            elif found:
                 replicas[topic] = found
             if reason is not None:
-                unknown[topic] = reason
+                unknown.setdefault(topic, reason)
         return SelectedReplicas(replicas=replicas, unknown=unknown)
 
 

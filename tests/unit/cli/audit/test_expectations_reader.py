@@ -97,6 +97,25 @@ async def test_a_topic_that_no_mirror_has_come_to_is_expected_in_the_hub(site: S
     assert len(copies(expected)) == 3 and list(expected.routes) == []
 
 
+async def test_copies_of_a_mirror_in_append_mode_are_not_compared_and_unknown(site: Site) -> None:
+    """Their offsets, producers and so their sums differ from those of the source: nobody can tell what is missing."""
+    await make(site.east)
+    await publish(site.east, b"a")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"a")
+    await make(site.west, "views")
+    await make(site.west, "orders")
+    await record(site, "appending", select("clicks", mode="append"))
+    await record(site, "exact", select("views", source="west"))
+    expected = await reader_of(site).read()
+    assert [route.cluster for route in expected.routes] == []
+    assert not [each for each in copies(expected) if each[0] == "east"]
+    assert ("west", "views", "views") in copies(expected)
+    (witness,) = [witness for witness in expected.unknown if witness.cluster == "east"]
+    assert (witness.name, witness.topic) == ("mirror", "clicks")
+    assert "append mode" in witness.reason
+
+
 async def test_a_hub_without_selections_is_a_missing_witness(site: Site) -> None:
     await make(site.east)
     expected = await reader_of(site).read()

@@ -32,16 +32,16 @@ def measure(options: Options, show: Show) -> list[Row]:
     topics = [f"topic-{number:04}" for number in range(options.scaled(TOPICS, least=20))]
     ledger = Ledger()
     judge = Judge(ledger, grace_ms=60_000, pending_max_ms=HOUR_MS)
-    expected = _expected(topics)
+    expectations = expected(topics)
     applying_s = judging_s = 0.0
     for step in range(STEPS):
         now_ms = START_MS + step * INTERVAL_MS
-        for report in _reports(topics, now_ms):
+        for report in reports(topics, now_ms):
             began = time.process_time()
             ledger.apply(report)
             applying_s += time.process_time() - began
         began = time.process_time()
-        judge.judge(replace(expected, read_to_ms=dict.fromkeys(("east", "hub"), now_ms)), now_ms)
+        judge.judge(replace(expectations, read_to_ms=dict.fromkeys(("east", "hub"), now_ms)), now_ms)
         judging_s += time.process_time() - began
     simulated_s = STEPS * INTERVAL_MS / 1000
     bound = Target(bound=MAX_CPU_S, at_least=False, absolute=True)
@@ -52,28 +52,29 @@ def measure(options: Options, show: Show) -> list[Row]:
     ]
 
 
-def _expected(topics: list[str]) -> Expectations:
+def expected(topics: list[str], partitions: int = PARTITIONS) -> Expectations:
+    """Return what is expected: all topics are mirrored."""
     return Expectations(
         live_clusters=["east"],
         replica_cluster="hub",
-        partitions={(cluster, topic): PARTITIONS for cluster in ("east", "hub") for topic in topics},
+        partitions={(cluster, topic): partitions for cluster in ("east", "hub") for topic in topics},
         mirrored=[MirroredTopic(cluster="east", topic=topic, replica_topic=topic) for topic in topics],
         routes=[
             Route(cluster="east", source=each, replica=each)
             for topic in topics
-            for each in (TopicPartition(topic, number) for number in range(PARTITIONS))
+            for each in (TopicPartition(topic, number) for number in range(partitions))
         ],
     )
 
 
-def _reports(topics: list[str], now_ms: int) -> Iterator[CountReport]:
+def reports(topics: list[str], now_ms: int, partitions: int = PARTITIONS) -> Iterator[CountReport]:
     """Reports of all counters: each of ten processes has a tenth of the partitions of each topic."""
     for cluster, tier, name in TIERS:
-        for process in range(BROKERS):
-            partitions = np.arange(process, PARTITIONS, BROKERS)
+        for process in range(min(BROKERS, partitions)):
+            mine = np.arange(process, partitions, BROKERS)
             for first in range(0, len(topics), TOPICS_OF_REPORT):
                 some = topics[first : first + TOPICS_OF_REPORT]
-                yield _report(cluster, tier, name, process, some, partitions, now_ms)
+                yield _report(cluster, tier, name, process, some, mine, now_ms)
 
 
 def _report(
@@ -89,9 +90,10 @@ def _report(
         rows["topic"], rows["partition"], rows["start_ms"], rows["span_ms"] = numbers, places, start_ms, span_ms
         rows["records"] = rows["marked_records"] = 10 * batches
         rows["bytes"], rows["batches"], rows["none"] = 1_000 * batches, batches, batches
-        rows["content_sum"] = rows["marked_sum"] = rows["crc_sum"] = (batches * (numbers + places + 1)).astype(
-            np.uint64
-        )
+        sums = (batches * (numbers + places + 1)).astype(np.uint64)
+        rows["crc_sum"] = sums * np.uint64(batches) * np.uint64(0x9E3779B1)  # numbers as long as those of real batches
+        rows["content_sum"] = rows["marked_sum"] = sums * np.uint64(0x9E3779B97F4A7C15)
+        rows["place_sum"] = rows["header_sum"] = sums * np.uint64(0xBF58476D1CE4E5B9)
         rows["has_sums"], rows["revision"] = True, now_ms // INTERVAL_MS * 10
         rows["last_offset"] = rows["revision"] - 1
         rows["first_offset"] = rows["revision"] - rows["records"]

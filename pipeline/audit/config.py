@@ -60,6 +60,11 @@ class AuditConfig(SettingsModel):
     load_roots: tuple[str, ...] = Field(default=(), alias="load.roots", max_length=100)
     """Root URLs of loads whose tables the audit may read to narrow a difference. Roots that only events name are not
     opened."""
+    spill_folder: str = Field(default="", alias="spill.dir", max_length=4096)
+    """Folder of a temporary file for counts of hours that nobody reports any more. Empty: the system's temporary
+    folder. Use a disk: a folder in memory (tmpfs) saves none."""
+    spill_max_bytes: int = Field(default=1 << 36, alias="spill.max.bytes", ge=0, le=1 << 50)
+    """Greatest size in bytes of this file. Counts that do not fit stay in memory."""
 
     @property
     def clusters(self) -> tuple[ClusterConfig, ...]:

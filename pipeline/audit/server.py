@@ -8,6 +8,7 @@ from starlette.routing import BaseRoute
 
 from pipeline.audit.api import AuditApi, Narrow
 from pipeline.audit.collecting.collector import EventCollector
+from pipeline.audit.collecting.file_shelf import shelves_in
 from pipeline.audit.collecting.judging import Judgements, ReadExpectations
 from pipeline.audit.config import AuditConfig
 from pipeline.audit.judgement.verdicts import Expectations
@@ -34,7 +35,8 @@ async def run_audit(
     """
     live = [cluster.name for cluster in config.live]
     replica = config.replica[0].name if config.replica else None
-    collector = EventCollector(clusters, config.retry_backoff_ms / 1000, clock)
+    shelves = shelves_in(config.spill_folder, config.spill_max_bytes)
+    collector = EventCollector(clusters, config.retry_backoff_ms / 1000, clock, shelves)
     judgements = Judgements(
         collector,
         read_expectations,

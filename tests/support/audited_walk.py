@@ -11,9 +11,10 @@ from pipeline.audit.events.report import POSITION, ROW, CountReport, LifeSign, R
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, Route
-from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
+from tests.support.memory_shelf import MemoryShelf
 
 START_MS = 480_000 * HOUR_MS + HOUR_MS - 600_000
 STEP_MS = 10_000
@@ -116,9 +117,12 @@ class ModelCounterProcess:
 
 
 class Walk:
-    """A pipeline that takes steps. `fault` is what happens to one batch on its way into the hub; empty for nothing."""
+    """A pipeline that takes steps. `fault` is what happens to one batch on its way into the hub; empty for nothing.
 
-    def __init__(self, seed: int, fault: str = "") -> None:
+    `is_shelved`: all rows of the ledger are put on a shelf, over and over.
+    """
+
+    def __init__(self, seed: int, fault: str = "", *, is_shelved: bool = False) -> None:
         self.random = Random(seed)
         self.now_ms = START_MS
         self.fault = fault
@@ -132,7 +136,8 @@ class Walk:
         self.epochs = dict.fromkeys(self.logs, 0)
         self.producers: list[ModelCounterProcess] = []
         self.load = ModelCounterProcess(Counter(tier=Tier.LOAD, cluster="hub", name="/lake"), "")
-        self.ledger = Ledger(settle_ms=GRACE_MS)
+        limits = LedgerLimits(rows=0, newest=0)
+        self.ledger = Ledger(limits, settle_ms=GRACE_MS, shelf=MemoryShelf() if is_shelved else None)
         self.judge = Judge(self.ledger, grace_ms=GRACE_MS, pending_max_ms=100 * HOUR_MS)
         self.waiting: list[tuple[int, CountReport]] = []
         self.start_producer()
@@ -241,6 +246,7 @@ class Walk:
         self.random.shuffle(due)
         for report in due:
             self.ledger.apply(report)
+        self.ledger.shelve()
 
     def finish(self) -> None:
         """End all producers, let everything arrive, and the last hour pass."""

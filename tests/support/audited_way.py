@@ -10,9 +10,10 @@ from pipeline.audit.events.report import POSITION, ROW, CountReport, LifeSign, R
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, MirroredTopic, Route
-from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
+from tests.support.memory_shelf import MemoryShelf
 
 HOUR = 1_000 * HOUR_MS
 GRACE_MS = 60_000
@@ -189,10 +190,11 @@ def judged(
     pending_max_ms: int = PENDING_MAX_MS,
     **changes: Any,
 ) -> Judgement:
-    """Return the judgement on some reports, with what is expected, changed by `changes`."""
-    ledger = Ledger(settle_ms=GRACE_MS)
+    """Return the judgement on some reports, with what is expected, changed by `changes`. All rows are on a shelf."""
+    ledger = Ledger(LedgerLimits(rows=0, newest=0), settle_ms=GRACE_MS, shelf=MemoryShelf())
     for one in reports:
         ledger.apply(one)
+    ledger.shelve()
     judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=pending_max_ms)
     return judge.judge(replace(EXPECTED, **changes), now_ms)
 

@@ -1,8 +1,9 @@
 """Reads the audit topics of all clusters into one ledger, from their beginning, whenever the service starts.
 
 Owns the ledger and the progress of each cluster. Keeps nothing else: a collector that is killed reads the same events
-again, and comes to the same counts. Events are opened on the event loop, decoded and applied in threads, one portion
-of a cluster at a time; the consumer's buffer bounds what waits.
+again, and comes to the same counts. Counts of old hours are on a shelf that dies with the process. Events are opened on
+the event loop, decoded and applied in threads, one portion of a cluster at a time; the consumer's buffer bounds what
+waits.
 
 Invariants:
 
@@ -11,7 +12,7 @@ B. If an audit topic was recreated or truncated, everything is read again into a
    a restart would. The loss has a name for as long as this process lives.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
@@ -23,6 +24,7 @@ from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.audit.judgement.verdicts import EventLoss, Witness
 from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.shelving import Shelf
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
@@ -59,8 +61,15 @@ logger = get_logger(__name__)
 class EventCollector:
     """Keeps the ledger up to date with the audit topics of all clusters."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], retry_backoff_s: float, clock: Clock) -> None:
-        self.ledger = Ledger()
+    def __init__(
+        self,
+        clusters: Mapping[str, Cluster],
+        retry_backoff_s: float,
+        clock: Clock,
+        open_shelf: Callable[[], Shelf | None] = lambda: None,
+    ) -> None:
+        self._open_shelf = open_shelf
+        self.ledger = Ledger(shelf=open_shelf())
         self.generation = 0
         """Number of ledgers before this one (invariant B)."""
         self.turn = trio.Lock()
@@ -146,7 +155,7 @@ class EventCollector:
         now_ms = self._clock()
         state.loses(f"it {what} at {instant(now_ms)}", now_ms, kind=what)
         logger.warning("audit_topic_replaced", cluster=state.cluster, what=what)
-        self.ledger = Ledger()
+        self.ledger = Ledger(shelf=self._open_shelf())  # answers may still read the shelf of the ledger before
         self.generation += 1
         for name, known in self.states.items():
             kept = {kind: loss for kind, loss in known.losses.items() if kind != "gap"}  # gaps are found again
@@ -236,3 +245,4 @@ def _apply_events(ledger: Ledger, decoded: DecodedEvents) -> None:
             ledger.apply(event)
         else:
             ledger.apply_older(event)
+    ledger.shelve()

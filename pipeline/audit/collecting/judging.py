@@ -119,6 +119,7 @@ class Judgements:
             self._began += 1
             try:
                 judgement = await trio.to_thread.run_sync(self._judge.judge, expectations, judged_ms)
+                self._collector.ledger.shelve()
             except Exception as error:
                 self.failures += 1
                 self._judge = self._new_judge(self._collector.ledger)  # whatever it held may be half done

@@ -68,6 +68,7 @@ def no_rows(size: int, dtype: np.dtype[np.void] = HOUR_ROW) -> Rows:
 
 def sums_of_lives(table: RowTable, cells: Int64s) -> Rows:
     """Return for each cell the sum of the rows of all its lives."""
+    table = table.of_cells(cells)
     first = np.searchsorted(table.keys, cells << LIFE_BITS)
     after = np.searchsorted(table.keys, (cells + 1) << LIFE_BITS)
     rows = no_rows(len(cells), table.dtype)

@@ -276,7 +276,7 @@ class _Stages:
     def compare_produced(self, produced: StageCells, live: StageCells) -> Compared:
         """Compare producers with all topics that ever had the name: producers do not know topic ids."""
         open_lives, silent = np.zeros((2, len(self.cells)), np.bool_)
-        for topic in np.unique(self.topics[self._with_lives()]).tolist():
+        for topic in np.unique(self.topics[self._with_lives(int(self.ends_ms.max()))]).tolist():
             of_topic = self.topics == topic
             end_ms = int(self.ends_ms[of_topic].max())
             open_lives[of_topic] = bool(self.words.unclosed(topic, end_ms, silent=False))
@@ -295,9 +295,9 @@ class _Stages:
         self._lose(compared, produced, live)
         return _only(compared, produced.is_expected)
 
-    def _with_lives(self) -> Mask:
-        """True for each cell whose topic has producers that have not ended."""
-        topics = self.words.topics_of_lives
+    def _with_lives(self, end_ms: int) -> Mask:
+        """True for each cell whose topic has producers that are silent, or have not closed the hour."""
+        topics = self.words.topics_with_open_lives(end_ms)
         return np.ones(len(self.cells), np.bool_) if -1 in topics else is_among(self.topics, topics)
 
     def _join_edges(self, compared: Compared, produced: StageCells) -> None:
@@ -484,6 +484,8 @@ def progress_of_replicas(series: Series | None, cells: Int64s) -> np.ndarray:
 
 def progress_of_sorted(series: Series | None, cells: Int64s) -> np.ndarray:
     """Return the progress of cells in any order."""
+    if (cells[1:] > cells[:-1]).all():
+        return stage_progress(series, cells)
     wanted, inverse = np.unique(cells, return_inverse=True)
     return stage_progress(series, wanted)[inverse] if len(cells) else stage_progress(None, cells)
 

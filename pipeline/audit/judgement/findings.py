@@ -1,13 +1,12 @@
 """Findings of one hour: cells whose stages differ, with what explains them. Pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeline.audit.events.report import Rows
-from pipeline.audit.judgement.cells import StageCells
 from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import Edge, HourCells
 from pipeline.audit.judgement.explaining import explained
@@ -175,15 +174,3 @@ def _misplaced(suspects: Sequence[_Suspect]) -> list[_Suspect]:
 
 def _named_misplaced(suspect: _Suspect) -> _Suspect:
     return replace(suspect, finding=replace(suspect.finding, kind=DiscrepancyKind.MISPLACED))
-
-
-def sums_by_topic(hour: HourCells, stage: StageCells) -> Mapping[int, tuple[int, int, int, int]]:
-    """Return by topic the sums of a stage: records, bytes, batches, crc_sum; of topics with rows only."""
-    present = stage.is_present
-    if not present.any():
-        return {}
-    topics = hour.topics[present]
-    starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]]))
-    rows = stage.rows[present]
-    sums = [np.add.reduceat(rows[name], starts).tolist() for name in ("records", "bytes", "batches", "crc_sum")]
-    return dict(zip(topics[starts].tolist(), zip(*sums, strict=True), strict=True))

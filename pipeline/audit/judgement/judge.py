@@ -7,19 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.audit.events.report import OLDER
+from pipeline.audit.judgement.changes import changes_between
 from pipeline.audit.judgement.comparison import STATUSES
 from pipeline.audit.judgement.edges import HourCells, compare_hour
-from pipeline.audit.judgement.topic_hours import (
-    TopicHour,
-    joined_verdict,
-    judge_topics,
-    judge_without_rows,
-    stage_order,
-)
+from pipeline.audit.judgement.hour_verdicts import HourVerdicts, PlainTopics, TopicHour, joined_verdict, stage_order
+from pipeline.audit.judgement.leader_words import Timing
+from pipeline.audit.judgement.topic_hours import judge_topics, judge_without_rows, plain_without_rows, stamp_of
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Finding, Stage, Status, Watermark
 from pipeline.audit.judgement.watermarks import HoursLeft, watermarks_of
 from pipeline.audit.judgement.ways import Way, ways_of
-from pipeline.audit.judgement.words import Timing, Words
+from pipeline.audit.judgement.words import Words
+from pipeline.audit.ledger.keys import topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, Counts
@@ -58,13 +56,15 @@ class Judge:
         self._ledger = ledger
         self._grace_ms = grace_ms
         self._pending_max_ms = pending_max_ms
-        self._verdicts: dict[int, dict[int, TopicHour]] = defaultdict(dict)
+        self._verdicts: dict[int, HourVerdicts] = {}
         self._left: dict[int, HoursLeft] = {}
         self._first_ms: dict[int, int] = {}
         """By topic: its first hour."""
-        self._witnesses: object = None
+        self._expectations: Expectations | None = None
         self._ways: Sequence[Way] = ()
         self._ways_of: object = None
+        self._sources: dict[int, set[int]] = {}
+        """By topic of the replica cluster: the topics of other names whose replicas it has."""
 
     def judge(self, expectations: Expectations, now_ms: int) -> "Judgement":
         """Return the judgement at this time."""
@@ -86,50 +86,109 @@ class Judge:
         if basis != self._ways_of:
             self._ways = ways_of(self._ledger, expectations)
             self._ways_of = (*_of_ways(expectations), self._ledger.shape)  # ways number the topics of routes
+            self._sources = _renamed(self._ways)
         return self._ways
 
     def _judge_hours(self, words: Sequence[Words], expectations: Expectations) -> None:
         touched = self._ledger.take_touched()
-        inputs = (*_of_ways(expectations), tuple(expectations.unknown), tuple(expectations.losses))
-        if inputs != self._witnesses:
-            self._witnesses = inputs
+        changes = changes_between(self._expectations, expectations)
+        self._expectations = expectations
+        if changes.everything:
             self._verdicts.clear()
             self._left.clear()
             self._first_ms.clear()
+        changed = {self._ledger.topics.known(name) for name in changes.topics}
         for hour_ms in self._ledger.hours():
-            known = self._verdicts[hour_ms]
-            again = set(touched.hours.get(hour_ms, ()))
+            known = self._verdicts.get(hour_ms)
+            if not known:
+                self._judge_hour(words, hour_ms, None)
+                continue
+            again = changed | set(touched.hours.get(hour_ms, ()))
+            again |= {source for topic in again & self._sources.keys() for source in self._sources[topic]}
             if hour_ms == OLDER:
                 folded = (topics for at_ms, topics in touched.hours.items() if at_ms < self._ledger.folded_to_ms)
-                again |= known.keys() & set().union(*folded)
-            if hour_ms in self._left:
-                again |= self._left[hour_ms].unsettled
-            again |= known.keys() & set().union(*(each.reopened(hour_ms + HOUR_MS) for each in words))
-            if known and not again:
-                continue
-            self._judge_hour(words, hour_ms, again if known else None)
+                again |= known.topics() & set().union(*folded)
+            again |= self._left[hour_ms].unsettled
+            if changes.witnesses:
+                again |= known.others.keys()
+            reopened = set().union(*(each.reopened(hour_ms + HOUR_MS) for each in words))
+            again |= known.topics() & reopened if reopened else set()
+            for plain in known.unread():
+                if words[plain.way].is_read(hour_ms + HOUR_MS, is_mirrored=plain.is_mirrored):
+                    again.update(plain.topics.tolist())
+            if again:
+                self._judge_hour(words, hour_ms, again)
+            else:
+                self._stamp(words, hour_ms, known)
+
+    def _stamp(self, words: Sequence[Words], hour_ms: int, known: HourVerdicts) -> None:
+        """Renew what the plain topics of an hour lack."""
+        keys = {each.key for each in known.plain}
+        stamps = {(way, mirrored): stamp_of(words[way], hour_ms, is_mirrored=mirrored) for way, mirrored in keys}
+        if stamps != known.stamps:
+            self._verdicts[hour_ms] = HourVerdicts(known.others, known.plain, stamps)
+            self._left[hour_ms] = HoursLeft.of(self._verdicts[hour_ms])
 
     def _judge_hour(self, words: Sequence[Words], hour_ms: int, topics: set[int] | None) -> None:
+        plain: list[PlainTopics] = []
         parts: dict[int, list[TopicHour]] = defaultdict(list)
         with_rows: list[set[int]] = []
-        for each in words:
+        for way, each in enumerate(words):
             with_rows.append(set())
             for some in each.way.portions_at(hour_ms, topics):
                 hour = compare_hour(each, hour_ms, some)
                 if hour is not None:
-                    for topic, verdict in judge_topics(hour).items():
+                    found, others = judge_topics(hour, way)
+                    plain += found
+                    for topic, verdict in others.items():
                         parts[topic].append(verdict)
-                        with_rows[-1].add(topic)
-        for each, has_rows in zip(words, with_rows, strict=True):
-            for topic in parts.keys() - has_rows if hour_ms != OLDER and len(words) > 1 else ():
-                if each.may_have(topic):
+                    with_rows[-1] |= hour.slices.keys()
+        every = set().union(*with_rows)
+        if hour_ms != OLDER and len(words) > 1:
+            for way, (each, has_rows) in enumerate(zip(words, with_rows, strict=True)):
+                lacking = {topic for topic in every - has_rows if each.may_have(topic)}
+                found = plain_without_rows(each, way, np.array(sorted(lacking), np.int64), hour_ms)
+                plain += found
+                for topic in lacking.difference(*(group.topics.tolist() for group in found)):
                     parts[topic].append(judge_without_rows(each, topic, hour_ms))
-        known = {topic: each for topic, each in self._verdicts[hour_ms].items() if topics and topic not in topics}
-        verdicts = known | {topic: joined_verdict(of_topic) for topic, of_topic in parts.items()}
+        known = self._verdicts.get(hour_ms, HourVerdicts()).without(every if topics is None else topics)
+        verdicts = _joined(words, hour_ms, known, plain, parts)
         self._verdicts[hour_ms] = verdicts
         self._left[hour_ms] = HoursLeft.of(verdicts)
-        for topic in parts if hour_ms != OLDER else ():
+        for topic in every if hour_ms != OLDER else ():
             self._first_ms[topic] = min(self._first_ms.get(topic, hour_ms), hour_ms)
+
+
+def _joined(
+    words: Sequence[Words],
+    hour_ms: int,
+    known: HourVerdicts,
+    plain: Sequence[PlainTopics],
+    parts: Mapping[int, list[TopicHour]],
+) -> HourVerdicts:
+    """Return the verdicts of an hour: a topic with a part that is not plain is joined of all its parts."""
+    groups = [*known.plain, *plain]
+    stamps = {
+        key: stamp_of(words[key[0]], hour_ms, is_mirrored=key[1]) for key in dict.fromkeys(each.key for each in groups)
+    }
+    for group in plain if parts else ():
+        for place in np.flatnonzero(np.isin(group.topics, list(parts))).tolist():
+            parts[int(group.topics[place])].append(group.verdict(place, stamps[group.key]))
+    if parts:
+        unlike = np.fromiter(parts, np.int64, len(parts))
+        groups = [*known.plain, *(left for each in plain if (left := each.without(unlike)) is not None)]
+    others = dict(known.others) | {topic: joined_verdict(of_topic) for topic, of_topic in parts.items()}
+    return HourVerdicts(others, groups, stamps)
+
+
+def _renamed(ways: Sequence[Way]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = defaultdict(set)
+    for way in ways:
+        sources, replicas = topics_of_cells(way.sources), topics_of_cells(way.replicas)
+        other = sources != replicas
+        for replica, source in set(zip(replicas[other].tolist(), sources[other].tolist(), strict=True)):
+            found[replica].add(source)
+    return dict(found)
 
 
 def _of_ways(expectations: Expectations) -> tuple[object, ...]:
@@ -137,6 +196,7 @@ def _of_ways(expectations: Expectations) -> tuple[object, ...]:
     return (
         tuple(expectations.live_clusters),
         expectations.replica_cluster,
+        expectations.described,
         expectations.partitions,
         expectations.compacted,
         expectations.copied,
@@ -155,7 +215,7 @@ class Judgement:
         self,
         ledger: Ledger,
         words: Sequence[Words],
-        verdicts: Mapping[int, Mapping[int, TopicHour]],
+        verdicts: Mapping[int, HourVerdicts],
         watermarks: Sequence[Watermark],
         now_ms: int,
     ) -> None:
@@ -174,8 +234,10 @@ class Judgement:
         found = []
         for hour_ms in self._between(from_ms, to_ms):
             verdicts = self._verdicts[hour_ms]
-            numbers = verdicts if chosen is None else [chosen] if chosen in verdicts else []
-            found += [(names[number], hour_ms, verdicts[number]) for number in numbers]
+            for number in verdicts.topics() if chosen is None else [chosen]:
+                verdict = verdicts.get(number)
+                if verdict is not None:
+                    found.append((names[number], hour_ms, verdict))
         found.sort(key=lambda each: each[:2])
         return [_audited(name, hour_ms, verdict) for name, hour_ms, verdict in found]
 
@@ -183,7 +245,7 @@ class Judgement:
         """Return the verdicts on these topics and hours, in this order; what was never counted is left out."""
         found = []
         for topic, hour_ms in places:
-            verdict = self._verdicts.get(hour_ms, {}).get(self._ledger.topics.known(topic))
+            verdict = self._verdicts.get(hour_ms, HourVerdicts()).get(self._ledger.topics.known(topic))
             if verdict is not None:
                 found.append(_audited(topic, hour_ms, verdict))
         return found
@@ -204,8 +266,8 @@ class Judgement:
         grid: dict[str, dict[int, str]] = {}
         names = self._ledger.topics.names
         for hour_ms in self._between(from_ms, to_ms):
-            for topic, verdict in self._verdicts[hour_ms].items():
-                grid.setdefault(names[topic], {})[hour_ms] = LETTERS[verdict.status]
+            for topic, status in self._verdicts[hour_ms].statuses().items():
+                grid.setdefault(names[topic], {})[hour_ms] = LETTERS[status]
         return dict(sorted(grid.items()))
 
     def partitions_of(self, topic: str, hour_ms: int) -> list[PartitionCounts]:
@@ -216,7 +278,7 @@ class Judgement:
             for words in self._words:
                 hour = compare_hour(words, hour_ms, {number})
                 if hour is not None:
-                    found += _partitions(hour, self._verdicts.get(hour_ms, {}).get(number))
+                    found += _partitions(hour, self._verdicts.get(hour_ms, HourVerdicts()).get(number))
         return found
 
 

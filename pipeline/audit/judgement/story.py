@@ -5,9 +5,9 @@ from typing import Final
 
 from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.comparison import code_of
+from pipeline.audit.judgement.hour_verdicts import stage_order
 from pipeline.audit.judgement.sentences import number_text, participle, records_text
 from pipeline.audit.judgement.times import iso_time
-from pipeline.audit.judgement.topic_hours import stage_order
 from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Explanation, Finding, Stage, Status
 from pipeline.records.tally import HOUR_MS, Counts
 

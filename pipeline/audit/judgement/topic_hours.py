@@ -1,67 +1,69 @@
 """Verdicts on the topics of one hour, of one live cluster and joined over all of them. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import LIVE, HourCells
-from pipeline.audit.judgement.findings import findings_of, sums_by_topic
+from pipeline.audit.judgement.findings import findings_of
+from pipeline.audit.judgement.hour_verdicts import PlainTopics, Sums, TopicHour, WayStamp, distinct_sums, stage_order
 from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.times import iso_time
-from pipeline.audit.judgement.verdicts import Finding, Stage, Status, Witness
+from pipeline.audit.judgement.verdicts import Stage, Status, Witness
 from pipeline.audit.judgement.words import MissingWord, Words
+from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s
+from pipeline.audit.ledger.row_table import Mask
 from pipeline.records.tally import HOUR_MS
 
-Sums = tuple[int, int, int, int]
-"""Records, bytes, batches and sum of CRCs."""
-
-_TIER_ORDER = ("produced", "live", "mirrored", "replica", "consumed", "loaded", "stored")
-
-
-@dataclass(frozen=True, slots=True)
-class TopicHour:
-    """Verdict on one topic and hour."""
-
-    status: Status
-    sums: Mapping[Stage, Sums]
-    findings: Sequence[Finding] = ()
-    rests_on: Sequence[str] = ()
-    missing: Sequence[Witness] = ()
+MAX_PLAIN_STAGES: Final = 50
+"""Stages of an hour up to which topics may be plain: their presence is one bit each."""
+SUMMED: Final = ("records", "bytes", "batches", "crc_sum")
 
 
-def stage_order(stage: Stage) -> tuple[int, str]:
-    """Return the place of a stage on the way."""
-    return _TIER_ORDER.index(stage.tier), stage.name
+def judge_topics(hour: HourCells, way: int) -> tuple[list[PlainTopics], dict[int, TopicHour]]:
+    """Return the plain topics of an hour, and the verdicts of one live cluster on the others. `way`: its number.
 
-
-def judge_topics(hour: HourCells) -> dict[int, TopicHour]:
-    """Return the verdict of one live cluster on each topic of an hour."""
+    No topic is plain in the row of older hours, whose end is not the same for all topics.
+    """
     words = hour.words
-    ends = {topic: hour.end_of(topic) for topic in hour.slices}
+    is_over = words.timing.now_ms >= hour.end_ms + words.timing.grace_ms
+    sums = _StageSums(hour)
+    basis = _Basis(hour)
+    is_plain = np.zeros(len(sums.topics), np.bool_)
+    if is_over and hour.hour_ms != OLDER and len(hour.stages) <= MAX_PLAIN_STAGES:
+        is_plain = _are_plain(hour)
+    plain = list(_plain_groups(hour, way, sums, basis, is_plain))
+    left = sums.topics[~is_plain].tolist()
+    return plain, _judge_each(hour, left, sums, basis) if left else {}
+
+
+def _judge_each(hour: HourCells, topics: Sequence[int], sums: "_StageSums", basis: "_Basis") -> dict[int, TopicHour]:
+    """Return the verdicts on topics that are not plain."""
+    words = hour.words
+    ends = {topic: hour.end_of(topic) for topic in topics}
     over = {topic for topic, end_ms in ends.items() if words.timing.now_ms >= end_ms + words.timing.grace_ms}
     findings = findings_of(hour, over)
-    sums = [(stage.stage, sums_by_topic(hour, stage)) for stage in hour.stages]
-    basis = _Basis(hour)
     codes = _codes(hour)
     has_doubts = bool(hour.is_deleted.any() or hour.doubtful)
     result = {}
-    for topic in hour.slices:
+    for topic in topics:
         mine = findings.get(topic, ())
         missing = words.missing(topic, hour.hour_ms, ends[topic]) if topic in over else [_NOT_OVER]
         if has_doubts:
             missing = [*missing, *_doubts(hour, topic)]
         if topic in over:
             missing = [*missing, *unreported_producers(hour, topic)]
-        stages = {hour.shown(stage, topic): by_topic[topic] for stage, by_topic in sums if topic in by_topic}
+        stages = sums.of(topic)
         if not mine and not missing and not codes[topic]:
             result[topic] = TopicHour(Status.EXACT, stages, rests_on=basis.of(topic, stages))
             continue
         status = max((finding.status for finding in mine), key=code_of, default=Status.EXACT)
         status = max(status, STATUSES[codes.get(topic, 0)], key=code_of)
-        status = _with_witnesses(status, missing)
+        status = status_with(status, missing)
         witnesses = tuple(word.witness for word in missing)
         witnesses += tuple(finding.witness for finding in mine if finding.witness is not None)
         result[topic] = TopicHour(
@@ -74,13 +76,122 @@ def judge_topics(hour: HourCells) -> dict[int, TopicHour]:
     return result
 
 
+class _StageSums:
+    """Sums of each stage of an hour by topic, and which topics have rows of it."""
+
+    def __init__(self, hour: HourCells) -> None:
+        self._hour = hour
+        self.topics: Int64s = np.fromiter(hour.slices, np.int64, len(hour.slices))
+        self.starts = [cells.start for cells in hour.slices.values()]
+        self.sums = []
+        self.is_present = []
+        for stage in hour.stages:
+            columns = [np.add.reduceat(stage.rows[name], self.starts) for name in SUMMED]
+            self.sums.append(np.stack([column.astype(np.uint64) for column in columns], axis=1))
+            self.is_present.append(np.logical_or.reduceat(stage.is_present, self.starts))
+
+    def of(self, topic: int) -> dict[Stage, Sums]:
+        """Return the sums of a topic by stage."""
+        place = int(np.searchsorted(self.topics, topic))
+        stages = zip(self._hour.stages, self.sums, self.is_present, strict=True)
+        return {
+            self._hour.shown(stage.stage, topic): _four(sums[place])
+            for stage, sums, present in stages
+            if present[place]
+        }
+
+
+def _four(sums: NDArray[np.uint64]) -> Sums:
+    records, size, batches, crc_sum = sums.tolist()
+    return records, size, batches, crc_sum
+
+
+def _are_plain(hour: HourCells) -> Mask:
+    """True for each topic of which all cells agree without a remark, and all leaders and producers gave their word."""
+    unlike = hour.is_deleted.copy()
+    for edge in hour.edges:
+        unlike |= (edge.compared.codes != 0) | (edge.compared.remarks != Remark.NONE)
+    for _, mask in hour.doubtful:
+        unlike |= mask
+    starts = [cells.start for cells in hour.slices.values()]
+    topics = np.fromiter(hour.slices, np.int64, len(hour.slices))
+    plain = ~np.logical_or.reduceat(unlike, starts) & hour.words.are_heard(topics, hour.end_ms)
+    live = hour.words.way.live
+    has_late = live is not None and bool(live.late)
+    noted = [topic for topic in hour.slices if hour.late(topic) is not None] if has_late else []
+    noted += _with_void_rows(hour)
+    noted += [topic for topic in _without_reports(hour) if unreported_producers(hour, topic)]
+    if noted:
+        plain &= ~np.isin(topics, noted)
+    return plain
+
+
+def _plain_groups(
+    hour: HourCells, way: int, sums: _StageSums, basis: "_Basis", is_plain: Mask
+) -> Iterator[PlainTopics]:
+    """Yield the plain topics in groups of those that have the same stages, and rest on the same."""
+    if not is_plain.any():
+        return
+    words = hour.words
+    mirrored = words.way.are_mirrored(sums.topics)
+    keys = (basis.has_sums.astype(np.int64) << 1) | mirrored
+    keys = (keys << 1) | np.fromiter((count == 1 for count in hour.roots.values()), np.int64, len(hour.roots))
+    for present in sums.is_present:
+        keys = (keys << 1) | present
+    for key in np.unique(keys[is_plain]).tolist():
+        chosen = np.flatnonzero(is_plain & (keys == key))
+        first = int(chosen[0])
+        topic = int(sums.topics[first])
+        there = [number for number, present in enumerate(sums.is_present) if present[first]]
+        # Of two stages that reports name alike the last one holds, as in `_StageSums.of`.
+        by_stage = {hour.shown(hour.stages[number].stage, topic): sums.sums[number][chosen] for number in there}
+        different, places = distinct_sums(list(by_stage.values()))
+        yield PlainTopics(
+            way=way,
+            is_mirrored=bool(mirrored[first]),
+            is_read=words.is_read(hour.end_ms, is_mirrored=bool(mirrored[first])),
+            topics=sums.topics[chosen],
+            stages=tuple(by_stage),
+            rests_on=basis.of(topic, dict.fromkeys(by_stage, (0, 0, 0, 0))),
+            sums=different,
+            places=places,
+        )
+
+
+def stamp_of(words: Words, hour_ms: int, *, is_mirrored: bool) -> WayStamp:
+    """Return the status of the plain topics of an hour that is over, and what they all lack."""
+    missing = words.missing_to_all(hour_ms, hour_ms + HOUR_MS, is_mirrored=is_mirrored)
+    return WayStamp(status_with(Status.EXACT, missing), tuple(dict.fromkeys(word.witness for word in missing)))
+
+
+def plain_without_rows(words: Words, way: int, topics: Int64s, hour_ms: int) -> list[PlainTopics]:
+    """Return the plain ones of topics that a live cluster has, without rows of an hour: its word is needed."""
+    end_ms = hour_ms + HOUR_MS
+    if words.timing.now_ms < end_ms + words.timing.grace_ms or not len(topics):
+        return []
+    heard = topics[words.are_heard(topics, end_ms)]
+    mirrored = words.way.are_mirrored(heard)
+    return [
+        PlainTopics(
+            way=way,
+            is_mirrored=is_mirrored,
+            is_read=words.is_read(end_ms, is_mirrored=is_mirrored),
+            topics=heard[mirrored == is_mirrored],
+            stages=(),
+            rests_on=(f"{words.way.cluster}: nobody counted anything",),
+        )
+        for is_mirrored in (False, True)
+        if (mirrored == is_mirrored).any()
+    ]
+
+
 def judge_without_rows(words: Words, topic: int, hour_ms: int) -> TopicHour:
     """Return the verdict of a live cluster that has a topic and no rows of an hour: its word is needed all the same."""
     end_ms = hour_ms + HOUR_MS
     is_over = words.timing.now_ms >= end_ms + words.timing.grace_ms
     missing = words.missing(topic, hour_ms, end_ms) if is_over else [_NOT_OVER]
     return TopicHour(
-        status=_with_witnesses(Status.EXACT, missing),
+        status=status_with(Status.EXACT, missing),
         sums={},
         rests_on=() if missing else (f"{words.way.cluster}: nobody counted anything",),
         missing=tuple(word.witness for word in missing),
@@ -90,7 +201,7 @@ def judge_without_rows(words: Words, topic: int, hour_ms: int) -> TopicHour:
 _NOT_OVER = MissingWord(witness=Witness(name="the hour", reason="the hour is not over"), is_lost=False)
 
 
-def _with_witnesses(status: Status, missing: Sequence[MissingWord]) -> Status:
+def status_with(status: Status, missing: Sequence[MissingWord]) -> Status:
     """Return the status, or PENDING or UNKNOWN if a witness is missing and the status is better."""
     for word in missing:
         status = max(status, Status.UNKNOWN if word.is_lost else Status.PENDING, key=code_of)
@@ -142,13 +253,29 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
     return found
 
 
+def _with_void_rows(hour: HourCells) -> set[int]:
+    """Return the topics of an hour of which brokers had counted records that are lost."""
+    live = hour.words.way.live
+    return (
+        set() if live is None else {key >> (LIFE_BITS + PARTITION_BITS) for key, _ in live.void.of_hour(hour.hour_ms)}
+    )
+
+
+def _without_reports(hour: HourCells) -> set[int]:
+    """Return the topics of an hour of which no producer ever reported."""
+    way = hour.words.way
+    reported = set() if way.produced is None else way.produced.topics
+    return hour.slices.keys() - way.copied - reported
+
+
 def unreported_producers(hour: HourCells, topic: int) -> list[MissingWord]:
     """Return the producers of an hour whose marks brokers have counted, if no producer of the topic ever reported.
 
     A producer that counts names its topics before it sends. So its reports are gone, or went to another cluster.
     """
     way = hour.words.way
-    if topic in way.copied or (way.produced is not None and topic in way.produced.topics):
+    is_reported = way.produced is not None and topic in way.produced.topics
+    if topic in way.copied or is_reported or topic not in hour.slices:
         return []
     live = next(stage for stage in hour.stages if stage.stage == LIVE)
     marked = int(live.rows[hour.slices[topic]]["marked_records"].sum())
@@ -183,9 +310,11 @@ class _Basis:
         self._hour = hour
         self._remarks = _remarks(hour)
         starts = [cells.start for cells in hour.slices.values()]
-        has_sums = np.ones(len(starts), np.bool_)
+        has_sums: Mask = np.ones(len(starts), np.bool_)
         for stage in hour.stages:
             has_sums &= np.logical_and.reduceat(stage.rows["has_sums"] | ~stage.is_present, starts)
+        self.has_sums = has_sums
+        """By topic."""
         self._without_sums = {topic for topic, has in zip(hour.slices, has_sums.tolist(), strict=True) if not has}
         self._shared: dict[tuple[object, ...], tuple[str, ...]] = {}
 
@@ -238,30 +367,3 @@ def _foreign(hour: HourCells, topic: int) -> int:
     live = next(stage for stage in hour.stages if stage.stage == LIVE)
     rows = live.rows[hour.slices[topic]]
     return int(rows["records"].sum() - rows["marked_records"].sum())
-
-
-def joined_verdict(parts: Sequence[TopicHour]) -> TopicHour:
-    """Return the verdict on a topic that several live clusters have."""
-    if len(parts) == 1:
-        return parts[0]
-    sums: dict[Stage, Sums] = {}
-    for part in parts:
-        for stage, each in part.sums.items():
-            known = sums.get(stage, (0, 0, 0, 0))
-            records, size, batches = (a + b for a, b in zip(known[:3], each[:3], strict=True))
-            sums[stage] = (records, size, batches, (known[3] + each[3]) % 2**64)
-    return TopicHour(
-        status=max((part.status for part in parts), key=code_of),
-        sums=sums,
-        findings=tuple(finding for part in parts for finding in part.findings),
-        rests_on=tuple(dict.fromkeys(text for part in parts for text in part.rests_on)),
-        missing=tuple(dict.fromkeys(witness for part in parts for witness in part.missing)),
-    )
-
-
-def is_settled(verdict: TopicHour) -> bool:
-    """True if a verdict cannot change by waiting, only by new counts."""
-    return verdict.status in (Status.EXACT, Status.RECOMPRESSED, Status.QUARANTINED)
-
-
-__all__ = ["OLDER", "Words"]

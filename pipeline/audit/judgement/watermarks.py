@@ -6,7 +6,7 @@ windows need rows of their own. A watermark never passes the word of any party t
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,9 @@ import numpy as np
 from pipeline.audit.events.report import OLDER, Rows
 from pipeline.audit.judgement.cells import of_table, rows_of
 from pipeline.audit.judgement.edges import HourCells, compare_hour
+from pipeline.audit.judgement.hour_verdicts import HourVerdicts, TopicHour, is_settled
 from pipeline.audit.judgement.times import iso_time
-from pipeline.audit.judgement.topic_hours import TopicHour, is_settled, unreported_producers
+from pipeline.audit.judgement.topic_hours import unreported_producers
 from pipeline.audit.judgement.verdicts import Stage, Status, Watermark
 from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.keys import Int64s
@@ -34,14 +35,27 @@ class HoursLeft:
 
     unsettled: frozenset[int]
     incomplete: Mapping[int, TopicHour]
+    plain: HourVerdicts | None
+    """The verdicts, if plain topics are not complete either."""
 
     @classmethod
-    def of(cls, verdicts: Mapping[int, TopicHour]) -> "HoursLeft":
+    def of(cls, verdicts: HourVerdicts) -> "HoursLeft":
         """Return what is left of the verdicts of an hour."""
+        others = verdicts.others
         return cls(
-            frozenset(topic for topic, verdict in verdicts.items() if not is_settled(verdict)),
-            {topic: verdict for topic, verdict in verdicts.items() if verdict.status not in _COMPLETE},
+            frozenset(topic for topic, verdict in others.items() if not is_settled(verdict)),
+            {topic: verdict for topic, verdict in others.items() if verdict.status not in _COMPLETE},
+            verdicts if any(stamp.status not in _COMPLETE for stamp in verdicts.stamps.values()) else None,
         )
+
+    def open_among(self, topics: set[int]) -> Iterator[tuple[int, TopicHour]]:
+        """Yield those of some topics that are not complete, with their verdicts."""
+        yield from ((topic, self.incomplete[topic]) for topic in topics & self.incomplete.keys())
+        if self.plain is not None:
+            for topic in topics - self.plain.others.keys():
+                verdict = self.plain.get(topic)
+                if verdict is not None and verdict.status not in _COMPLETE:
+                    yield topic, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +93,13 @@ def watermarks_of(
 
 def _frontiers(first_ms: Mapping[int, int], left: Mapping[int, HoursLeft]) -> dict[int, _Frontier]:
     found = {topic: _Frontier(start_ms) for topic, start_ms in first_ms.items()}
+    complete = set(found)
     for hour_ms in sorted(hour for hour in left if hour != OLDER):
-        for topic, verdict in left[hour_ms].incomplete.items():
-            known = found[topic]
-            if known.open_ms is None:
-                found[topic] = _Frontier(known.first_ms, hour_ms, _waits_for(hour_ms, verdict))
+        if not complete:
+            break
+        for topic, verdict in list(left[hour_ms].open_among(complete)):
+            found[topic] = _Frontier(found[topic].first_ms, hour_ms, _waits_for(hour_ms, verdict))
+            complete.discard(topic)
     return found
 
 

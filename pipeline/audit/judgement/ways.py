@@ -8,7 +8,14 @@ import numpy as np
 
 from pipeline.audit.events.tiers import Tier, is_audited
 from pipeline.audit.judgement.verdicts import Expectations, OffsetSpan, Route
-from pipeline.audit.ledger.keys import MAX_LEDGER_PARTITIONS, PARTITION_BITS, Int64s, cells_of, topics_of_cells
+from pipeline.audit.ledger.keys import (
+    MAX_LEDGER_PARTITIONS,
+    PARTITION_BITS,
+    Int64s,
+    cells_of,
+    each_once,
+    topics_of_cells,
+)
 from pipeline.audit.ledger.ledger import Ledger, Series, SeriesKey
 from pipeline.audit.ledger.row_table import Mask
 
@@ -85,14 +92,24 @@ class Way:
         hub = [self.replica]
         for end in (*self.loads, *self.groups):
             (hub if end.is_of_replica else mine).extend([*end.series, end.stored])
-        found = [_cells(series, hour_ms) for series in mine]
+        wanted = None if topics is None else np.array(sorted(topics), np.int64)
+        found = [_cells(series, hour_ms, wanted) for series in mine]
+        of_hub = None if wanted is None else self._replica_topics(wanted)
         for series in hub:
-            sources = self.sources_of(_cells(series, hour_ms))
+            sources = self.sources_of(_cells(series, hour_ms, of_hub))
             found.append(sources[sources >= 0])
-        cells = np.unique(np.concatenate(found))
+        cells = each_once(np.concatenate(found))
         if topics is not None and len(cells):
             cells = cells[is_among(topics_of_cells(cells), topics)]
         return cells
+
+    def _replica_topics(self, topics: Int64s) -> Int64s:
+        """Return the topics that the replicas of these topics (sorted) are in."""
+        low = np.searchsorted(self.sources, topics << PARTITION_BITS)
+        high = np.searchsorted(self.sources, (topics + 1) << PARTITION_BITS)
+        parts = [self.replicas[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True)]
+        cells = np.concatenate([*parts, np.zeros(0, np.int64)])
+        return each_once(topics_of_cells(cells[cells >= 0]))
 
     def expected_cells(self, topic: int, seen: Int64s) -> Int64s:
         """Return the cells that the topic has by the metadata, and those in `seen`."""
@@ -107,9 +124,9 @@ def is_among(values: Int64s, chosen: "set[int] | frozenset[int]") -> Mask:
     return np.isin(values, np.fromiter(chosen, np.int64, len(chosen)))
 
 
-def _cells(series: Series | None, hour_ms: int) -> Int64s:
+def _cells(series: Series | None, hour_ms: int, topics: Int64s | None) -> Int64s:
     table = series.hours.get(hour_ms) if series is not None else None
-    return np.zeros(0, np.int64) if table is None else np.unique(cells_of(table.keys))
+    return np.zeros(0, np.int64) if table is None else each_once(cells_of(table.keys_of(topics)))
 
 
 def _looked_up(keys: Int64s, values: Int64s, wanted: Int64s) -> Int64s:

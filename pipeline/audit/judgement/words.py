@@ -1,48 +1,28 @@
 """Words of all parties that an hour needs, and until when each party gave its word. Pure."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from pipeline.audit.judgement.cells import Times, leader_signs, leading_life, newest_keys
+from pipeline.audit.judgement.cells import leading_life
+from pipeline.audit.judgement.leader_words import DEFAULT_INTERVAL_MS, LeaderWords, Timing
 from pipeline.audit.judgement.sentences import number_text
 from pipeline.audit.judgement.times import duration
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way
 from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s, cells_of, partitions_of_cells, topics_of_cells
-from pipeline.audit.ledger.ledger import Ledger, Series
+from pipeline.audit.ledger.ledger import Ledger
 from pipeline.audit.ledger.life_table import BEHIND_MS, MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS
+from pipeline.audit.ledger.row_table import Mask
 from pipeline.audit.ledger.void_rows import UnmarkedCounts
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 
-DEFAULT_INTERVAL_MS: Final = 10_000
-"""Interval of a process whose life sign is not known."""
-COUNTED_AFTER: Final = 2
-"""Intervals after which a batch is in a broker's report: its word is about batches that are older."""
 MAX_NAMED: Final = 20
 """Witnesses that a verdict names; of more it gives the number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Times of one judgement. `pending_max_ms` is the time after which a replica counts as stopped."""
-
-    now_ms: int
-    grace_ms: int
-    pending_max_ms: int
-    read_to_ms: Mapping[str, int]
-
-    def read(self, cluster: str) -> int:
-        """Return the time up to which the events of a cluster were read."""
-        return min(self.now_ms, self.read_to_ms.get(cluster, NEVER_MS))
-
-    def is_unread(self, cluster: str) -> bool:
-        """True if the cluster's events were not read for so long that waiting does not help."""
-        return self.read(cluster) < self.now_ms - 2 * self.grace_ms - MISSED_SIGNS * DEFAULT_INTERVAL_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,64 +31,6 @@ class MissingWord:
 
     witness: Witness
     is_lost: bool
-
-
-@dataclass(slots=True, kw_only=True)
-class LeaderWords:
-    """Newest word of the leaders of one cluster, by cell; and the earliest one of each topic."""
-
-    cluster: str
-    series: Series | None
-    cells: Int64s
-    signs: Times
-    silent_ms: int
-    """Time after its newest word at which a leader is silent."""
-    lag_ms: int
-    """Time that it takes a batch to come into a leader's report."""
-    earliest: dict[int, int] = field(default_factory=dict)
-    """By topic."""
-
-    @classmethod
-    def of(cls, ledger: Ledger, series: Series | None, cells: Int64s, timing: Timing, cluster: str) -> "LeaderWords":
-        """Return the words of the leaders of these cells, which are sorted."""
-        signs = np.full(len(cells), NEVER_MS, np.int64)
-        interval_ms = DEFAULT_INTERVAL_MS
-        if series is not None and len(cells):
-            progress = series.positions.at(newest_keys(series, cells))
-            lives = ledger.lives.get(series.key, {})
-            interval_ms = max((life.sign.interval_ms for life in lives.values() if life.sign), default=interval_ms)
-            signs = leader_signs(ledger, series, progress)
-        words = cls(
-            cluster=cluster,
-            series=series,
-            cells=cells,
-            signs=signs,
-            silent_ms=MISSED_SIGNS * interval_ms + timing.grace_ms,
-            lag_ms=min(timing.grace_ms, COUNTED_AFTER * interval_ms),
-        )
-        if len(cells):
-            topics = topics_of_cells(cells)
-            starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]]))
-            least = np.minimum.reduceat(signs, starts)
-            words.earliest = dict(zip(topics[starts].tolist(), least.tolist(), strict=True))
-        return words
-
-    def at(self, cells: Int64s) -> Times:
-        """Return the word of each cell; NEVER_MS for cells of no partition."""
-        if not len(self.cells):
-            return np.full(len(cells), NEVER_MS, np.int64)
-        places = np.minimum(np.searchsorted(self.cells, cells), len(self.cells) - 1)
-        words: Times = np.where(self.cells[places] == cells, self.signs[places], NEVER_MS)
-        return words
-
-    def lacking(self, topic: int, end_ms: int) -> Int64s:
-        """Return the cells of a topic whose leader said nothing about all that is older than `end_ms`."""
-        needed_ms = end_ms + self.lag_ms
-        if self.earliest.get(topic, needed_ms) >= needed_ms:
-            return self.cells[:0]
-        low, high = np.searchsorted(self.cells, [topic << 17, (topic + 1) << 17])
-        cells, signs = self.cells[low:high], self.signs[low:high]
-        return cells[signs < needed_ms]
 
 
 class Words:
@@ -136,14 +58,17 @@ class Words:
                 ledger, way.replica, np.unique(replicas[replicas >= 0]), timing, way.replica_cluster
             )
         self._replica_words = self._earliest_of_replicas()
-        self._unsent = self._lives_with_unsent()
-        self._lives = self._open_lives()
+        self._unsent = _lives_with_unsent(ledger, way)
+        self._lives = _open_lives(ledger, way)
         self._silent = {topic for topic, lives in self._lives.items() if any(map(self.is_silent, lives))}
         self._closed_ms = {
             topic: min(life.sign.closed_ms for life in alive if life.sign is not None)
             for topic, lives in self._lives.items()
             if (alive := [life for life in lives if not self.is_silent(life)])
         }
+        self._least_closed_ms = min(self._closed_ms.values(), default=-NEVER_MS)
+        self._heard_ms: dict[int, int] = {}
+        """By topic, once asked: the end of the last hour that all leaders and producers spoke for."""
 
     def _concerns(self, cluster: str | None) -> bool:
         return cluster in (None, self.way.cluster, self.way.replica_cluster)
@@ -185,27 +110,6 @@ class Words:
         least = np.minimum.reduceat(self.replica.at(self.way.replicas), starts)
         return dict(zip(topics[starts].tolist(), least.tolist(), strict=True))
 
-    def _lives_with_unsent(self) -> dict[str, list[LifeRecord]]:
-        found: dict[str, list[LifeRecord]] = {}
-        if self.way.produced is not None:
-            for life in self._ledger.lives.get(self.way.produced.key, {}).values():
-                if life.sign is not None and life.sign.unsent_records > 0:
-                    for name in life.topics:
-                        found.setdefault(name, []).append(life)
-        return found
-
-    def _open_lives(self) -> dict[int, list[LifeRecord]]:
-        """Return by topic the lives of producers that have not ended; under -1 those that named no topic yet."""
-        found: dict[int, list[LifeRecord]] = {}
-        if self.way.produced is None:
-            return found
-        for life in self._ledger.lives.get(self.way.produced.key, {}).values():
-            if life.sign is None or life.is_ended:
-                continue
-            for topic in map(self._ledger.topics.known, life.topics or [""]):
-                found.setdefault(topic, []).append(life)
-        return found
-
     def unclosed(self, topic: int, end_ms: int, *, silent: bool) -> list[LifeRecord]:
         """Return the lives of producers of a topic that have not closed windows up to `end_ms`.
 
@@ -229,6 +133,8 @@ class Words:
 
     def reopened(self, end_ms: int) -> set[int]:
         """Return the topics of which a living producer has taken back that it closed windows up to `end_ms`."""
+        if end_ms <= self._least_closed_ms:
+            return set()
         return {topic for topic, closed_ms in self._closed_ms.items() if closed_ms < end_ms}
 
     def window_ms(self, topic: int) -> int:
@@ -293,49 +199,57 @@ class Words:
     def missing(self, topic: int, hour_ms: int, end_ms: int) -> list[MissingWord]:
         """Return whose word is missing for an hour of a topic."""
         found = self._unknown_of(topic, hour_ms, end_ms) if self._unknown or self._losses else []
-        found += self._unread(topic, end_ms)
+        found += self._unread_of(end_ms, is_mirrored=topic in self.way.mirrored)
         found += self._silent_leaders(topic, end_ms)
         if self._closed_ms.get(topic, end_ms) < end_ms or topic in self._silent or -1 in self._silent:
             found += self._producers(topic, hour_ms, end_ms)
-        found += self._lost_counts(topic, hour_ms)
+        found += _lost_counts(self, topic, hour_ms)
         return found + self._unheard()
 
-    @property
-    def topics_of_lives(self) -> set[int]:
-        """Topics of producers that have not ended; -1 if there are some of which no topic is known."""
-        return set(self._lives)
+    def missing_to_all(self, hour_ms: int, end_ms: int, *, is_mirrored: bool) -> list[MissingWord]:
+        """Return whose word is missing for an hour of all topics that are mirrored, or not."""
+        found = [
+            MissingWord(witness=witness, is_lost=True)
+            for witness in self._unknown
+            if witness.topic is None and (witness.since_ms is None or end_ms > witness.since_ms)
+        ]
+        found += [MissingWord(witness=loss.witness, is_lost=True) for loss in self._losses if hour_ms < loss.before_ms]
+        return found + self._unread_of(end_ms, is_mirrored=is_mirrored) + self._unheard()
 
-    def _lost_counts(self, topic: int, hour_ms: int) -> list[MissingWord]:
-        """Return which records brokers had counted and do not have any more, if no producer's counts tell of them."""
-        live = self.way.live
-        if live is None:
-            return []
-        found = []
-        for key, void in live.void.of_hour(hour_ms):
-            cell = key >> LIFE_BITS
-            if cell >> PARTITION_BITS != topic or key & ((1 << LIFE_BITS) - 1) != live.newest_id(topic):
-                continue
-            table = live.hours.get(hour_ms)
-            row = None if table is None else table.at(np.array([key], np.int64))[0]
-            if not void.unmarked.records or (row is not None and UnmarkedCounts.of(row) == void.unmarked):
-                continue
-            partition = self.partition(cell)
-            reason = (
-                f"brokers of {self.way.cluster} counted records up to offset {void.last_offset}, and those from offset "
-                f"{void.lost_from} on are gone: a power failure or an unclean election; nobody knows what they were"
-            )
-            found.append(
-                MissingWord(
-                    witness=Witness(
-                        name=f"lost records of {partition} in {self.way.cluster}",
-                        reason=reason,
-                        cluster=self.way.cluster,
-                        partition=partition,
-                    ),
-                    is_lost=True,
-                )
-            )
-        return found
+    def is_read(self, end_ms: int, *, is_mirrored: bool) -> bool:
+        """True if the audit topics that topics need were read beyond an hour."""
+        return not self._unread_of(end_ms, is_mirrored=is_mirrored)
+
+    def are_heard(self, topics: Int64s, end_ms: int) -> Mask:
+        """True for each topic of which all leaders and producers gave their word up to `end_ms`.
+
+        False if the topic lacks anything else that other topics do not lack, or that a verdict notes.
+        """
+        self._heard_ms = self._heard_ms or {topic: self._heard_to(topic) for topic in self._known_topics}
+        heard = [self._heard_ms.get(topic) for topic in topics.tolist()]
+        known = [self._heard_to(topic) if each is None else each for topic, each in zip(topics, heard, strict=True)]
+        result: Mask = np.array(known, np.int64) >= end_ms
+        return result
+
+    def _heard_to(self, topic: int) -> int:
+        """Return the end of the last hour for which no leader's or producer's word is missing."""
+        name = self._ledger.topics.names[topic]
+        named = any(witness.topic == name for witness in self._unknown)
+        if named or topic in self._silent or -1 in self._silent or name in self._unsent:
+            return NEVER_MS
+        heard_ms = [self._closed_ms.get(topic, -NEVER_MS)]
+        if topic in self.live.earliest:
+            heard_ms.append(self.live.earliest[topic] - self.live.lag_ms)
+        if self.replica is not None and topic in self._replica_words:
+            heard_ms.append(self._replica_words[topic] - self.replica.lag_ms)
+        return max(min(heard_ms), NEVER_MS)
+
+    def topics_with_open_lives(self, end_ms: int) -> set[int]:
+        """Return the topics of producers that are silent, or have not closed windows up to `end_ms`.
+
+        -1 is among them if there is a silent producer of which no topic is known.
+        """
+        return self.reopened(end_ms) | self._silent
 
     def _unheard(self) -> list[MissingWord]:
         """Return what no topic of the way can do without."""
@@ -346,9 +260,9 @@ class Words:
             found.append(_lost("mirror", _NO_MIRROR, self.way.replica_cluster))
         return found
 
-    def _unread(self, topic: int, end_ms: int) -> list[MissingWord]:
+    def _unread_of(self, end_ms: int, *, is_mirrored: bool) -> list[MissingWord]:
         clusters = [self.way.cluster]
-        if self.way.replica_cluster is not None and (topic in self.way.mirrored or self._no_mirror):
+        if self.way.replica_cluster is not None and (is_mirrored or self._no_mirror):
             clusters.append(self.way.replica_cluster)
         found = []
         for cluster in clusters:
@@ -483,3 +397,59 @@ def in_brackets(life: LifeRecord) -> str:
     """Return what is wrong with the clock of a process, as the end of a sentence; empty if nothing is."""
     fault = clock_fault(life)
     return f" ({fault})" if fault else ""
+
+
+def _lost_counts(words: Words, topic: int, hour_ms: int) -> list[MissingWord]:
+    """Return which records brokers had counted and do not have any more, if no producer's counts tell of them."""
+    live = words.way.live
+    if live is None:
+        return []
+    found = []
+    for key, void in live.void.of_hour(hour_ms):
+        cell = key >> LIFE_BITS
+        if cell >> PARTITION_BITS != topic or key & ((1 << LIFE_BITS) - 1) != live.newest_id(topic):
+            continue
+        table = live.hours.get(hour_ms)
+        row = None if table is None else table.at(np.array([key], np.int64))[0]
+        if not void.unmarked.records or (row is not None and UnmarkedCounts.of(row) == void.unmarked):
+            continue
+        partition = words.partition(cell)
+        reason = (
+            f"brokers of {words.way.cluster} counted records up to offset {void.last_offset}, and those from offset "
+            f"{void.lost_from} on are gone: a power failure or an unclean election; nobody knows what they were"
+        )
+        found.append(
+            MissingWord(
+                witness=Witness(
+                    name=f"lost records of {partition} in {words.way.cluster}",
+                    reason=reason,
+                    cluster=words.way.cluster,
+                    partition=partition,
+                ),
+                is_lost=True,
+            )
+        )
+    return found
+
+
+def _lives_with_unsent(ledger: Ledger, way: Way) -> dict[str, list[LifeRecord]]:
+    found: dict[str, list[LifeRecord]] = {}
+    if way.produced is not None:
+        for life in ledger.lives.get(way.produced.key, {}).values():
+            if life.sign is not None and life.sign.unsent_records > 0:
+                for name in life.topics:
+                    found.setdefault(name, []).append(life)
+    return found
+
+
+def _open_lives(ledger: Ledger, way: Way) -> dict[int, list[LifeRecord]]:
+    """Return by topic the lives of producers that have not ended; under -1 those that named no topic yet."""
+    found: dict[int, list[LifeRecord]] = {}
+    if way.produced is None:
+        return found
+    for life in ledger.lives.get(way.produced.key, {}).values():
+        if life.sign is None or life.is_ended:
+            continue
+        for topic in map(ledger.topics.known, life.topics or [""]):
+            found.setdefault(topic, []).append(life)
+    return found

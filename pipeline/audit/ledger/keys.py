@@ -49,6 +49,14 @@ def partitions_of_cells(cells: Int64s) -> Int64s:
     return cells & ((1 << PARTITION_BITS) - 1)
 
 
+def each_once(values: Int64s) -> Int64s:
+    """Return values sorted, each once: `np.unique`, faster for those that are nearly sorted."""
+    if len(values) > 1 and not (values[1:] > values[:-1]).all():
+        values = np.sort(values, kind="stable")
+        values = values[np.concatenate([[True], values[1:] != values[:-1]])]
+    return values
+
+
 class Numbering:
     """Numbers of names, by first appearance, up to a bound."""
 

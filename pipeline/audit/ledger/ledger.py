@@ -6,6 +6,7 @@ A. A row is kept if it is better than the one that was kept: with more records f
 B. Rows of brokers that counted beyond a claim, in a lower epoch, are void, whichever came first.
 C. Rows of a recreated topic are kept beside those of the topic before.
 D. What does not fit a bound is refused and counted in `refused`, never put under another name.
+E. Where rows are, in memory or on the shelf, changes no answer.
 """
 
 from collections import defaultdict
@@ -36,6 +37,7 @@ from pipeline.audit.ledger.latencies import CountedLatencies
 from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
+from pipeline.audit.ledger.shelving import Shelf, TopicIndex
 from pipeline.audit.ledger.void_rows import VoidRows
 from pipeline.records.tally import HOUR_MS
 
@@ -69,6 +71,10 @@ class LedgerLimits:
     """Hours of a series of brokers for which late records are noted."""
     lives: int = 100_000
     """Lives whose signs are kept; the oldest ended ones are forgotten first."""
+    rows: int = 500_000
+    """Rows of hours in memory, if there is a shelf for the others."""
+    newest: int = 1
+    """Hours of a series, those that were reported last, whose rows always stay in memory."""
 
 
 class Series:
@@ -97,6 +103,8 @@ class Series:
         """By topic and hour: records that brokers counted after the hour was over, and the time of the last ones."""
         self.topics: set[int] = set()
         """Topics that were ever reported."""
+        self.index: TopicIndex | None = None
+        """Topics of the rows that were shelved last."""
 
     def newest_id(self, topic: int) -> int:
         """Return the number of the id of the newest topic of this name; 0 if there is none."""
@@ -127,7 +135,9 @@ class Touched:
 class Ledger:
     """Reports of all counters."""
 
-    def __init__(self, limits: LedgerLimits | None = None, *, settle_ms: int = 60_000) -> None:
+    def __init__(
+        self, limits: LedgerLimits | None = None, *, settle_ms: int = 60_000, shelf: Shelf | None = None
+    ) -> None:
         self.limits = limits or LedgerLimits()
         self.series: dict[SeriesKey, Series] = {}
         self.topics = Numbering(MAX_LEDGER_TOPICS)
@@ -152,6 +162,8 @@ class Ledger:
         """Newest time of a report."""
         self._settle_ms = settle_ms
         self._older = OlderCounts()
+        self._shelf = shelf
+        self._put_number = 0
 
     def apply(self, report: CountReport) -> None:
         """Apply a report of version 3."""
@@ -178,6 +190,30 @@ class Ledger:
         self._take_rows(report, series, topics, lives, known_ms=with_late, is_final=is_final)
         self._take_skipped(report, series, topics)
         self.latencies.take(report)
+
+    def shelve(self) -> None:
+        """Put the rows of hours that were not reported for the longest time on the shelf, beyond a bound (invariant E).
+
+        To be called after reports were applied, and after a judgement.
+        """
+        if self._shelf is None:
+            return
+        tables: list[tuple[int, Series, RowTable]] = []
+        left = 0
+        for series in self.series.values():
+            mine = [table for table in series.hours.values() if not table.is_shelved]
+            mine.sort(key=lambda table: table.put_number)
+            left += sum(map(len, mine))
+            tables += [(table.put_number, series, table) for table in mine[: max(0, len(mine) - self.limits.newest)]]
+        for _, series, table in sorted(tables, key=lambda each: each[0]):
+            if left <= self.limits.rows:
+                break
+            size = len(table)
+            index = table.shelve(self._shelf, series.index)
+            if index is None:
+                break
+            series.index = index
+            left -= size
 
     def _numbers(self, report: CountReport, series: Series) -> tuple[Int64s, Int64s]:
         """Return for each topic of a report its number and that of its life or id; -1 for those to be refused."""
@@ -244,7 +280,10 @@ class Ledger:
         """Forget the rows of these keys that are void by the claims there are (invariant B)."""
         tables: list[tuple[int | None, RowTable]] = list(series.hours.items())
         tables += [(None, table) for table in series.windows.values()]
+        topics = np.unique(topics_of_cells(cells_of(keys)))
         for start, table in tables:
+            if table.is_shelved and not self._has_void(series, table.of_topics(topics), keys):
+                continue
             indexes, found = table.find(keys)
             if found.any():
                 rows = table.rows_at(indexes[found])
@@ -253,6 +292,11 @@ class Ledger:
                     self.refused += series.void.add(start, keys[found][void], rows[void], series.claims)
                 table.void(indexes[found][void])
                 self._touch(start, keys[found][void])
+
+    def _has_void(self, series: Series, table: RowTable, keys: Int64s) -> bool:
+        indexes, found = table.find(keys)
+        rows = table.rows_at(indexes[found])
+        return bool(series.claims.are_void(keys[found], rows["leader_epoch"], rows["revision"]).any())
 
     def _touch(self, start_ms: int | None, keys: Int64s) -> None:
         if len(keys):
@@ -367,6 +411,8 @@ class Ledger:
             table = series.hours[start] = RowTable(HOUR_ROW, series.order)
         if start == OLDER and len(rows):
             self.folded_to_ms = max(self.folded_to_ms, int(rows["until_ms"].max()))
+        self._put_number += 1
+        table.put_number = self._put_number
         self._touch(start, table.put(keys, rows, is_final=is_final))
 
     def _put_window(self, series: Series, span: int, start: int, keys: Int64s, rows: Rows, created_ms: int) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.audit.events.report import ROW, Rows
-from pipeline.audit.ledger.keys import Int64s
+from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s, cells_of, each_once, topics_of_cells
+from pipeline.audit.ledger.shelving import Shelf, ShelvedRows, TopicIndex, shelved, totals_of_rows
 
 Mask = NDArray[np.bool_]
 
@@ -55,20 +56,26 @@ ABSENT: Final = -1
 
 
 class RowTable:
-    """Rows of one dtype by key. Rows stand in the order in which they came; keys are sorted beside their places."""
+    """Rows of one dtype by key. Rows stand in the order in which they came; keys are sorted beside their places.
 
-    __slots__ = ("_order", "_places", "_rows", "keys")
+    Rows may be on a shelf. `at` and `of_topics` then read what they need; everything else brings all rows back.
+    """
+
+    __slots__ = ("_keys", "_order", "_places", "_rows", "_shelved", "put_number")
 
     def __init__(self, dtype: np.dtype[np.void], order: Sequence[str]) -> None:
         names = dtype.names or ()
         first = tuple(name for name in order if name in names)
-        self.keys: Int64s = np.zeros(0, np.int64)
+        self._keys: Int64s = np.zeros(0, np.int64)
         self._places: NDArray[np.int32] = np.zeros(0, np.int32)
         self._rows: Rows = np.zeros(0, dtype)
         self._order = first + tuple(name for name in names if name not in first)
+        self._shelved: ShelvedRows | None = None
+        self.put_number = 0
+        """Number of the report whose rows were put last, for a ledger that looks for old tables."""
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self._keys) if self._shelved is None else self._shelved.size
 
     @property
     def dtype(self) -> np.dtype[np.void]:
@@ -76,24 +83,91 @@ class RowTable:
         return self._rows.dtype
 
     @property
+    def is_shelved(self) -> bool:
+        """True if the rows are on a shelf."""
+        return self._shelved is not None
+
+    @property
+    def keys(self) -> Int64s:
+        """All keys, sorted."""
+        self._bring_back()
+        return self._keys
+
+    @property
     def rows(self) -> Rows:
         """A copy of all rows, sorted by key."""
+        self._bring_back()
         return self._rows[self._places]
+
+    def totals(self) -> tuple[int, int, int, int]:
+        """Return the records, bytes and batches of all rows of hours, and the time of the newest report."""
+        if self._shelved is not None:
+            return self._shelved.totals
+        return totals_of_rows(self._rows[: len(self._keys)])
+
+    def shelve(self, shelf: Shelf, known: TopicIndex | None) -> TopicIndex | None:
+        """Put all rows on a shelf. Return their index, which may be the known one; None if they stay in memory."""
+        if self._shelved is None:
+            self._shelved = shelved(shelf, self._keys, self._rows[self._places], known)
+            if self._shelved is None:
+                return None
+            self._keys, self._places = np.zeros(0, np.int64), np.zeros(0, np.int32)
+            self._rows = np.zeros(0, self.dtype)
+        return self._shelved.index
+
+    def _bring_back(self) -> None:
+        if self._shelved is not None:
+            every = [(0, self._shelved.size)]
+            keys, rows = self._shelved.keys(every), self._shelved.rows(every)
+            self._keys, self._rows = keys, rows
+            self._places = np.arange(len(keys), dtype=np.int32)
+            self._shelved.drop()
+            self._shelved = None
+
+    def of_topics(self, topics: Int64s) -> "RowTable":
+        """Return a table that has the rows of these topics (sorted, each once), to be read: this one, if in memory."""
+        if self._shelved is None:
+            return self
+        runs = self._shelved.index.runs(topics)
+        table = RowTable(self.dtype, self._order)
+        table._keys, table._rows = self._shelved.keys(runs), self._shelved.rows(runs)
+        table._places = np.arange(len(table._keys), dtype=np.int32)
+        return table
+
+    def of_cells(self, cells: Int64s) -> "RowTable":
+        """Return a table that has the rows of these cells, to be read: this one, if in memory."""
+        return self if self._shelved is None else self.of_topics(each_once(topics_of_cells(cells)))
+
+    def keys_of(self, topics: Int64s | None) -> Int64s:
+        """Return the keys of these topics (sorted, each once), or all keys, sorted."""
+        if self._shelved is not None:
+            runs = [(0, self._shelved.size)] if topics is None else self._shelved.index.runs(topics)
+            return self._shelved.keys(runs)
+        if topics is None or not len(self._keys):
+            return self._keys
+        bits = PARTITION_BITS + LIFE_BITS
+        low, high = np.searchsorted(self._keys, topics << bits), np.searchsorted(self._keys, (topics + 1) << bits)
+        parts = [self._keys[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True) if end > start]
+        return np.concatenate(parts) if parts else self._keys[:0]
 
     def rows_at(self, indexes: Int64s) -> Rows:
         """Return the rows of the keys at these indexes of `keys`."""
+        self._bring_back()
         return self._rows[self._places[indexes]]
 
     def find(self, keys: Int64s) -> tuple[Int64s, Mask]:
         """Return indexes of keys, and which keys are there. Indexes of others are valid ones, unless there are none."""
-        indexes = np.searchsorted(self.keys, keys)
-        if not len(self.keys):
+        self._bring_back()
+        indexes = np.searchsorted(self._keys, keys)
+        if not len(self._keys):
             return indexes, np.zeros(len(keys), np.bool_)
-        indexes = np.minimum(indexes, len(self.keys) - 1)
-        return indexes, self.keys[indexes] == keys
+        indexes = np.minimum(indexes, len(self._keys) - 1)
+        return indexes, self._keys[indexes] == keys
 
     def at(self, keys: Int64s) -> Rows:
         """Return the rows of keys; rows of zeros, with revision ABSENT, for keys that are not there."""
+        if self._shelved is not None:
+            return self.of_cells(cells_of(keys)).at(keys)
         indexes, found = self.find(keys)
         if found.all() and len(keys):
             return self.rows_at(indexes)
@@ -140,18 +214,19 @@ class RowTable:
         return better
 
     def _add(self, keys: Int64s, rows: Rows) -> None:
-        size = len(self.keys)
+        size = len(self._keys)
         if size + len(keys) > len(self._rows):
             grown = np.zeros(max(size + len(keys), size + size // GROWTH), self.dtype)
             grown[:size] = self._rows[:size]
             self._rows = grown
         self._rows[size : size + len(keys)] = rows
-        indexes = np.searchsorted(self.keys, keys)
-        self.keys = np.insert(self.keys, indexes, keys)
+        indexes = np.searchsorted(self._keys, keys)
+        self._keys = np.insert(self._keys, indexes, keys)
         self._places = np.insert(self._places, indexes, np.arange(size, size + len(keys), dtype=np.int32))
 
     def void(self, indexes: Int64s) -> None:
         """Forget the rows of the keys at these indexes: they counted records that were lost."""
+        self._bring_back()
         self._rows[self._places[indexes]] = absent_rows(len(indexes), self.dtype)
 
 

@@ -11,6 +11,7 @@ from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.verdicts import AuditedHour, Status, Watermark
 from pipeline.audit.ledger.keys import cells_of, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series
+from pipeline.audit.ledger.shelving import totals_of_rows
 from pipeline.audit.reports.details import STAGE_OF_TIER
 from pipeline.audit.reports.documents import Knowledge, verdict_on, watermark_document
 from pipeline.audit.reports.letters import LETTERS
@@ -106,14 +107,17 @@ def _totals(series: Series, chosen: set[int] | None) -> dict[str, Any]:
     records = size = batches = 0
     counted_ms = None
     for table in series.hours.values():
-        rows = table.rows
-        if chosen is not None:
-            rows = rows[np.isin(topics_of_cells(cells_of(table.keys)), list(chosen))]
-        if not len(rows):
+        if not len(table):
             continue
-        records += int(rows["records"].sum())
-        size += int(rows["bytes"].sum())
-        batches += int(rows["batches"].sum())
-        counted_ms = max(counted_ms or 0, int(rows["created_ms"].max()))
+        if chosen is None:
+            found = table.totals()
+        else:
+            part = table.of_topics(np.array(sorted(chosen), np.int64))
+            rows = part.rows[np.isin(topics_of_cells(cells_of(part.keys)), list(chosen))]
+            if not len(rows):
+                continue
+            found = totals_of_rows(rows)
+        records, size, batches = records + found[0], size + found[1], batches + found[2]
+        counted_ms = max(counted_ms or 0, found[3])
     counted = series.topics if chosen is None else series.topics & chosen
     return {"records": records, "bytes": size, "batches": batches, "topics": len(counted), "counted_ms": counted_ms}

@@ -1,0 +1,117 @@
+"""Shelves for the rows of hours that nobody reports any more: a file, for the ledger only bytes at places. Pure.
+
+A shelf is no truth of its own: what it holds came from the audit topics, and is forgotten with the process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from pipeline.audit.events.report import Rows
+from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s
+
+KEY_BYTES = 8
+
+
+class Shelf(Protocol):
+    """Bytes that are kept out of memory."""
+
+    def put(self, data: bytes) -> int | None:
+        """Keep bytes; return their place. None if they cannot be kept."""
+
+    def get(self, place: int, size: int) -> bytes:
+        """Return bytes that were kept. Raises PipelineError."""
+
+    def drop(self, place: int, size: int) -> None:
+        """Forget bytes that were kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIndex:
+    """Topics of shelved rows, sorted, and the number of the first row of each. Tables may share one."""
+
+    topics: Int64s
+    starts: Int64s
+
+    @classmethod
+    def of(cls, keys: Int64s, known: "TopicIndex | None") -> "TopicIndex":
+        """Return the index of sorted keys: the known one, if it is equal."""
+        topics = keys >> (PARTITION_BITS + LIFE_BITS)
+        starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]])) if len(keys) else np.zeros(0, int)
+        found = cls(topics[starts], np.append(starts, len(keys)))
+        if (
+            known is not None
+            and np.array_equal(known.topics, found.topics)
+            and np.array_equal(known.starts, found.starts)
+        ):
+            return known
+        return found
+
+    def runs(self, topics: Int64s) -> list[tuple[int, int]]:
+        """Return the rows of these topics (sorted, each once) as ranges; those that touch are one."""
+        places = np.flatnonzero(np.isin(self.topics, topics))
+        runs: list[tuple[int, int]] = []
+        for start, end in zip(self.starts[places].tolist(), self.starts[places + 1].tolist(), strict=True):
+            if runs and runs[-1][1] == start:
+                runs[-1] = (runs[-1][0], end)
+            else:
+                runs.append((start, end))
+        return runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShelvedRows:
+    """Rows on a shelf, sorted by key: first all keys, then all rows."""
+
+    shelf: Shelf
+    place: int
+    size: int
+    dtype: np.dtype[np.void]
+    index: TopicIndex
+    totals: tuple[int, int, int, int]
+    """Records, bytes and batches of all rows, and the greatest `created_ms`."""
+
+    @property
+    def bytes_in_all(self) -> int:
+        """Bytes on the shelf."""
+        return self.size * (KEY_BYTES + self.dtype.itemsize)
+
+    def keys(self, runs: Sequence[tuple[int, int]]) -> Int64s:
+        """Return the keys of ranges of rows. Raises PipelineError."""
+        return self._read(runs, self.place, np.dtype(np.int64))
+
+    def rows(self, runs: Sequence[tuple[int, int]]) -> Rows:
+        """Return the rows of ranges. Raises PipelineError."""
+        return self._read(runs, self.place + KEY_BYTES * self.size, self.dtype)
+
+    def _read(self, runs: Sequence[tuple[int, int]], place: int, dtype: np.dtype) -> np.ndarray:
+        size = dtype.itemsize
+        parts = [self.shelf.get(place + start * size, (end - start) * size) for start, end in runs]
+        return np.frombuffer(bytearray(b"".join(parts)), dtype)
+
+    def drop(self) -> None:
+        """Give the place back."""
+        self.shelf.drop(self.place, self.bytes_in_all)
+
+
+def totals_of_rows(rows: Rows) -> tuple[int, int, int, int]:
+    """Return the records, bytes and batches of rows of hours, and the greatest `created_ms`."""
+    records, size, batches = (int(rows[name].sum()) for name in ("records", "bytes", "batches"))
+    return records, size, batches, int(rows["created_ms"].max(initial=0))
+
+
+def shelved(shelf: Shelf, keys: Int64s, rows: Rows, known: TopicIndex | None) -> ShelvedRows | None:
+    """Put rows, sorted by key, on a shelf; None if they cannot be kept."""
+    place = shelf.put(keys.tobytes() + rows.tobytes())
+    if place is None:
+        return None
+    return ShelvedRows(
+        shelf=shelf,
+        place=place,
+        size=len(keys),
+        dtype=rows.dtype,
+        index=TopicIndex.of(keys, known),
+        totals=totals_of_rows(rows),
+    )

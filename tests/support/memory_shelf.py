@@ -1,0 +1,22 @@
+"""A shelf in memory, for ledgers of tests."""
+
+
+class MemoryShelf:
+    """A shelf in memory, whose places are never given out twice."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.kept: set[tuple[int, int]] = set()
+
+    def put(self, data: bytes) -> int | None:
+        place = len(self.data)
+        self.data += data
+        self.kept.add((place, len(data)))
+        return place
+
+    def get(self, place: int, size: int) -> bytes:
+        assert any(start <= place and place + size <= start + length for start, length in self.kept), "was dropped"
+        return bytes(self.data[place : place + size])
+
+    def drop(self, place: int, size: int) -> None:
+        self.kept.remove((place, size))

@@ -1,0 +1,142 @@
+"""Judging again: a judge that has judged before comes to the verdicts of a new one, whatever changes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.judge import Judge
+from pipeline.audit.judgement.verdicts import EventLoss, Expectations, OffsetSpan, Route, Status, Witness
+from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.model import TopicPartition
+from pipeline.records.tally import HOUR_MS
+from tests.support.audited_way import EXPECTED, GRACE_MS, HOUR, NOW_MS, PENDING_MAX_MS, Amounts, report
+from tests.support.memory_shelf import MemoryShelf
+
+TOPICS = ("clicks", "views", "orders")
+CLUSTERS = ("east", "west")
+WITNESS = Witness(name="mirror", reason="is away")
+Change = Callable[[Expectations], Expectations]
+
+
+def hub_of(cluster: str, topic: str) -> TopicPartition:
+    return TopicPartition(f"{cluster}.{topic}", 0)
+
+
+ROUTES = tuple(
+    Route(cluster=cluster, source=TopicPartition(topic, 0), replica=hub_of(cluster, topic))
+    for cluster in CLUSTERS
+    for topic in TOPICS
+)
+ALL = replace(
+    EXPECTED,
+    live_clusters=list(CLUSTERS),
+    partitions={(cluster, topic): 1 for cluster in CLUSTERS for topic in TOPICS}
+    | {("hub", hub_of(cluster, topic).topic): 1 for cluster in CLUSTERS for topic in TOPICS},
+    mirrored=[],
+    routes=ROUTES,
+    read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), NOW_MS),
+)
+CHANGES: dict[str, Change] = {
+    "nothing": lambda known: known,
+    "a witness of all": lambda known: replace(known, unknown=[WITNESS]),
+    "a witness of a cluster": lambda known: replace(known, unknown=[replace(WITNESS, cluster="west")]),
+    "a witness of a topic": lambda known: replace(known, unknown=[replace(WITNESS, cluster="east", topic="views")]),
+    "a witness of late hours": lambda known: replace(known, unknown=[replace(WITNESS, since_ms=HOUR + HOUR_MS)]),
+    "no witness": lambda known: replace(known, unknown=[]),
+    "a loss": lambda known: replace(
+        known, losses=[EventLoss(cluster="east", before_ms=HOUR + 1, witness=replace(WITNESS, name="events"))]
+    ),
+    "no loss": lambda known: replace(known, losses=[]),
+    "a partition more": lambda known: replace(known, partitions={**known.partitions, ("east", "clicks"): 2}),
+    "a topic less": lambda known: replace(
+        known, partitions={key: count for key, count in known.partitions.items() if key != ("west", "orders")}
+    ),
+    "all partitions": lambda known: replace(known, partitions=ALL.partitions),
+    "a compacted topic": lambda known: replace(known, compacted=frozenset([("east", "orders")])),
+    "no compacted topic": lambda known: replace(known, compacted=frozenset()),
+    "a gap": lambda known: replace(
+        known, routes=[replace(ROUTES[0], gaps=[OffsetSpan(first=100, last=109)]), *ROUTES[1:]]
+    ),
+    "a route less": lambda known: replace(known, routes=ROUTES[1:]),
+    "all routes": lambda known: replace(known, routes=ROUTES),
+    "no metadata of a cluster": lambda known: replace(
+        known, partitions={key: count for key, count in known.partitions.items() if key[0] != "west"}
+    ),
+}
+
+
+def filled(random: Random) -> Ledger:
+    ledger = Ledger(LedgerLimits(rows=0, newest=0), settle_ms=GRACE_MS, shelf=MemoryShelf())
+    for cluster in CLUSTERS:
+        for topic in TOPICS:
+            source = TopicPartition(topic, 0)
+            for number in range(3):
+                if random.random() < 0.2:
+                    continue
+                less = Amounts(records=8, content=1_000) if random.random() < 0.2 else Amounts()
+                rows = {HOUR + number * HOUR_MS: Amounts()}
+                options = {"instance": f"p-{cluster}", "revision": 1, "closed_ms": NOW_MS + 9 * HOUR_MS}
+                ledger.apply(report(Tier.PRODUCER, cluster, source, rows, **options))
+                ledger.apply(report(Tier.BROKER, cluster, source, rows))
+                copied = {HOUR + number * HOUR_MS: less}
+                ledger.apply(report(Tier.BROKER, "hub", hub_of(cluster, topic), copied))
+    ledger.shelve()
+    return ledger
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_judge_that_has_judged_before_comes_to_the_verdicts_of_a_new_one(seed: int) -> None:
+    random = Random(seed)
+    ledger, expected = filled(random), ALL
+    now_ms = NOW_MS + 4 * HOUR_MS
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    for _ in range(12):
+        name = random.choice(sorted(CHANGES))
+        expected = CHANGES[name](replace(expected, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), now_ms)))
+        if random.random() < 0.3:
+            cluster, topic, number = random.choice(CLUSTERS), random.choice(TOPICS), random.randrange(3)
+            rows = {HOUR + number * HOUR_MS: Amounts(records=12, content=2_000)}
+            ledger.apply(report(Tier.BROKER, "hub", hub_of(cluster, topic), rows, revision=112, created_ms=now_ms))
+        again = judge.judge(expected, now_ms)
+        new = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, now_ms)
+        assert again.hours() == new.hours(), name
+        assert again.watermarks() == new.watermarks(), name
+        assert again.status_grid() == new.status_grid(), name
+        ledger.shelve()
+
+
+def test_plain_hours_are_unknown_while_a_witness_is_missing_and_exact_when_it_is_back() -> None:
+    ledger = filled(Random(1))
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    now_ms = NOW_MS + 4 * HOUR_MS
+    expected = replace(ALL, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), now_ms))
+    before = judge.judge(expected, now_ms)
+    exact = [hour for hour in before.hours() if hour.status is Status.EXACT]
+    assert exact
+    without = judge.judge(replace(expected, unknown=[WITNESS]), now_ms)
+    for hour in exact:
+        (found,) = without.hours_at([(hour.topic, hour.hour_ms)])
+        assert (found.status, found.missing_witnesses, found.rests_on) == (Status.UNKNOWN, (WITNESS,), ())
+        assert found.stages == hour.stages
+    assert judge.judge(expected, now_ms).hours() == before.hours()
+    assert all(hour.status is Status.EXACT for hour in before.hours_at([(each.topic, each.hour_ms) for each in exact]))
+
+
+def test_an_hour_that_was_not_read_to_its_end_is_judged_again_when_it_is() -> None:
+    ledger = filled(Random(1))
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    now_ms = NOW_MS + 4 * HOUR_MS
+    early = replace(ALL, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), HOUR + HOUR_MS + 2 * GRACE_MS))
+    assert {hour.hour_ms for hour in judge.judge(early, now_ms).hours() if hour.status is Status.EXACT} <= {HOUR}
+    late = report(
+        Tier.PRODUCER, "east", TopicPartition("clicks", 0), {}, instance="p-late", closed_ms=HOUR, created_ms=NOW_MS
+    )
+    ledger.apply(late)
+    expected = replace(ALL, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), now_ms))
+    new = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    assert judge.judge(expected, now_ms).hours(from_ms=HOUR + HOUR_MS) == new.judge(expected, now_ms).hours(
+        from_ms=HOUR + HOUR_MS
+    )

@@ -46,7 +46,7 @@ class PublishedPlace:
     """Digest of the report's bytes."""
 
 
-def digest_of(value: bytes) -> str:
+def report_digest(value: bytes) -> str:
     """Return a digest by which a report is known again."""
     return blake2b(value, digest_size=16).hexdigest()
 
@@ -62,7 +62,7 @@ async def is_still_there(cluster: Cluster, place: PublishedPlace) -> bool:
             consumer.add(EVENTS_READ, place.offset, place.topic_id)
             try:
                 async for record in consumer.records():
-                    return record.offset == place.offset and digest_of(record.value or b"") == place.digest
+                    return record.offset == place.offset and report_digest(record.value or b"") == place.digest
             except PartitionOffsetOutOfRangeError as error:
                 return place.offset < error.log_start_offset
             except PartitionBatchError:

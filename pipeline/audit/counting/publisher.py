@@ -23,8 +23,8 @@ from pipeline.audit.counting.published_place import (
     READ_PARTITION,
     PlaceFile,
     PublishedPlace,
-    digest_of,
     is_still_there,
+    report_digest,
 )
 from pipeline.audit.events.encoding import encode_count_report, encode_key, portions
 from pipeline.audit.events.report import CountReport
@@ -197,7 +197,7 @@ class CountPublisher:
         topic = self._cluster.view.topics.get(AUDIT_TOPIC)
         if offset < 0 or topic is None or topic.id == ZERO_UUID:
             return None
-        return PublishedPlace(topic_id=topic.id, leader_epoch=leader_epoch, offset=offset, digest=digest_of(value))
+        return PublishedPlace(topic_id=topic.id, leader_epoch=leader_epoch, offset=offset, digest=report_digest(value))
 
     async def _is_lost(self, now: PublishedPlace | None) -> bool:
         """Return True if the last report before these is gone (invariant C). Raises PipelineError if that is not known.

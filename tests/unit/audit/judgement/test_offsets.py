@@ -414,11 +414,12 @@ def test_records_behind_the_offset_at_which_a_broker_began_to_count_are_missing(
 def test_a_late_record_at_the_offset_where_a_counter_began_does_not_say_when_that_was() -> None:
     """The counter's first batch belongs to an hour long ago; the records before it may belong to any later one."""
     ago = HOUR - 5 * HOUR_MS
-    first, rest = Amounts(records=2, content=3, first=104), Amounts(records=4, content=5, first=106)
+    first = unmarked(Amounts(records=2, content=3, first=104))
+    rest = unmarked(Amounts(records=4, content=5, first=106))
     begun = report(
         Tier.BROKER, "east", EAST, {ago: first, HOUR: rest}, created_ms=SETTLED_MS, counted_from=104, end=200
     )
-    whole = report(Tier.BROKER, "hub", HUB, {ago: first, HOUR: FULL}, created_ms=SETTLED_MS, end=200)
+    whole = report(Tier.BROKER, "hub", HUB, {ago: first, HOUR: unmarked(FULL)}, created_ms=SETTLED_MS, end=200)
     hours = judged([begun, whole, *brokers()]).hours()
     by_time = {hour.hour_ms: hour for hour in hours}
     assert found(by_time[HOUR]) == [("replica", Status.UNKNOWN, 6)]

@@ -29,6 +29,7 @@ Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Set
 
 ANSWER_TIMEOUT_S = 30.0
 REGISTRY_TIMEOUT_S = 10.0
+MAX_REFUSAL_BYTES = 100_000
 
 logger = get_logger(__name__)
 
@@ -108,14 +109,23 @@ def fetch_json(url: str, body: Any = None, *, timeout_s: float | None = None) ->
         with urllib.request.urlopen(request, timeout=timeout_s or ANSWER_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
-        raise ServiceError(f"{url} answers {error.code}: {error.read().decode(errors='replace')}") from error
+        raise ServiceError(f"{url} answers {error.code}: {_text_of(error)}") from error
     except urllib.error.URLError as error:
         reason = error.reason.strerror if isinstance(error.reason, OSError) else None
         raise ServiceError(f"{url} cannot be reached: {reason or error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
         raise ServiceError(f"{url} cannot be read: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ServiceError(f"{url} answers something that is not JSON: is that another service?") from error
+
+
+def _text_of(error: urllib.error.HTTPError) -> str:
+    """Return the text of a refusal, as far as it can be read, and close it."""
+    try:
+        with error:
+            return error.read(MAX_REFUSAL_BYTES).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return error.reason
 
 
 def read_json(url: str, body: Any = None, *, timeout_s: float | None = None) -> Any:

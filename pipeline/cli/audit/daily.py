@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cli.audit.documents import REPORT_PARTS, read_audit_document
 from pipeline.cli.audit.rendering import exit_code, shown_stages
 from pipeline.cli.audit.report import MOST_HOURS, Audit, Topics, report_query
-from pipeline.cli.foreground import read_json
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.errors import ConfigurationError
@@ -46,7 +46,7 @@ def daily(
     day_ms = int(begin.timestamp()) * 1000
     end = begin + timedelta(days=1)
     question = report_query(topic or (), begin.isoformat(), end.isoformat(), MOST_HOURS)
-    document = read_json(f"{url}/v1/report?{question}")
+    document = read_audit_document(f"{url}/v1/report?{question}", REPORT_PARTS)
     content = daily_report(
         document, chosen.isoformat(), day_ms, output.utc_time(wall_clock()), shown_stages(document["hours"])
     )

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cli.audit.documents import STORY_PARTS, checked_topic, read_audit_document
 from pipeline.cli.audit.rendering import exit_code
 from pipeline.cli.audit.report import Audit
-from pipeline.cli.foreground import read_json
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 from pipeline.cli.terminal.times import TIME_HELP, read_time_ms
@@ -29,9 +29,9 @@ def explain_hour(
 
     Exits as `audit report`.
     """
-    place = f"{urllib.parse.quote(topic, safe='')}/{read_time_ms('HOUR', hour)}"
+    place = f"{urllib.parse.quote(checked_topic('TOPIC', topic), safe='')}/{read_time_ms('HOUR', hour)}"
     question = f"{url}/v1/explain/{place}{'?narrow=true' if narrow else ''}"
-    document = read_json(question, timeout_s=NARROWING_TIMEOUT_S)
+    document = read_audit_document(question, STORY_PARTS, timeout_s=NARROWING_TIMEOUT_S)
     if json:
         output.print_json(document)
     else:
@@ -40,7 +40,7 @@ def explain_hour(
         if document["is_narrowed"]:
             for finding in document["findings"]:
                 output.say(output.printable(f"found: {finding['text']}"))
-        if document["narrowing_error"]:
+        if document.get("narrowing_error"):
             output.say(output.printable(f"not narrowed: {document['narrowing_error']}"))
     if code := exit_code(document):
         raise typer.Exit(code)

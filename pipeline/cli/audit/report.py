@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cli.audit.documents import REPORT_PARTS, checked_topic, finite_seconds, read_audit_document
 from pipeline.cli.audit.rendering import MAX_HOURS, csv_text, exit_code, render
-from pipeline.cli.foreground import http_url, read_json
+from pipeline.cli.foreground import http_url
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 from pipeline.cli.terminal.times import TIME_HELP, read_time_ms
@@ -17,6 +18,8 @@ from pipeline.errors import ConfigurationError
 POLL_INTERVAL_S = 0.5
 MOST_HOURS = 100_000
 """Hours that the service puts in one report at most."""
+MOST_TOPICS = 1_000
+"""Topics that the service takes in one question."""
 
 Audit = Annotated[
     str, typer.Option("--audit", metavar="URL", parser=http_url, help="HTTP address of the audit service.")
@@ -51,10 +54,11 @@ def report(
     """
     if json and csv:
         raise ConfigurationError("--csv", "and --json exclude each other")
+    wait = finite_seconds("--wait", wait)
     question = report_query(topic or (), begin, end, MOST_HOURS if show_all or json or csv else MAX_HOURS)
     deadline = time.monotonic() + wait
     while True:
-        document = read_json(f"{url}/v1/report?{question}")
+        document = read_audit_document(f"{url}/v1/report?{question}", REPORT_PARTS)
         if document["exact"] or time.monotonic() >= deadline:
             break
         time.sleep(POLL_INTERVAL_S)
@@ -69,10 +73,13 @@ def report(
 
 
 def report_query(topics: Sequence[str], begin: str | None, end: str | None, limit: int) -> str:
-    """Return the query of `/v1/report`. Raises ConfigurationError for a time that is none."""
-    parameters: list[tuple[str, str]] = [("topic", topic) for topic in topics]
-    if begin is not None:
-        parameters.append(("from", str(read_time_ms("--from", begin))))
-    if end is not None:
-        parameters.append(("to", str(read_time_ms("--to", end))))
+    """Return the query of `/v1/report`. Raises ConfigurationError for what no report can be about."""
+    if len(topics) > MOST_TOPICS:
+        raise ConfigurationError("--topic", f"may be given {MOST_TOPICS} times: ask for all topics instead")
+    parameters: list[tuple[str, str]] = [("topic", checked_topic("--topic", topic)) for topic in topics]
+    begin_ms = None if begin is None else read_time_ms("--from", begin)
+    end_ms = None if end is None else read_time_ms("--to", end)
+    if begin_ms is not None and end_ms is not None and begin_ms >= end_ms:
+        raise ConfigurationError("--from", "must be before --to")
+    parameters += [(name, str(time)) for name, time in (("from", begin_ms), ("to", end_ms)) if time is not None]
     return urllib.parse.urlencode([*parameters, ("limit", str(limit))])

@@ -7,9 +7,16 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+from pipeline.cli.audit.documents import (
+    REPORT_PARTS,
+    STATUS_PARTS,
+    checked_topic,
+    fetch_audit_document,
+    finite_seconds,
+)
 from pipeline.cli.audit.rendering import STATUS_OF_LETTER
 from pipeline.cli.audit.report import Audit
-from pipeline.cli.foreground import ServiceError, fetch_json
+from pipeline.cli.foreground import ServiceError
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
 
@@ -40,7 +47,9 @@ def watch(
     On a terminal a table is redrawn. In a pipe, or with --json, each change of a verdict is a line; at first
     each hour that is not exact is one. An audit that does not answer is said, and asked again.
     """
-    question = f"{url}/v1/status" + (f"?{urllib.parse.urlencode({'topic': topic})}" if topic else "")
+    interval = finite_seconds("--interval", interval)
+    asked = f"?{urllib.parse.urlencode({'topic': checked_topic('--topic', topic)})}" if topic else ""
+    question = f"{url}/v1/status{asked}"
     if output.is_terminal() and not json:
         _draw(question, interval)
     else:
@@ -56,7 +65,7 @@ def _draw(question: str, interval_s: float) -> None:
     with Live(Text(shown), console=Console(), auto_refresh=False, screen=False) as live:
         while True:
             try:
-                shown = status_table(fetch_json(question), wall_clock())
+                shown = status_table(fetch_audit_document(question, STATUS_PARTS), wall_clock())
             except ServiceError as error:
                 shown = f"{error}\nThis is what the audit said before:\n{shown.rpartition('said before:')[2].lstrip()}"
             live.update(Text(shown, no_wrap=True, overflow="ellipsis"), refresh=True)
@@ -93,7 +102,7 @@ def _print_changes(url: str, question: str, interval_s: float, *, json: bool) ->
     trouble = ""
     while True:
         try:
-            document = fetch_json(question)
+            document = fetch_audit_document(question, STATUS_PARTS)
             now = letters_of(document)
             for hour, letter in now.items():
                 if before.get(hour, "e") != letter:
@@ -142,7 +151,7 @@ def _print_change(url: str, hour: _Hour, before: str | None, letter: str, *, jso
 
 def _sentences(url: str, hour: _Hour) -> Iterator[str]:
     parameters = {"topic": hour.topic, "from": hour.start_ms, "to": hour.start_ms + 1}
-    document = fetch_json(f"{url}/v1/report?{urllib.parse.urlencode(parameters)}")
+    document = fetch_audit_document(f"{url}/v1/report?{urllib.parse.urlencode(parameters)}", REPORT_PARTS)
     for each in document["hours"]:
         for finding in each["findings"][:MAX_SENTENCES]:
             yield finding["text"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 import trio
 from typer.testing import CliRunner, Result
 
+from pipeline.audit.reports.parameters import MAX_NAMES
+from pipeline.cli.audit.report import MOST_TOPICS
 from pipeline.cli.audit.watch import letters_of, status_table
 from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
@@ -177,3 +180,79 @@ def test_a_table_has_the_newest_hours_of_each_topic() -> None:
     assert {(hour.start_ms - HOUR) // HOUR_MS: letter for hour, letter in letters_of(document).items()} == {
         -2: "e", -1: "-", 0: "p",
     }  # fmt: skip
+
+
+def http_answer(body: bytes, status: str = "200 OK", length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), size, body)
+
+
+@asynccontextmanager
+async def answering(content: bytes) -> AsyncIterator[str]:
+    """A service that answers each request with these bytes, and closes."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some(65_536)
+        await stream.send_all(content)
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        yield "http://{}:{}".format(*listener.socket.getsockname())
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (http_answer(b"{}"), "another service"),
+        (http_answer(b"[]"), "another service"),
+        (http_answer(b"null"), "another service"),
+        (http_answer(b'{"exact":true,"verdict":"exact","sentences":7,"hours":7}'), "another service"),
+        (http_answer(b"[" * 100_000), "another service"),
+        (http_answer(b"\xff\xfe"), "another service"),
+        (http_answer(b'{"verdict":"exact"', length=1_000), "cannot be read"),
+        (http_answer(b'{"error":"the audit is busy"}', "503 Busy"), "the audit is busy"),
+        (http_answer(b'{"err', "503 Busy", 1_000), "answers 503"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else f"{value[-30:]!a}",
+)
+async def test_an_answer_that_is_no_document_is_exit_code_1_and_a_sentence(content: bytes, reason: str) -> None:
+    async with answering(content) as url:
+        for arguments in (["report"], ["report", "--csv"], ["explain", "clicks", NAME], ["daily"]):
+            done = await call(*arguments, "--audit", url)
+            assert isinstance(done.exception, SystemExit), done.exception
+            assert (done.exit_code, reason in done.output) == (1, True), done.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "--topic", "\udcff"],
+        ["explain", "\udcff", NAME],
+        ["watch", "--topic", "\udcff"],
+        ["report", "--from", NAME, "--to", NAME],
+        ["report", "--from", "2026-11-02", "--to", "2026-11-01"],
+        ["report", "--wait", "nan"],
+        ["watch", "--interval", "nan"],
+        ["daily", "--topic", "\udcff"],
+        ["daily", "--day", "9999-12-31"],
+        ["explain", "clicks", ""],
+        ["explain", "clicks", "1" * 30],
+        ["explain", "clicks", "0001-01-01T00:00+14:00"],
+        ["report", *(argument for number in range(MOST_TOPICS + 1) for argument in ("--topic", f"t{number}"))],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:40],
+)
+async def test_what_cannot_be_asked_is_wrong_usage(arguments: list[str]) -> None:
+    done = await call(*arguments, "--audit", "http://127.0.0.1:1")
+    assert done.exit_code == 2, (done.output, done.exception)
+
+
+async def test_as_many_topics_may_be_named_as_the_service_takes(site: AuditSite) -> None:
+    assert MOST_TOPICS == MAX_NAMES
+    topics = [argument for number in range(MOST_TOPICS) for argument in ("--topic", f"t{number}")]
+    async with serving(site) as url:
+        done = await call("report", "--audit", url, *topics)
+        assert done.exit_code == 5, done.output
+        assert (await call("explain", "a/b ?#\x00", "9999-12-31T23:59:59-23:59", "--audit", url)).exit_code == 1

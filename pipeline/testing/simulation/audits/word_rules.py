@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.audit.counting.broker_counter import BrokerCounter
-from pipeline.audit.counting.publisher import READ_PARTITION
+from pipeline.audit.counting.published_place import READ_PARTITION
 from pipeline.audit.events.encoding import encode_count_report, portions
 from pipeline.audit.events.report import CountReport, LifeSign
 from pipeline.audit.events.tiers import AUDIT_TOPIC

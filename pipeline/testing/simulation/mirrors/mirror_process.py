@@ -158,8 +158,14 @@ class SimulatedMirror:
             answered(answer)
 
     async def run_until_stopped(self) -> None:
-        """Run one life; return when it was stopped or killed."""
-        await self._ended.wait()
+        """Run one life; return when it was stopped or killed. Return at once if another start came first.
+
+        The life before may take a while to unwind, and several starts may wait for that.
+        """
+        before = self._ended
+        await before.wait()
+        if self._ended is not before:
+            return
         self._ended = trio.Event()
         self._scope = trio.CancelScope()
         self._lives += 1

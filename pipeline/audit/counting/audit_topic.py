@@ -29,6 +29,8 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "retention.bytes": "-1",
         # A power failure may take acknowledged records together with the events that told of them, but for this.
         "flush.messages": "1",
+        # So may an unclean election, where brokers allow it: better no verdict until the leader is back.
+        "unclean.leader.election.enable": "false",
         "compression.type": "producer",
         "max.message.bytes": str(MAX_EVENT_BYTES),
         # Kafka refuses records that are an hour ahead, unless a broker stamps them.

@@ -21,6 +21,7 @@ HOSTILE: dict[str, Any] = {
     "log_retention_bytes": "1000",
     "compression_type": "gzip",
     "message_max_bytes": "2000",
+    "unclean_leader_election_enable": "true",
 }
 WRONG = {
     "cleanup.policy": "compact,delete",
@@ -39,6 +40,14 @@ async def test_a_new_topic_keeps_all_events_whatever_the_brokers_defaults_are(tm
     async with serving_cluster(tmp_path, **HOSTILE) as cluster:
         await ensure_audit_topic(cluster)
         assert await settings_now(cluster) == SETTINGS
+
+
+async def test_neither_power_failures_nor_unclean_elections_take_acknowledged_events(tmp_path: Path) -> None:
+    """Records that are lost in the same way would be lost together with the events that tell of them."""
+    async with serving_cluster(tmp_path, **HOSTILE) as cluster:
+        await ensure_audit_topic(cluster)
+        found = await settings_now(cluster)
+    assert (found["flush.messages"], found["unclean.leader.election.enable"]) == ("1", "false")
 
 
 async def test_a_topic_that_was_created_with_other_settings_is_corrected_once(tmp_path: Path) -> None:

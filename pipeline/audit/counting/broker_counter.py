@@ -198,10 +198,11 @@ class BrokerCounter:
         replica = self._replicas.get(topic_partition)
         if replica is None or not headers:
             return
-        if not replica.fresh:
+        fresh = replica.fresh
+        if not fresh:
             self._touched.append(replica)
         for header in headers:
-            replica.fresh += header
+            fresh += header
         replica.fresh_times_ms.append(self._clock())
         replica.fresh_sizes.append(len(headers))
         self._fresh += len(headers)

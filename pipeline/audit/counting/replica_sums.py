@@ -189,7 +189,10 @@ def _take_fresh(replicas: Iterable[CountedReplica]) -> _NewBatches:
             if new:
                 owners.append(replica)
                 sizes.append(len(new) // FIELDS)
-                fields += new
+                if fields:
+                    fields += new
+                else:
+                    fields = new  # often all there are: not copied
                 times_ms += at_ms
                 appends += by_append
     return _NewBatches(owners, sizes, fields, np.repeat(np.array(times_ms, np.int64), appends))

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audit.counting import broker_counter
-from pipeline.audit.counting.broker_counter import BrokerCounter
+from pipeline.audit.counting.broker_counter import MAX_FRESH, BrokerCounter
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.producer_counter import LifeClock
 from pipeline.audit.counting.windows import HOURS_KEPT, WINDOWS_KEPT, WindowSums
 from pipeline.audit.events.encoding import decode_count_report, encode_count_report, portions
 from pipeline.audit.events.report import OLDER, CountReport
 from pipeline.log.files import DiskFiles
-from pipeline.records.batch_hashes import header_table
+from pipeline.records.batch_hashes import FIELDS, header_table
 from pipeline.records.tally import HOUR_MS, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from tests.support.counted_replicas import CLICKS, LIFE, WINDOW_MS, Log, counter, header, load, only, rows_of, told
 
@@ -253,3 +253,32 @@ def test_a_clock_that_jumps_by_a_day_closes_no_hour_to_come(tmp_path: Path) -> N
         created.append(report.created_ms - started_ms)
     assert created == sorted(created)
     assert created[-1] <= 2 * 60_000
+
+
+def test_noted_headers_are_bounded_and_a_killed_broker_counts_them_again(tmp_path: Path) -> None:
+    """Whatever was noted, summed or reported at the kill: the log has it, and the next life counts it."""
+    checkpoints = PartitionCheckpoints([tmp_path], DiskFiles())
+    logs = [Log(topic_partition=CLICKS._replace(partition=number)) for number in range(3)]
+    for log in logs:
+        (tmp_path / str(log.topic_partition)).mkdir()
+    killed_after = [MAX_FRESH - 5, MAX_FRESH, 2 * MAX_FRESH + 7]
+    most = 0
+    for life, headers in enumerate(killed_after):
+        broker = counter(checkpoints)
+        for log in logs:
+            log.lead(life)
+            load(broker, log)
+        if life:
+            broker.published(broker.take_reports())
+        for number in range(headers):
+            log = logs[number % (life + 1)]
+            broker.appended(log.topic_partition, log.append((1, number % 3 * WINDOW_MS, number)))
+            noted = sum(sum(replica.fresh_sizes) for replica in broker._replicas.values())
+            assert noted == broker._fresh < MAX_FRESH
+            assert sum(len(replica.fresh) for replica in broker._replicas.values()) == noted * FIELDS
+            most = max(most, noted)
+    assert most == MAX_FRESH - 1
+    for log in logs:
+        broker = counter(checkpoints)
+        load(broker, log)
+        assert told(*broker.take_reports()) == log.expected()

@@ -7,7 +7,7 @@ marked as cleanly shut down.
 """
 
 import random
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,8 @@ class BrokerHandle:
 
     parts: Parts | None = None
     is_serving: bool = False
+    last_word: Callable[[], Awaitable[None]] | None = None
+    """Called when other brokers have taken over what they can, before the broker stops to serve; must end soon."""
     address: HostPort = field(init=False)
     http_address: HostPort = field(init=False)
 
@@ -86,6 +88,8 @@ class BrokerHandle:
         """Let other brokers take over what they can, unless `controlled.shutdown.enable` is off."""
         if self.parts is not None and self.is_serving and self.parts.context.settings.static.controlled_shutdown:
             await self.parts.membership.leave()
+        if self.is_serving and self.last_word is not None:
+            await self.last_word()
 
     def health(self) -> str | None:
         """Return None if all is well, else a sentence about the problem."""

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from pipeline.audit.config import CountingConfig
     from pipeline.audit.counting.broker_counter import BrokerCounter
     from pipeline.broker.contract.verdicts import DatumWalk
+    from pipeline.broker.server import BrokerHandle
     from pipeline.broker.settings.broker import BrokerConfig
-    from pipeline.model import HostPort
+
+LAST_WORD_TIMEOUT_S = 2.0
+"""Time for the last report of a broker that stops."""
 
 app = typer.Typer(no_args_is_help=True, help="Brokers, the services that store the records.")
 
@@ -128,6 +131,7 @@ async def _run(settings: Settings) -> None:
         open_zookeeper(config.zookeeper_connect, session_timeout_ms=session_timeout_ms) as zookeeper,
         trio.open_nursery() as nursery,
     ):
+        is_gone = trio.Event()
         broker = partial(
             run_broker,
             config,
@@ -138,12 +142,19 @@ async def _run(settings: Settings) -> None:
             metrics=service_metrics(),
             compile_schema=_compile_schema if config.schema_registry_urls else None,
         )
+
+        async def serve(*, task_status: trio.TaskStatus["BrokerHandle"]) -> None:
+            try:
+                await broker(task_status=task_status)
+            finally:
+                is_gone.set()
+
         with RARE_COLLECTIONS:  # a start creates objects for every partition, and hardly any garbage
-            handle = await nursery.start(broker)
+            handle: BrokerHandle = await nursery.start(serve)
         gc.freeze()  # objects that live as long as the broker need no collection, which would stop the event loop
         SlowCollections().watch()
         if counter is not None:
-            await _publish_counts(counter, handle.address, counting.interval_ms / 1000, config.log_dirs[0])
+            await _publish_counts(counter, handle, counting.interval_ms / 1000, config.log_dirs[0], is_gone)
 
 
 def _compile_schema(texts: "Sequence[str]") -> "DatumWalk":
@@ -171,10 +182,13 @@ def _counter(datacenter: str, counting: "CountingConfig", config: "BrokerConfig"
     return BrokerCounter(datacenter, counting.window_ms, checkpoints, wall_clock, life, times=times)
 
 
-async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float, directory: Path) -> None:
+async def _publish_counts(
+    counter: "BrokerCounter", handle: "BrokerHandle", interval_s: float, directory: Path, is_gone: trio.Event
+) -> None:
     """Publish the counts to the audit topic of the broker's own cluster, as any client would.
 
-    The place of the last report is kept in `directory`.
+    The place of the last report is kept in `directory`. The last report says that the broker has stopped. It follows
+    once other brokers have taken over, unless the broker has failed: `is_gone` is set once it serves no more.
     """
     from pipeline.audit.counting.published_place import PlaceFile
     from pipeline.audit.counting.publisher import open_publisher
@@ -184,7 +198,36 @@ async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interva
 
     place_file = PlaceFile(directory, DiskFiles())
     async with (
-        open_cluster(ClientConfig(bootstrap=(address,), client_id="pipeline-broker-audit")) as cluster,
+        open_cluster(ClientConfig(bootstrap=(handle.address,), client_id="pipeline-broker-audit")) as cluster,
         open_publisher(cluster, counter, clock=wall_clock, rng=randomness(), place_file=place_file) as publisher,
     ):
-        await publisher.run(interval_s)
+        relieved, is_said = trio.Event(), trio.Event()
+
+        async def last_word() -> None:
+            relieved.set()
+            await is_said.wait()
+
+        handle.last_word = last_word
+        try:
+            await publisher.run(interval_s)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await _first_of(relieved, is_gone)
+                counter.end()
+                with trio.move_on_after(LAST_WORD_TIMEOUT_S if relieved.is_set() else 0):
+                    await publisher.publish()
+            raise
+        finally:
+            is_said.set()
+
+
+async def _first_of(*events: trio.Event) -> None:
+    """Wait for the first of some events."""
+
+    async def wait(event: trio.Event) -> None:
+        await event.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for event in events:
+            nursery.start_soon(wait, event)

@@ -123,6 +123,7 @@ class BrokerCounter:
         self._fresh = 0
         self._last_number = 0
         self._closed_ms = life.started_ms
+        self._is_ending = self._is_ended = False
         self._checkpointing = threading.Lock()
         """Held while a checkpoint is written, since `published` runs in another thread than the rest."""
 
@@ -239,6 +240,10 @@ class BrokerCounter:
             del self._topics[replica.name.topic]
             self._sums.latencies.discard(topic.number)
 
+    def end(self) -> None:
+        """Report all replicas next time, and that this life has ended: the broker stops in order."""
+        self._is_ending = True
+
     def take_reports(self) -> list[CountReport]:
         """Return what changed since the last reports, and a life sign in the last of them."""
         self._touched, self._fresh = [], 0
@@ -263,6 +268,7 @@ class BrokerCounter:
         reports += latency_reports(empty, self._sums.latencies.take_changed(), topics, process)
         if is_all:
             self._closed_ms = self._closed_at(may_close_ms)
+        self._is_ended = is_all and self._is_ending
         return [*reports, replace(empty, life=self._life_sign())]
 
     def _due(self) -> tuple[list[CountedReplica], bool]:
@@ -285,6 +291,9 @@ class BrokerCounter:
         if replica.claim_leadership():
             self._sums.rows.mark_newest(replica.number, HOURS_CLAIMED)
             return True
+        has_left = replica.reported is not None and replica.reported.is_leader and not replica.partition.is_leader
+        if has_left or self._is_ending:  # nobody is to wait for the word of this broker any more
+            return replica.reported != replica.position or bool(replica.claims)
         if not replica.partition.is_leader and replica.silent_rounds < FOLLOWER_ROUNDS:
             return False
         return replica.reported != replica.position or bool(replica.claims)
@@ -316,7 +325,11 @@ class BrokerCounter:
     def _life_sign(self) -> LifeSign:
         life = self._life
         return LifeSign(
-            host=life.host, started_ms=life.started_ms, interval_ms=life.interval_ms, closed_ms=self._closed_ms
+            host=life.host,
+            started_ms=life.started_ms,
+            interval_ms=life.interval_ms,
+            closed_ms=self._closed_ms,
+            is_ended=self._is_ended,
         )
 
     def published(self, reports: Sequence[CountReport]) -> None:

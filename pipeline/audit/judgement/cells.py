@@ -12,7 +12,7 @@ from pipeline.audit.judgement.verdicts import Stage
 from pipeline.audit.ledger.keys import LIFE_BITS, Int64s, cells_of, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series
 from pipeline.audit.ledger.life_table import LifeRecord
-from pipeline.audit.ledger.position_table import NEVER_MS, NO_PROCESS, PositionTable
+from pipeline.audit.ledger.position_table import NO_PROCESS, PositionTable
 from pipeline.audit.ledger.row_table import ABSENT, HOUR_ROW, Mask, RowTable, absent_rows, is_better
 
 _GREATEST: Final = ("revision", "created_ms", "last_offset", "leader_epoch", "process", "until_ms")
@@ -152,9 +152,11 @@ def stage_progress(series: Series | None, cells: Int64s) -> Rows:
 
 
 def leader_signs(ledger: Ledger, series: Series | None, progress: Rows) -> Times:
-    """Return the time of the newest word of each partition's leader: a report of it, or a life sign of its process."""
-    signs: Times = progress["leader_ms"].copy()
-    signs[progress["leader"] == NO_PROCESS] = NEVER_MS
+    """Return the time of the newest word of each partition's leader: a report of it, or a life sign of its process.
+
+    A process that leads no more vouches for nothing after its last report as the leader.
+    """
+    signs: Times = np.where(progress["leader"] == NO_PROCESS, progress["led_to_ms"], progress["leader_ms"])
     if series is None or not len(progress):
         return signs
     lives = ledger.lives.get(series.key, {})

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.audit.judgement.cells import leading_life
 from pipeline.audit.judgement.leader_words import DEFAULT_INTERVAL_MS, LeaderWords, Timing
 from pipeline.audit.judgement.sentences import number_text
-from pipeline.audit.judgement.times import duration
+from pipeline.audit.judgement.times import duration, iso_time
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way
 from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s, cells_of, partitions_of_cells, topics_of_cells
@@ -312,7 +312,9 @@ class Words:
                 else f"it did not report {partition} after the hour was over"
             )
             leader = None if never else leading_life(self._ledger, words.series, cell)
-            if leader is not None and clock_fault(leader):
+            if leader is not None and leader.is_ended:
+                reason = f"it was stopped at {iso_time(leader.seen_ms)}, and {partition} has no other leader since"
+            elif leader is not None and clock_fault(leader):
                 reason = f"{clock_fault(leader)}, so it has not reported {partition} after the hour was over"
             found.append(
                 MissingWord(

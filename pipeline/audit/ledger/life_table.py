@@ -49,6 +49,10 @@ class LifeRecord:
         known = self.sign
         if known is None:
             return True
+        if known.is_ended and not sign.is_ended:  # brokers come back under the same id
+            return sign.started_ms > self.seen_ms
+        if sign.is_ended and not known.is_ended:
+            return known.started_ms <= created_ms
         return (sign.is_ended, created_ms, -sign.closed_ms) > (known.is_ended, self.seen_ms, -known.closed_ms)
 
     @property

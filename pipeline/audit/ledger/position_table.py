@@ -22,11 +22,12 @@ PROGRESS: Final = np.dtype(
         ("start_offset", np.int64),  # log start offset, as the leader reported it last; of a load the lowest
         ("lost_offsets", np.int64),
         ("leader", np.int32),  # number of the process that reported last as the leader
-        ("leader_ms", np.int64),  # time of the leader's newest report
+        ("leader_ms", np.int64),  # time of the leader's newest report, or of its report that it leads no more
+        ("led_to_ms", np.int64),  # time of the newest report of a process that led
     ]
 )
 _NEW: Final = np.array(
-    [(-1, NEVER_MS, -1, NEVER_MS, 0, NEVER_MS, -1, 0, NO_PROCESS, NEVER_MS)],
+    [(-1, NEVER_MS, -1, NEVER_MS, 0, NEVER_MS, -1, 0, NO_PROCESS, NEVER_MS, NEVER_MS)],
     PROGRESS,
 )
 
@@ -92,6 +93,7 @@ class PositionTable:
         known["lost_offsets"] = np.maximum(known["lost_offsets"], positions["lost_offsets"])
         known["leader"] = np.where(leads, process, np.where(left, NO_PROCESS, known["leader"]))
         known["leader_ms"] = np.where(leads | left, created_ms, known["leader_ms"])
+        known["led_to_ms"] = np.where(leads, created_ms, known["led_to_ms"])
         self.progress[places] = known
         self._begin(keys, positions, process, created_ms)
 

@@ -298,3 +298,31 @@ def test_each_step_may_be_followed_by_another_leader(tmp_path: Path) -> None:
         cluster.commit()
         cluster.tell(cluster.leader)
         assert told(*cluster.sent) == cluster.logs[cluster.leader].expected(), order
+
+
+def test_a_leader_that_leads_no_more_says_so_with_the_next_report(checkpoints: PartitionCheckpoints) -> None:
+    """Its life signs would vouch for what the next leader appends."""
+    log, broker = Log(), counter(checkpoints)
+    log.append((3, 0, 7))
+    load(broker, log)
+    assert only(broker.take_reports()).positions["is_leader"].tolist() == [True]
+    log.is_leader = False
+    reports = broker.take_reports()
+    assert only(reports).positions["is_leader"].tolist() == [False]
+    broker.put_back(reports)
+    assert only(broker.take_reports()).positions["is_leader"].tolist() == [False]
+    assert len(with_rows(broker.take_reports())) == 0
+
+
+def test_a_broker_that_stops_reports_all_replicas_and_its_end(checkpoints: PartitionCheckpoints) -> None:
+    leader = Log()
+    leader.append((3, 0, 7))
+    log, broker = replica_of(leader), counter(checkpoints)
+    load(broker, log)
+    log.committed = 3
+    before = broker.take_reports()
+    assert (len(with_rows(before)), [each.life.is_ended for each in before if each.life]) == (0, [False])
+    broker.end()
+    reports = broker.take_reports()
+    assert rows_of(only(reports).rows) == log.expected()
+    assert [each.life.is_ended for each in reports if each.life] == [True]

@@ -1,5 +1,6 @@
 """Hours that are young, or whose first reports are: pending, not unknown, as long as a party may still speak."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,3 +109,37 @@ def test_hours_to_come_are_pending() -> None:
     ahead = report(Tier.PRODUCER, "east", EAST, amounts, instance="p1", revision=1)
     (hour,) = judged([ahead], mirrored=[], routes=[], replica_cluster=None).hours()
     assert hour.status is Status.PENDING
+
+
+def test_nobody_waits_for_the_old_leader_of_a_partition_that_moved() -> None:
+    way = WholeWay(loaded=None, live_options={"created_ms": HOUR + 60_000})
+    moved_ms = HOUR + 120_000
+    old = report(Tier.BROKER, "east", EAST, {}, created_ms=moved_ms, is_leader=False, end=110, is_ended=True)
+    new = report(Tier.BROKER, "east", EAST, {}, process="2", created_ms=moved_ms + 1, end=110)
+    sign = replace(report(Tier.BROKER, "east", EAST, {}, process="2", has_position=False), topics=[])
+    assert only_hour([*way.reports(), old, new, sign]).status is Status.EXACT
+    hour = only_hour([*way.reports(), old, *signs()[1:]])
+    assert hour.status is Status.UNKNOWN, "nobody knows what the new leader has"
+
+
+def test_a_leader_that_leads_no_more_vouches_for_nothing() -> None:
+    """The new leader was killed before it could report."""
+    way = WholeWay(loaded=None, live_options={"created_ms": HOUR + 60_000})
+    left = report(Tier.BROKER, "east", EAST, {}, created_ms=HOUR + 120_000, is_leader=False, end=110)
+    hour = only_hour([*way.reports(), left, *signs()])
+    assert hour.status is Status.UNKNOWN
+    assert any("leads clicks-0" in witness.name for witness in hour.missing_witnesses)
+
+
+def test_a_broker_that_was_stopped_is_named_until_it_is_back() -> None:
+    way = WholeWay(loaded=None, live_options={"created_ms": HOUR + 60_000})
+    stopped = report(Tier.BROKER, "east", EAST, {}, created_ms=HOUR + 120_000, end=110, is_ended=True)
+    told = [*way.reports(), stopped, *signs()[1:]]
+    hour = only_hour(told)
+    assert hour.status is Status.UNKNOWN
+    assert "it was stopped at 1970-02-11T16:02:00Z" in str(hour.missing_witnesses[0])
+    back = signs()[0]
+    assert back.life is not None
+    back = replace(back, life=replace(back.life, started_ms=END_MS))
+    assert only_hour([*told, back]).status is Status.EXACT
+    assert only_hour([back, *told]).status is Status.EXACT, "whichever comes first"

@@ -8,7 +8,15 @@ from pipeline.audit.judgement.comparison import code_of
 from pipeline.audit.judgement.hour_verdicts import stage_order
 from pipeline.audit.judgement.sentences import number_text, participle, records_text
 from pipeline.audit.judgement.times import iso_time
-from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Explanation, Finding, Stage, Status
+from pipeline.audit.judgement.verdicts import (
+    NOT_OVER,
+    AuditedHour,
+    DiscrepancyKind,
+    Explanation,
+    Finding,
+    Stage,
+    Status,
+)
 from pipeline.records.tally import HOUR_MS, Counts
 
 MAX_TOLD: Final = 20
@@ -109,7 +117,7 @@ def _differences(findings: Sequence[Finding]) -> Iterator[str]:
 
 def _witnesses(hour: AuditedHour) -> Iterator[str]:
     for witness in hour.missing_witnesses[:MAX_TOLD]:
-        yield f"A word is missing: {witness}."
+        yield "The hour is not over." if witness.name == NOT_OVER else f"A word is missing: {witness}."
     if len(hour.missing_witnesses) > MAX_TOLD:
         more = len(hour.missing_witnesses) - MAX_TOLD
         yield f"{number_text(more, 'more word')} {'is' if more == 1 else 'are'} missing."

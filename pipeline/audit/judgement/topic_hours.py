@@ -13,7 +13,7 @@ from pipeline.audit.judgement.findings import findings_of
 from pipeline.audit.judgement.hour_verdicts import PlainTopics, Sums, TopicHour, WayStamp, distinct_sums, stage_order
 from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.times import iso_time
-from pipeline.audit.judgement.verdicts import Stage, Status, Witness
+from pipeline.audit.judgement.verdicts import NOT_OVER, Stage, Status, Witness
 from pipeline.audit.judgement.words import MissingWord, Words
 from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s
 from pipeline.audit.ledger.row_table import Mask
@@ -198,7 +198,7 @@ def judge_without_rows(words: Words, topic: int, hour_ms: int) -> TopicHour:
     )
 
 
-_NOT_OVER = MissingWord(witness=Witness(name="the hour", reason="the hour is not over"), is_lost=False)
+_NOT_OVER = MissingWord(witness=Witness(name=NOT_OVER, reason="the hour is not over"), is_lost=False)
 
 
 def status_with(status: Status, missing: Sequence[MissingWord]) -> Status:

@@ -83,6 +83,10 @@ class OffsetSpan:
     last: int
 
 
+NOT_OVER = "the hour"
+"""Name of the witness of an hour that is not over: its end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
     """A party whose word a verdict needs and does not have. `cluster` and `partition` may not apply.

@@ -8,6 +8,8 @@ from pipeline.cli.terminal import output
 
 STAGES: Final = ("produced", "live", "mirrored", "replica", "consumed", "loaded", "stored")
 """Stages in the order of the way; a stage of a name follows, as `loaded:ROOT`."""
+END_OF_HOUR: Final = "the hour"
+"""Name of the witness of an hour that is not over. The summary says how many hours are pending."""
 MAX_HOURS: Final = 100
 """Hours that are shown without `--all`."""
 MAX_LINES: Final = 50
@@ -106,7 +108,7 @@ def _some(lines: Sequence[str], what: str, *, show_all: bool) -> list[str]:
 
 def _witnesses(document: Mapping[str, Any]) -> list[str]:
     """Return each missing witness once, also if many hours lack its word."""
-    missing = [each for hour in document["hours"] for each in hour["missing_witnesses"]]
+    missing = [each for hour in document["hours"] for each in hour["missing_witnesses"] if each["name"] != END_OF_HOUR]
     texts = (f"not known: {each['name']}: {each['reason']}" for each in [*document["unknown"], *missing])
     return [output.printable(text) for text in dict.fromkeys(texts)]
 

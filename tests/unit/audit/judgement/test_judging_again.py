@@ -78,8 +78,10 @@ def filled(random: Random) -> Ledger:
                     continue
                 less = Amounts(records=8, content=1_000) if random.random() < 0.2 else Amounts()
                 rows = {HOUR + number * HOUR_MS: Amounts()}
-                options = {"instance": f"p-{cluster}", "revision": 1, "closed_ms": NOW_MS + 9 * HOUR_MS}
-                ledger.apply(report(Tier.PRODUCER, cluster, source, rows, **options))
+                closed_ms, instance = NOW_MS + 9 * HOUR_MS, f"p-{cluster}"
+                ledger.apply(
+                    report(Tier.PRODUCER, cluster, source, rows, instance=instance, revision=1, closed_ms=closed_ms)
+                )
                 ledger.apply(report(Tier.BROKER, cluster, source, rows))
                 copied = {HOUR + number * HOUR_MS: less}
                 ledger.apply(report(Tier.BROKER, "hub", hub_of(cluster, topic), copied))

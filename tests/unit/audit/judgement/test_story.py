@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.audit.judgement.story import MAX_TOLD, story_of
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Status
-from tests.support.audited_way import Amounts, WholeWay, only_hour, signs
+from tests.support.audited_way import NOW_MS, Amounts, WholeWay, only_hour, signs
 from tests.unit.audit.judgement.test_judge import LESS, OTHER, settled
 
 
@@ -70,6 +70,14 @@ def test_one_of_a_thing_is_no_plural() -> None:
     one = Amounts(records=1, columns={"batches": 1, "bytes": 1})
     story = story_of(only_hour(WholeWay(produced=one, live=one, replica=one, loaded=one).reports()))
     assert story[1] == "The producers counted 1 record in 1 batch, 1 byte."
+
+
+def test_an_hour_that_is_not_over_says_so_once() -> None:
+    story = story_of(only_hour(WholeWay().reports(), now_ms=NOW_MS - 90 * 60_000))
+    assert story[-2:] == [
+        "The hour is not over.",
+        "Ask again later: the hour is not over, or records are still on their way.",
+    ]
 
 
 def test_what_is_unknown_is_neither_a_difference_nor_explained() -> None:

@@ -2,17 +2,18 @@
 
 import csv
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.audit.collecting.reading import ReadingState
-from pipeline.audit.judgement.verdicts import AuditedHour, Stage, Status, Watermark, Witness
+from pipeline.audit.judgement.verdicts import NOT_OVER, AuditedHour, Stage, Status, Watermark, Witness
 from pipeline.audit.reports.documents import Knowledge, clusters_document, report_document
 from pipeline.audit.reports.selection import worst_hours
-from pipeline.cli.audit.rendering import MAX_LINES, csv_text, exit_code, render
+from pipeline.cli.audit.rendering import END_OF_HOUR, MAX_LINES, csv_text, exit_code, render
 from pipeline.records.tally import HOUR_MS
-from tests.support.audited_hours import FULL, LIVE, NOON_MS, REPLICA, audited_hour, finding, hours_back
+from tests.support.audited_hours import FULL, LIVE, NOON_MS, REPLICA, SILENT, audited_hour, finding, hours_back
 
 
 def document(*hours: AuditedHour, limit: int = 1_000, error: str | None = None, unknown: Any = ()) -> dict[str, Any]:
@@ -106,3 +107,12 @@ def test_csv_has_a_line_for_each_hour() -> None:
     assert [row["status"] for row in rows] == ["exact", "missing", "unknown"]
     assert (rows[0]["produced"], rows[1]["produced"], rows[1]["live"], rows[1]["kind"]) == ("10", "", "10", "missing")
     assert rows[2]["missing_witnesses"] == "the broker of hub"
+
+
+def test_an_hour_that_is_not_over_is_no_missing_witness() -> None:
+    assert END_OF_HOUR == NOT_OVER
+    hour = replace(audited_hour(Status.PENDING), missing_witnesses=[Witness(name=NOT_OVER, reason="not over"), SILENT])
+    shown = render(document(hour))
+    assert "1 hour is pending" in shown
+    assert "not known: the broker of hub" in shown
+    assert "not known: the hour" not in shown

@@ -6,23 +6,20 @@ records below the offset at which the counter began.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.audit.judgement.cells import StageCells, newest_keys
 from pipeline.audit.judgement.comparison import code_of
+from pipeline.audit.judgement.edges import Edge
 from pipeline.audit.judgement.verdicts import Status
 from pipeline.audit.ledger.keys import Int64s
 from pipeline.audit.ledger.ledger import Series
 from pipeline.audit.ledger.row_table import Mask
 from pipeline.records.tally import HOUR_MS
 
-if TYPE_CHECKING:
-    from pipeline.audit.judgement.edges import Edge
 
-
-def behind_beginnings(edges: "Iterable[Edge]", tiers: dict[str, Series | None]) -> Iterator[tuple[StageCells, Mask]]:
+def behind_beginnings(edges: Iterable[Edge], tiers: dict[str, Series | None]) -> Iterator[tuple[StageCells, Mask]]:
     """Yield stages of brokers, and the cells that differ from a stage that has offsets below the counter's first one.
 
     `tiers` are the series of brokers by the tier of their stage.

@@ -14,8 +14,9 @@ import numpy as np
 
 from pipeline.audit.events.report import OLDER, Rows, SkippedOffsets, SkipReason
 from pipeline.audit.judgement.cells import StageCells, rows_of
-from pipeline.audit.judgement.edges import Edge, HourCells
+from pipeline.audit.judgement.edges import Edge
 from pipeline.audit.judgement.group_runs import doubted
+from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.verdicts import Explanation, Finding, OffsetSpan, Status
 from pipeline.audit.ledger.keys import LIFE_BITS
 from pipeline.audit.ledger.row_table import ABSENT

@@ -8,8 +8,9 @@ import numpy as np
 
 from pipeline.audit.events.report import Rows
 from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
-from pipeline.audit.judgement.edges import Edge, HourCells
+from pipeline.audit.judgement.edges import Edge
 from pipeline.audit.judgement.explaining import explained
+from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.sentences import sentence
 from pipeline.audit.judgement.silent_producers import may_have_written
 from pipeline.audit.judgement.times import iso_time

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.changes import changes_between
 from pipeline.audit.judgement.comparison import STATUSES
-from pipeline.audit.judgement.edges import HourCells, compare_hour
+from pipeline.audit.judgement.hour_cells import HourCells, compare_hour
 from pipeline.audit.judgement.hour_verdicts import HourVerdicts, PlainTopics, TopicHour, joined_verdict, stage_order
 from pipeline.audit.judgement.leader_words import Timing
 from pipeline.audit.judgement.topic_hours import judge_topics, judge_without_rows, plain_without_rows, stamp_of

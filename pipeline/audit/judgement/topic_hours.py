@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
-from pipeline.audit.judgement.edges import LIVE, HourCells
+from pipeline.audit.judgement.edges import LIVE
 from pipeline.audit.judgement.findings import findings_of
+from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.hour_verdicts import PlainTopics, Sums, TopicHour, WayStamp, distinct_sums, stage_order
 from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.times import iso_time

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.audit.events.report import OLDER, Rows
 from pipeline.audit.judgement.cells import of_table, rows_of
-from pipeline.audit.judgement.edges import HourCells, compare_hour
+from pipeline.audit.judgement.hour_cells import HourCells, compare_hour
 from pipeline.audit.judgement.hour_verdicts import HourVerdicts, TopicHour, is_settled
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.topic_hours import unreported_producers

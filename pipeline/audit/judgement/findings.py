@@ -11,12 +11,12 @@ from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import Edge
 from pipeline.audit.judgement.explaining import explained
 from pipeline.audit.judgement.hour_cells import HourCells
+from pipeline.audit.judgement.missing_words import producer_witness
 from pipeline.audit.judgement.sentences import sentence
 from pipeline.audit.judgement.silent_producers import may_have_written
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Status, Witness
 from pipeline.audit.judgement.ways import is_among
-from pipeline.audit.judgement.words import producer_witness
 from pipeline.audit.ledger.position_table import NEVER_MS
 
 _KINDS = {

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.audit.judgement.cells import Times, leader_signs, newest_keys
-from pipeline.audit.ledger.keys import Int64s, topics_of_cells
+from pipeline.audit.ledger.keys import Int64s, places_of_topic, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series
 from pipeline.audit.ledger.life_table import MISSED_SIGNS
 from pipeline.audit.ledger.position_table import NEVER_MS
@@ -89,6 +89,5 @@ class LeaderWords:
         needed_ms = end_ms + self.lag_ms
         if self.earliest.get(topic, needed_ms) >= needed_ms:
             return self.cells[:0]
-        low, high = np.searchsorted(self.cells, [topic << 17, (topic + 1) << 17])
-        cells, signs = self.cells[low:high], self.signs[low:high]
-        return cells[signs < needed_ms]
+        chosen = places_of_topic(self.cells, topic)
+        return self.cells[chosen][self.signs[chosen] < needed_ms]

@@ -12,10 +12,11 @@ from pipeline.audit.judgement.edges import LIVE
 from pipeline.audit.judgement.findings import findings_of
 from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.hour_verdicts import PlainTopics, Sums, TopicHour, WayStamp, distinct_sums, stage_order
+from pipeline.audit.judgement.missing_words import MissingWord
 from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import NOT_OVER, Stage, Status, Witness
-from pipeline.audit.judgement.words import MissingWord, Words
+from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s
 from pipeline.audit.ledger.row_table import Mask
 from pipeline.records.tally import HOUR_MS

@@ -1,20 +1,29 @@
 """Words of all parties that an hour needs, and until when each party gave its word. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from pipeline.audit.judgement.cells import leading_life
 from pipeline.audit.judgement.leader_words import DEFAULT_INTERVAL_MS, LeaderWords, Timing
+from pipeline.audit.judgement.missing_words import MissingWord, clock_fault, in_brackets, lost_word, producer_witness
 from pipeline.audit.judgement.sentences import number_text
-from pipeline.audit.judgement.times import duration, iso_time
+from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way
-from pipeline.audit.ledger.keys import LIFE_BITS, PARTITION_BITS, Int64s, cells_of, partitions_of_cells, topics_of_cells
+from pipeline.audit.ledger.keys import (
+    LIFE_BITS,
+    PARTITION_BITS,
+    Int64s,
+    cells_of,
+    partitions_of_cells,
+    places_of_topic,
+    topics_of_cells,
+)
 from pipeline.audit.ledger.ledger import Ledger
-from pipeline.audit.ledger.life_table import BEHIND_MS, MISSED_SIGNS, LifeRecord
+from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS
 from pipeline.audit.ledger.row_table import Mask
 from pipeline.audit.ledger.void_rows import UnmarkedCounts
@@ -23,14 +32,6 @@ from pipeline.records.tally import HOUR_MS
 
 MAX_NAMED: Final = 20
 """Witnesses that a verdict names; of more it gives the number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingWord:
-    """A witness that an hour lacks. `is_lost`: True if waiting will not bring its word."""
-
-    witness: Witness
-    is_lost: bool
 
 
 class Words:
@@ -162,8 +163,8 @@ class Words:
             (self.live.earliest[topic] - self.live.lag_ms, f"the next reports of the brokers of {self.way.cluster}")
         )
         if self.replica is not None and topic in self.way.mirrored:
-            low, high = np.searchsorted(self.way.sources, [topic << 17, (topic + 1) << 17])
-            signs = self.replica.at(self.way.replicas[low:high])
+            chosen = places_of_topic(self.way.sources, topic)
+            signs = self.replica.at(self.way.replicas[chosen])
             found.append(
                 (
                     int(signs.min(initial=timing.now_ms)) - self.replica.lag_ms,
@@ -255,9 +256,9 @@ class Words:
         """Return what no topic of the way can do without."""
         found = []
         if not self.way.has_metadata:
-            found.append(_lost(f"metadata of {self.way.cluster}", _NO_METADATA, self.way.cluster))
+            found.append(lost_word(f"metadata of {self.way.cluster}", _NO_METADATA, self.way.cluster))
         if self._no_mirror:
-            found.append(_lost("mirror", _NO_MIRROR, self.way.replica_cluster))
+            found.append(lost_word("mirror", _NO_MIRROR, self.way.replica_cluster))
         return found
 
     def _unread_of(self, end_ms: int, *, is_mirrored: bool) -> list[MissingWord]:
@@ -283,9 +284,9 @@ class Words:
         found = self._lacking(self.live, topic, end_ms, since_ms) if topic in self.live.earliest else []
         needed_ms = end_ms + (self.replica.lag_ms if self.replica is not None else 0)
         if self.replica is not None and self._replica_words.get(topic, needed_ms) < needed_ms:
-            low, high = np.searchsorted(self.way.sources, [topic << 17, (topic + 1) << 17])
-            for replica_topic in np.unique(topics_of_cells(self.way.replicas[low:high])).tolist():
-                cells = set(self.way.replicas[low:high].tolist())
+            chosen = places_of_topic(self.way.sources, topic)
+            for replica_topic in np.unique(topics_of_cells(self.way.replicas[chosen])).tolist():
+                cells = set(self.way.replicas[chosen].tolist())
                 found += self._lacking(self.replica, replica_topic, end_ms, since_ms, cells)
         return found
 
@@ -331,7 +332,7 @@ class Words:
             more = number_text(len(cells) - MAX_NAMED, "more partition")
             rest = words.at(cells[MAX_NAMED:])
             is_lost = bool((self.timing.now_ms > np.maximum(rest, since_ms) + words.silent_ms).any())
-            word = _lost(f"brokers of {words.cluster}", f"they did not report {more}", words.cluster)
+            word = lost_word(f"brokers of {words.cluster}", f"they did not report {more}", words.cluster)
             found.append(replace(word, is_lost=is_lost))
         return found
 
@@ -375,30 +376,6 @@ class Words:
 
 _NO_METADATA = "the number of partitions is not known, so a partition that nobody reported would not be noticed"
 _NO_MIRROR = "no mirror was ever seen, so it is not known which topics should have replicas; start the mirror once"
-
-
-def _lost(name: str, reason: str, cluster: str | None) -> MissingWord:
-    return MissingWord(witness=Witness(name=name, reason=reason, cluster=cluster), is_lost=True)
-
-
-def producer_witness(life: LifeRecord, cluster: str, *, silent: bool) -> Witness:
-    """Return the witness for a producer that has not closed an hour."""
-    name = f"producer {life.process} on {life.host}"
-    reason = "it ended without closing its window" if silent else "it has not closed the hour yet"
-    return Witness(name=name, reason=reason + in_brackets(life), cluster=cluster)
-
-
-def clock_fault(life: LifeRecord) -> str:
-    """Return what is wrong with the clock of a process; empty if nothing is."""
-    if abs(life.skew_ms) <= BEHIND_MS:
-        return ""
-    return f"its clock is {duration(life.skew_ms)} {'ahead' if life.skew_ms > 0 else 'behind'}"
-
-
-def in_brackets(life: LifeRecord) -> str:
-    """Return what is wrong with the clock of a process, as the end of a sentence; empty if nothing is."""
-    fault = clock_fault(life)
-    return f" ({fault})" if fault else ""
 
 
 def _lost_counts(words: Words, topic: int, hour_ms: int) -> list[MissingWord]:

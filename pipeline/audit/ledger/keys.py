@@ -49,6 +49,12 @@ def partitions_of_cells(cells: Int64s) -> Int64s:
     return cells & ((1 << PARTITION_BITS) - 1)
 
 
+def places_of_topic(cells: Int64s, topic: int) -> slice:
+    """Return the places of a topic's cells among sorted ones."""
+    first, after = np.searchsorted(cells, [cell_key(topic, 0), cell_key(topic + 1, 0)]).tolist()
+    return slice(first, after)
+
+
 def each_once(values: Int64s) -> Int64s:
     """Return values sorted, each once: `np.unique`, faster for those that are nearly sorted."""
     if len(values) > 1 and not (values[1:] > values[:-1]).all():

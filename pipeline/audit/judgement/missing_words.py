@@ -1,0 +1,40 @@
+"""Words that hours lack, and the sentences that name their witnesses. Pure."""
+
+from dataclasses import dataclass
+
+from pipeline.audit.judgement.times import duration
+from pipeline.audit.judgement.verdicts import Witness
+from pipeline.audit.ledger.life_table import BEHIND_MS, LifeRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingWord:
+    """A witness that an hour lacks. `is_lost`: True if waiting will not bring its word."""
+
+    witness: Witness
+    is_lost: bool
+
+
+def lost_word(name: str, reason: str, cluster: str | None) -> MissingWord:
+    """Return a word that waiting will not bring."""
+    return MissingWord(witness=Witness(name=name, reason=reason, cluster=cluster), is_lost=True)
+
+
+def producer_witness(life: LifeRecord, cluster: str, *, silent: bool) -> Witness:
+    """Return the witness for a producer that has not closed an hour."""
+    name = f"producer {life.process} on {life.host}"
+    reason = "it ended without closing its window" if silent else "it has not closed the hour yet"
+    return Witness(name=name, reason=reason + in_brackets(life), cluster=cluster)
+
+
+def clock_fault(life: LifeRecord) -> str:
+    """Return what is wrong with the clock of a process; empty if nothing is."""
+    if abs(life.skew_ms) <= BEHIND_MS:
+        return ""
+    return f"its clock is {duration(life.skew_ms)} {'ahead' if life.skew_ms > 0 else 'behind'}"
+
+
+def in_brackets(life: LifeRecord) -> str:
+    """Return what is wrong with the clock of a process, as the end of a sentence; empty if nothing is."""
+    fault = clock_fault(life)
+    return f" ({fault})" if fault else ""

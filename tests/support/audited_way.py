@@ -196,7 +196,10 @@ def judged(
         ledger.apply(one)
     ledger.shelve()
     judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=pending_max_ms)
-    return judge.judge(replace(EXPECTED, **changes), now_ms)
+    judgement = judge.judge(replace(EXPECTED, **changes), now_ms)
+    tables = [table for series in ledger.series.values() for table in series.hours.values()]
+    assert all(table.is_shelved for table in tables), "a judgement brings no rows back into memory"
+    return judgement
 
 
 def only_hour(reports: Sequence[CountReport], **changes: Any) -> AuditedHour:

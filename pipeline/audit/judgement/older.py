@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.audit.events.report import OLDER, Rows
 from pipeline.audit.judgement.cells import newest_keys, no_rows, summed
-from pipeline.audit.ledger.keys import LIFE_BITS, Int64s, cells_of
+from pipeline.audit.ledger.keys import LIFE_BITS, Int64s, cells_of, each_once, topics_of_cells
 from pipeline.audit.ledger.ledger import Series
 from pipeline.audit.ledger.row_table import ABSENT, Mask
 
@@ -26,7 +26,10 @@ def borders_of(series: Series | None, cells: Int64s) -> Int64s:
     """Return for each cell, in any order, the latest end of a row OLDER of any life or id of the topic."""
     borders = np.full(len(cells), NO_BORDER, np.int64)
     table = series.hours.get(OLDER) if series is not None else None
-    if table is None or not len(table):
+    if table is None:
+        return borders
+    table = table.of_cells(cells)
+    if not len(table):
         return borders
     owners, ends = cells_of(table.keys), _ends(table.rows)
     starts = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]]))
@@ -75,14 +78,13 @@ def _keys(series: Series, cells: Int64s) -> Int64s:
     """Return the keys of all lives or ids of these cells."""
     found: list[Int64s] = [np.zeros(0, np.int64)]
     known = np.unique(cells[cells >= 0])
+    topics = each_once(topics_of_cells(known))
     for table in series.hours.values():
-        first, after = (
-            np.searchsorted(table.keys, known << LIFE_BITS),
-            np.searchsorted(table.keys, known + 1 << LIFE_BITS),
-        )
+        keys = table.keys_of(topics)
+        first, after = np.searchsorted(keys, known << LIFE_BITS), np.searchsorted(keys, (known + 1) << LIFE_BITS)
         lengths = after - first
         starts = np.cumsum(lengths) - lengths
-        found.append(table.keys[np.repeat(first - starts, lengths) + np.arange(int(lengths.sum()))])
+        found.append(keys[np.repeat(first - starts, lengths) + np.arange(int(lengths.sum()))])
     return np.unique(np.concatenate(found))
 
 

@@ -143,7 +143,7 @@ class HourStages:
 
     def _with_lives(self, end_ms: int) -> Mask:
         """True for each cell whose topic has producers that are silent, or have not closed the hour."""
-        topics = self.words.topics_with_open_lives(end_ms)
+        topics = self.words.topics_with_open_lives(self.hour_ms, end_ms)
         return np.ones(len(self.cells), np.bool_) if -1 in topics else is_among(self.topics, topics)
 
     def _join_edges(self, compared: Compared, produced: StageCells) -> None:

@@ -111,8 +111,10 @@ class Judge:
             again |= self._left[hour_ms].unsettled
             if changes.witnesses:
                 again |= known.others.keys()
-            reopened = set().union(*(each.reopened(hour_ms + HOUR_MS) for each in words))
-            again |= known.topics() & reopened if reopened else set()
+            end_ms = self._ledger.folded_to_ms if hour_ms == OLDER else hour_ms + HOUR_MS
+            reopened = set().union(*(each.reopened(hour_ms, end_ms) for each in words))
+            if reopened:
+                again |= known.topics() if -1 in reopened else known.topics() & reopened
             for plain in known.unread():
                 if words[plain.way].is_read(hour_ms + HOUR_MS, is_mirrored=plain.is_mirrored):
                     again.update(plain.topics.tolist())

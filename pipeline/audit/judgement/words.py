@@ -10,6 +10,7 @@ from pipeline.audit.judgement.cells import leading_life
 from pipeline.audit.judgement.leader_words import DEFAULT_INTERVAL_MS, LeaderWords, Timing
 from pipeline.audit.judgement.missing_words import MissingWord, clock_fault, in_brackets, lost_word, producer_witness
 from pipeline.audit.judgement.sentences import number_text
+from pipeline.audit.judgement.silent_producers import OpenSpans
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way
@@ -68,6 +69,8 @@ class Words:
             if (alive := [life for life in lives if not self.is_silent(life)])
         }
         self._least_closed_ms = min(self._closed_ms.values(), default=-NEVER_MS)
+        self._open_spans: OpenSpans | None = None
+        """Of silent producers, once asked."""
         self._heard_ms: dict[int, int] = {}
         """By topic, once asked: the end of the last hour that all leaders and producers spoke for."""
 
@@ -132,11 +135,23 @@ class Words:
         """True if the cluster of the way ever had the topic."""
         return topic in self.live.earliest
 
-    def reopened(self, end_ms: int) -> set[int]:
-        """Return the topics of which a living producer has taken back that it closed windows up to `end_ms`."""
-        if end_ms <= self._least_closed_ms:
-            return set()
-        return {topic for topic, closed_ms in self._closed_ms.items() if closed_ms < end_ms}
+    def reopened(self, hour_ms: int, end_ms: int) -> set[int]:
+        """Return the topics of which a producer has not closed an hour, or has taken back that it closed the hour.
+
+        The producer may be silent by now: its last sign and its silence may be learnt at once. -1 is among the topics
+        if a silent producer named none.
+        """
+        if self._open_spans is None:
+            self._open_spans = OpenSpans.of(
+                (topic, life.sign.closed_ms, self.silent_from(life))
+                for topic in self._silent
+                for life in self._lives[topic]
+                if life.sign is not None and self.is_silent(life)
+            )
+        topics = self._open_spans.topics_at(hour_ms, end_ms)
+        if end_ms > self._least_closed_ms:
+            topics |= {topic for topic, closed_ms in self._closed_ms.items() if closed_ms < end_ms and topic >= 0}
+        return topics
 
     def window_ms(self, topic: int) -> int:
         """Return the length of the longest windows that counters of a topic have."""
@@ -245,12 +260,12 @@ class Words:
             heard_ms.append(self._replica_words[topic] - self.replica.lag_ms)
         return max(min(heard_ms), NEVER_MS)
 
-    def topics_with_open_lives(self, end_ms: int) -> set[int]:
-        """Return the topics of producers that are silent, or have not closed windows up to `end_ms`.
+    def topics_with_open_lives(self, hour_ms: int, end_ms: int) -> set[int]:
+        """Return the topics of producers that are silent, or have not closed an hour that ends at `end_ms`.
 
         -1 is among them if there is a silent producer of which no topic is known.
         """
-        return self.reopened(end_ms) | self._silent
+        return self.reopened(hour_ms, end_ms) | self._silent
 
     def _unheard(self) -> list[MissingWord]:
         """Return what no topic of the way can do without."""

@@ -142,3 +142,24 @@ def test_an_hour_that_was_not_read_to_its_end_is_judged_again_when_it_is() -> No
     assert judge.judge(expected, now_ms).hours(from_ms=HOUR + HOUR_MS) == new.judge(expected, now_ms).hours(
         from_ms=HOUR + HOUR_MS
     )
+
+
+@pytest.mark.parametrize("names_topic", [True, False])
+def test_an_hour_that_a_producer_opened_again_before_it_fell_silent_is_exact_no_more(names_topic: bool) -> None:
+    """The judge learns of the sign and of the silence at once, as the audit topic could not be read for a while."""
+    ledger = filled(Random(1))
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    now_ms = NOW_MS + 4 * HOUR_MS
+    expected = replace(ALL, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), now_ms))
+    exact = [hour for hour in judge.judge(expected, now_ms).hours(topic="clicks") if hour.status is Status.EXACT]
+    assert exact
+    sign = report(
+        Tier.PRODUCER, "east", TopicPartition("clicks", 0), {}, instance="p", closed_ms=HOUR, created_ms=now_ms
+    )
+    ledger.apply(sign if names_topic else replace(sign, topics=[]))
+    later_ms = now_ms + HOUR_MS
+    expected = replace(ALL, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), later_ms))
+    found = judge.judge(expected, later_ms)
+    new = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, later_ms)
+    assert found.hours() == new.hours() and found.watermarks() == new.watermarks()
+    assert {hour.status for hour in found.hours_at([(each.topic, each.hour_ms) for each in exact])} == {Status.UNKNOWN}

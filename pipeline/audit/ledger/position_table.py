@@ -1,4 +1,8 @@
-"""Progress of each partition: how far it was counted, by the positions of all processes that report for it. Pure."""
+"""Progress of each partition: how far it was counted, by the positions of all processes that report for it. Pure.
+
+Invariant: the leader is the process that reported last as the leader in the highest leader epoch. Clocks of two brokers
+differ, and a broker may learn late that another one leads, so times are compared within one epoch alone.
+"""
 
 from typing import Final
 
@@ -21,13 +25,14 @@ PROGRESS: Final = np.dtype(
         ("seen_ms", np.int64),  # newest report of any process
         ("start_offset", np.int64),  # log start offset, as the leader reported it last; of a load the lowest
         ("lost_offsets", np.int64),
-        ("leader", np.int32),  # number of the process that reported last as the leader
+        ("leader", np.int32),  # number of the process that leads; NO_PROCESS if it said that it leads no more
+        ("led_epoch", np.int32),  # leader epoch in which it leads, or led
         ("leader_ms", np.int64),  # time of the leader's newest report, or of its report that it leads no more
-        ("led_to_ms", np.int64),  # time of the newest report of a process that led
+        ("led_to_ms", np.int64),  # time of the newest report as the leader
     ]
 )
 _NEW: Final = np.array(
-    [(-1, NEVER_MS, -1, NEVER_MS, 0, NEVER_MS, -1, 0, NO_PROCESS, NEVER_MS, NEVER_MS)],
+    [(-1, NEVER_MS, -1, NEVER_MS, 0, NEVER_MS, -1, 0, NO_PROCESS, -1, NEVER_MS, NEVER_MS)],
     PROGRESS,
 )
 
@@ -85,13 +90,17 @@ class PositionTable:
         """Take in positions (dtype POSITION; keys sorted, each once) of a process. Void ones count as reports alone."""
         places = self.places(keys)
         known = self.progress[places]
-        newest = created_ms >= known["leader_ms"]
+        epochs = positions["leader_epoch"]
+        is_same = epochs == known["led_epoch"]
+        newest = (epochs > known["led_epoch"]) | (is_same & (created_ms >= known["leader_ms"]))
         leads = newest & (positions["is_leader"] | (not self._has_leaders))
-        left = newest & ~positions["is_leader"] & (known["leader"] == process) & (created_ms > known["leader_ms"])
+        # A follower gives the epoch of its last batch.
+        left = ~positions["is_leader"] & (known["leader"] == process) & (created_ms > known["leader_ms"])
         has_start = leads & (positions["start_offset"] >= 0)
         known["start_offset"] = np.where(has_start, positions["start_offset"], known["start_offset"])
         known["lost_offsets"] = np.maximum(known["lost_offsets"], positions["lost_offsets"])
         known["leader"] = np.where(leads, process, np.where(left, NO_PROCESS, known["leader"]))
+        known["led_epoch"] = np.where(leads, epochs, known["led_epoch"])
         known["leader_ms"] = np.where(leads | left, created_ms, known["leader_ms"])
         known["led_to_ms"] = np.where(leads, created_ms, known["led_to_ms"])
         self.progress[places] = known

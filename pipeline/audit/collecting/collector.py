@@ -230,6 +230,9 @@ class EventCollector:
         for cluster, written_ms in decoded.losses:
             if cluster == state.cluster:
                 state.told_of_loss(written_ms, self._clock())
+        for cluster, process, unseen, created_ms, written_ms in decoded.sights:
+            if cluster == state.cluster:
+                state.told_of_sight(process, unseen, created_ms, written_ms, self._clock())
         damaged = dict(decoded.damaged)
         for header, _ in portion:
             if header.base_offset in damaged:

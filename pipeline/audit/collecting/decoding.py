@@ -28,6 +28,8 @@ class DecodedEvents:
     damaged: list[tuple[int, int]] = field(default_factory=list)
     losses: list[tuple[str, int]] = field(default_factory=list)
     """Clusters whose audit topic lost reports, and the greatest timestamp of the batch that says so."""
+    sights: list[tuple[str, str, int, int, int]] = field(default_factory=list)
+    """Of each life sign: cluster, counter and process, reports it could not read back, its time, and that timestamp."""
 
     def skip(self, reason: str) -> None:
         """Count a record that is no event."""
@@ -50,8 +52,13 @@ def decode_portion(batches: Iterable[tuple[BatchHeader, bytes, StoredAt]], posit
             continue
         known = len(decoded.events)
         _decode_values(values, stored_at, decoded)
-        told = [event for event in decoded.events[known:] if isinstance(event, CountReport) and event.is_after_loss]
-        decoded.losses += [(event.counter.cluster, header.max_timestamp) for event in told]
+        reports = [event for event in decoded.events[known:] if isinstance(event, CountReport)]
+        decoded.losses += [(each.counter.cluster, header.max_timestamp) for each in reports if each.is_after_loss]
+        decoded.sights += [
+            (each.counter.cluster, _process(each), each.unseen, each.created_ms, header.max_timestamp)
+            for each in reports
+            if each.life is not None
+        ]
     return decoded
 
 
@@ -68,6 +75,11 @@ def _decode_values(values: Sequence[bytes | None], stored_at: StoredAt, decoded:
             decoded.events.append(believed_report(event, stored_at))
         else:
             decoded.events.append(believed_older_event(event, stored_at))
+
+
+def _process(report: CountReport) -> str:
+    counter = report.counter
+    return " ".join(part for part in (counter.tier, counter.name, report.process) if part)
 
 
 def decode_any_version(value: bytes) -> CountReport | OlderEvent:

@@ -23,6 +23,8 @@ from pipeline.records.batch import BatchHeader
 
 NOT_READ_YET: Final = "not read yet"
 MAX_QUESTIONS: Final = 1_000
+MAX_BLIND: Final = 1_000
+"""Processes that cannot see whether their reports are still there, and are told apart."""
 
 
 class _Question(NamedTuple):
@@ -65,6 +67,8 @@ class ReadingState:
     clock: StoringClock = field(init=False)
     """The clock of the brokers that store the events."""
     _questions: deque[_Question] = field(default_factory=deque)
+    _blind: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By process that cannot see whether its reports are still there: number of these, and time of its newest sign."""
 
     def __post_init__(self) -> None:
         self.clock = StoringClock(self.cluster)
@@ -136,6 +140,29 @@ class ReadingState:
     def told_of_loss(self, written_ms: int, now_ms: int) -> None:
         """Note that an event written at `written_ms` says that events before it are gone."""
         self.loses("a counter found that its earlier reports are gone", min(written_ms, now_ms), kind="told")
+
+    def told_of_sight(self, process: str, unseen: int, created_ms: int, written_ms: int, now_ms: int) -> None:
+        """Note whether a process could read back its earlier reports: `unseen` of them could not be read.
+
+        Reports that come later than newer ones of the process say nothing.
+        """
+        known, newest_ms = self._blind.get(process, (0, created_ms))
+        unseen = max(0, unseen)
+        if created_ms < newest_ms or unseen == known == 0:
+            return
+        is_bounded = process in self._blind or len(self._blind) < MAX_BLIND
+        kind = f"unseen {process}" if is_bounded else "unseen"
+        if unseen == 0:
+            del self._blind[process]
+            self.losses.pop(kind, None)
+            return
+        if is_bounded:
+            self._blind[process] = unseen, created_ms
+        if unseen > known:
+            reason = (
+                f"the counter of {process} could not see whether its reports are still there; allow it to read them"
+            )
+            self.loses(reason, min(written_ms, now_ms), kind=kind)
 
     def loses(self, reason: str, before_ms: int, *, kind: str) -> None:
         """Note a loss of events that were written before `before_ms`."""

@@ -5,7 +5,8 @@ another topic, then acknowledged reports are gone, of this process and perhaps o
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,8 @@ LOOK_UP_TIMEOUT_S: Final = 10.0
 READ_PARTITION: Final = 0
 """Partition of the audit topic that audits read, however many it has."""
 EVENTS_READ: Final = TopicPartition(AUDIT_TOPIC, READ_PARTITION)
+MAX_UNSEEN: Final = 16
+"""Places that could not be read back and are kept. With more of them reports count as lost."""
 _CRC_DIGITS: Final = 8
 
 logger = get_logger(__name__)
@@ -44,6 +47,8 @@ class PublishedPlace:
     offset: int
     digest: str
     """Digest of the report's bytes."""
+    unseen: "tuple[PublishedPlace, ...]" = ()
+    """Earlier places at which the reports could not be read back yet."""
 
 
 def report_digest(value: bytes) -> str:
@@ -54,8 +59,8 @@ def report_digest(value: bytes) -> str:
 async def is_still_there(cluster: Cluster, place: PublishedPlace) -> bool:
     """Return False if the topic has another record at a place, or none, though its log goes on behind.
 
-    What retention or DeleteRecords removed counts as there: readers notice that themselves. Raises PipelineError if the
-    topic cannot be read.
+    What retention or DeleteRecords removed counts as there: readers notice that themselves. A batch that is damaged is
+    gone. Raises PipelineError if the topic cannot be read.
     """
     with trio.move_on_after(LOOK_UP_TIMEOUT_S):
         async with open_consumer(cluster, ConsumerConfig()) as consumer:
@@ -66,7 +71,7 @@ async def is_still_there(cluster: Cluster, place: PublishedPlace) -> bool:
             except PartitionOffsetOutOfRangeError as error:
                 return place.offset < error.log_start_offset
             except PartitionBatchError:
-                return True
+                return False
     raise DeadlineExceededError(f"{EVENTS_READ} was not read within {LOOK_UP_TIMEOUT_S:g} s")
 
 
@@ -95,14 +100,17 @@ class PlaceFile:
 
 
 def _encode(place: PublishedPlace) -> bytes:
-    values = {
+    document = json.dumps(_values(place) | {"unseen": [_values(each) for each in place.unseen]}).encode()
+    return b"%08x %s\n" % (crc32c(document), document)
+
+
+def _values(place: PublishedPlace) -> dict[str, Any]:
+    return {
         "topic_id": str(place.topic_id),
         "leader_epoch": place.leader_epoch,
         "offset": place.offset,
         "digest": place.digest,
     }
-    document = json.dumps(values).encode()
-    return b"%08x %s\n" % (crc32c(document), document)
 
 
 def _decode(content: bytes) -> PublishedPlace:
@@ -110,6 +118,10 @@ def _decode(content: bytes) -> PublishedPlace:
     if crc != b"%08x" % crc32c(document):
         raise ValueError("the checksum is wrong")
     values: dict[str, Any] = json.loads(document)
+    return replace(_place(values), unseen=tuple(map(_place, values.get("unseen", ()))))
+
+
+def _place(values: Mapping[str, Any]) -> PublishedPlace:
     return PublishedPlace(
         topic_id=UUID(values["topic_id"]),
         leader_epoch=int(values["leader_epoch"]),

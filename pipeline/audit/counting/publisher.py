@@ -6,7 +6,8 @@ A. A cluster that is away only delays reports. At most one set of reports is on 
 B. A life sign is sent once the reports before it, and the other portions of its own, are acknowledged: so a life sign
    that arrived says the truth about the rows.
 C. If the audit topic was recreated or lost reports of this process, all that the counter has is reported again, and a
-   report says that earlier ones are gone, of whatever process. With a `PlaceFile` this holds over restarts.
+   report says that earlier ones are gone, of whatever process. With a `PlaceFile` this holds over restarts. While the
+   process cannot read back its last report, life signs say that it is not known whether reports are gone.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,6 +21,7 @@ import trio
 from pipeline.audit.counting.audit_topic import MAX_EVENT_BYTES, ensure_audit_topic
 from pipeline.audit.counting.published_place import (
     EVENTS_READ,
+    MAX_UNSEEN,
     READ_PARTITION,
     PlaceFile,
     PublishedPlace,
@@ -36,12 +38,12 @@ from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
 from pipeline.net.nurseries import lasting_nursery, unwrapped_errors
-from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.compression import Codec
 
 DEFAULT_INTERVAL_S: Final = 10.0
-REFUSALS: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+ROUNDS_UNSEEN: Final = 6
+"""Rounds of reports after which places that could not be read back are tried again."""
 ROWS_ENCODED_AT_ONCE: Final = 50
 """More rows than these are encoded in a thread, so that the event loop goes on."""
 
@@ -101,6 +103,9 @@ class CountPublisher:
         """Place of the last report; None before the first, and if the cluster has no ids of topics."""
         self._is_looked_up = False
         """True once `_place` is of this process."""
+        self._unseen: tuple[PublishedPlace, ...] = ()
+        """Places at which earlier reports could not be read back (invariant C)."""
+        self._rounds_unseen = 0
         self._is_after_loss = False
         """True if the next life sign is to say that reports are gone (invariant C)."""
         self._is_ensured = False
@@ -139,9 +144,13 @@ class CountPublisher:
                 return
             if self._place is None and self._place_file is not None:
                 self._place = await trio.to_thread.run_sync(self._place_file.read)
+                self._unseen = () if self._place is None else self._place.unseen
+            known = len(self._unseen)
             if await self._publish_all():
                 logger.warning("audit_reports_lost", help="all counts of this process are reported again")
                 self._counter.report_again()
+                await self._publish_all()
+            elif len(self._unseen) != known:  # the sign that says so is not to wait
                 await self._publish_all()
 
     async def _publish_all(self) -> bool:
@@ -157,8 +166,7 @@ class CountPublisher:
             parts = [part for report in reports for part in portions(report)]
             place = await self._send([part for part in parts if part.life is None], leader_epoch)
             signs = [part for part in parts if part.life is not None]
-            if self._is_after_loss:
-                signs = [replace(sign, is_after_loss=True) for sign in signs]
+            signs = [replace(sign, is_after_loss=self._is_after_loss, unseen=len(self._unseen)) for sign in signs]
             place = await self._send(signs, leader_epoch) or place  # invariant B
             is_lost = not self._is_after_loss and await self._is_lost(place)
         except BaseException:
@@ -175,9 +183,9 @@ class CountPublisher:
         self._counter.published(reports)
         if place is None:
             return
-        self._place, self._is_looked_up = place, True
+        self._place, self._is_looked_up = replace(place, unseen=self._unseen), True
         if self._place_file is not None:
-            self._place_file.write(place)
+            self._place_file.write(self._place)
 
     async def _send(self, parts: Sequence[CountReport], leader_epoch: int) -> PublishedPlace | None:
         """Send reports, and return the place of the last one; None if the cluster has no ids of topics."""
@@ -200,25 +208,37 @@ class CountPublisher:
         return PublishedPlace(topic_id=topic.id, leader_epoch=leader_epoch, offset=offset, digest=report_digest(value))
 
     async def _is_lost(self, now: PublishedPlace | None) -> bool:
-        """Return True if the last report before these is gone (invariant C). Raises PipelineError if that is not known.
+        """Return True if the last report before these is gone, or an earlier one (invariant C).
 
-        The topic is read at the start of a process and when its leader has changed.
+        The topic is read at the start of a process and when its leader has changed. Places that could not be read then
+        are in `_unseen` afterwards, and are tried again.
         """
         before = self._place
         if before is None or now is None:
             return False
         if now.topic_id != before.topic_id or now.offset <= before.offset:
+            self._unseen = ()
             return True
-        if self._is_looked_up and now.leader_epoch == before.leader_epoch:
+        is_new = not (self._is_looked_up and now.leader_epoch == before.leader_epoch)
+        self._rounds_unseen = self._rounds_unseen + 1 if self._unseen else 0
+        if not is_new and self._rounds_unseen < ROUNDS_UNSEEN:
             return False
-        try:
-            is_there = await is_still_there(self._cluster, before)
-        except KafkaError as error:
-            if error.code not in REFUSALS:
-                raise
-            logger.warning("audit_place_not_read", error=str(error), help="lost reports would not be noticed here")
-            return False
-        return not is_there
+        self._rounds_unseen = 0
+        places = [*self._unseen, *([replace(before, unseen=())] if is_new else [])]
+        self._unseen = ()
+        for number, place in enumerate(places):
+            try:
+                if not await is_still_there(self._cluster, place):
+                    self._unseen = ()
+                    return True
+            except PipelineError as error:
+                self._unseen = tuple(places[number:])  # the others would fail, too
+                logger.warning("audit_place_not_read", error=str(error), help="allow READ on the topic _audit")
+                break
+        if len(self._unseen) > MAX_UNSEEN:
+            self._unseen = ()
+            return True
+        return False
 
 
 @asynccontextmanager

@@ -78,6 +78,7 @@ def encode_count_report(report: CountReport) -> bytes:
         "skipped": report.skipped,
         "life": None if report.life is None else asdict(report.life),
         "is_after_loss": report.is_after_loss,
+        "unseen": report.unseen,
     }
     document |= {name: part for name, part in parts.items() if part}
     return json.dumps(document, separators=(",", ":")).encode()
@@ -108,6 +109,7 @@ def decode_count_report(value: bytes) -> CountReport:
             skipped=tuple(_skipped(*each) for each in document.get("skipped", ())),
             life=_life(document["life"]) if document.get("life") else None,
             is_after_loss=bool(document.get("is_after_loss", False)),
+            unseen=_int64(document.get("unseen", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise AuditMessageError(f"not a monitoring event: {error!r}") from error

@@ -179,3 +179,6 @@ class CountReport:
     """Time by which the counter's clock is ahead of that, as its reader found; not in the record."""
     is_after_loss: bool = False
     """True if reports before this one are gone from the audit topic: it was recreated, or lost its end."""
+    unseen: int = 0
+    """Number of earlier reports of the process that it tried to read back, and could not: whether they and those before
+    them are still in the audit topic is not known. 0 in a life sign means that all is known again."""

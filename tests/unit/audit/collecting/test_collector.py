@@ -14,7 +14,7 @@ import trio
 from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.reading import ReadingState
 from pipeline.audit.events.encoding import encode_count_report
-from pipeline.audit.events.report import ROW, CountReport, ReportedTopic
+from pipeline.audit.events.report import ROW, CountReport, LifeSign, ReportedTopic
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
 from pipeline.audit.ledger.ledger import SeriesKey
 from pipeline.client.admin.offsets import delete_records, list_offsets
@@ -182,6 +182,26 @@ async def test_a_counter_tells_of_lost_events_and_each_new_collector_learns_of_i
                 assert (loss.cluster, loss.witness.name) == ("hub", "audit topic of hub")
                 assert told_ms - 60_000 < loss.before_ms <= told_ms
                 assert "earlier reports are gone" in loss.witness.reason
+
+
+async def test_hours_before_a_counter_that_could_not_read_back_its_reports_are_in_doubt_until_it_can(
+    tmp_path: Path,
+) -> None:
+    sign = LifeSign(host="h", started_ms=1, interval_ms=1_000, closed_ms=0)
+    blind = [replace(report(3, created_ms=created_ms), life=sign, unseen=1) for created_ms in (5, 6)]
+    stale = replace(report(3, created_ms=4), life=sign)
+    another = replace(report(4, created_ms=9), process="2", life=sign)
+    async with serving_cluster(tmp_path) as cluster:
+        await publish(cluster, *map(encode_count_report, blind[:1]))
+        told_ms = clock()
+        await publish(cluster, *map(encode_count_report, [blind[1], stale, another]))
+        async with collecting(hub=cluster) as collector:
+            await until(lambda: collector.states["hub"].is_complete and collector.states["hub"].position == 4)
+            (loss,) = collector.losses
+            assert loss.before_ms <= told_ms
+            assert "broker 1 could not see whether its reports are still there" in loss.witness.reason
+            await publish(cluster, encode_count_report(replace(report(3, created_ms=7), life=sign)))
+            await until(lambda: not collector.losses)
 
 
 @pytest.mark.parametrize("recreated", [True, pytest.param(False, marks=pytest.mark.long)])

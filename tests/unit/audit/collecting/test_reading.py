@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pipeline.audit.collecting.reading import MAX_QUESTIONS, ReadingState, instant
+from pipeline.audit.collecting.reading import MAX_BLIND, MAX_QUESTIONS, ReadingState, instant
 from pipeline.records.batch import BatchHeader
 
 DAY_MS = 86_400_000
@@ -136,3 +136,21 @@ def test_an_older_loss_does_not_replace_a_newer_one() -> None:
 
 def test_a_time_beyond_the_calendar_has_a_name() -> None:
     assert instant(2**62) == f"{2**62} ms"
+
+
+def test_processes_that_cannot_see_their_reports_are_bounded_and_beyond_that_never_forgiven() -> None:
+    state = state_at(0)
+    for number in range(MAX_BLIND + 5):
+        state.told_of_sight(f"broker {number}", 1, 5, 100 + number, NOW_MS)
+    assert len(state.losses) == MAX_BLIND + 1
+    for number in range(MAX_BLIND + 5):
+        state.told_of_sight(f"broker {number}", 0, 6, 100 + number, NOW_MS)
+    ((before_ms, _),) = losses(state)
+    assert before_ms == 100 + MAX_BLIND + 4
+
+
+def test_more_reports_that_cannot_be_seen_put_later_hours_in_doubt_and_the_same_number_does_not() -> None:
+    state = state_at(0)
+    for created_ms, unseen in [(1, 1), (2, 1), (3, 2), (4, 2), (5, -3)]:
+        state.told_of_sight("broker 1", unseen, created_ms, 10 * created_ms, NOW_MS)
+        assert [before_ms for before_ms, _ in losses(state)] == {1: [10], 2: [10], 3: [30], 4: [30], 5: []}[created_ms]

@@ -12,21 +12,23 @@ import trio
 
 from pipeline.audit.counting import publisher as publisher_module
 from pipeline.audit.counting.audit_topic import SETTINGS, ensure_audit_topic
-from pipeline.audit.counting.published_place import PlaceFile
-from pipeline.audit.counting.publisher import REPORTER, CountPublisher, open_publisher, publish_reports
+from pipeline.audit.counting.published_place import MAX_UNSEEN, PlaceFile, PublishedPlace, is_still_there
+from pipeline.audit.counting.publisher import REPORTER, ROUNDS_UNSEEN, CountPublisher, open_publisher, publish_reports
 from pipeline.audit.events.encoding import MAX_ROWS, decode_count_report
 from pipeline.audit.events.report import ROW, CountReport, LifeSign, ReportedTopic
 from pipeline.audit.events.tiers import AUDIT_TOPIC, Counter, Tier
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
-from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.producer.batches import RecordMetadata
-from pipeline.errors import NetworkError, PipelineError
+from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError
 from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.audit_reports import read_reports
 from tests.support.brokers import clock, replicated_cluster, serving_cluster
+from tests.support.scripted_broker import ScriptedCluster
 
 DEADLINE_S = 60
 
@@ -212,6 +214,95 @@ async def test_a_loss_is_told_also_if_the_process_dies_before_it_could(
         async with opened_with(cluster, Rows(3), tmp_path) as publisher:
             await publisher.publish_or_raise()
     assert await publish_in_a_life_of_its_own(cluster, tmp_path) == [(1, False), (3, True), (0, False)]
+
+
+class Sight:
+    """Reading back of reports, which fails until it is allowed."""
+
+    def __init__(self, error: PipelineError, *, is_there: bool = True) -> None:
+        self.error: PipelineError | None = error
+        self.is_there = is_there
+
+    async def __call__(self, _cluster: Cluster, _place: PublishedPlace) -> bool:
+        if self.error is not None:
+            raise self.error
+        return self.is_there
+
+
+REFUSED = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "")
+
+
+async def told_in(
+    cluster: Cluster, directory: Path, rounds: int, before_round: Callable[[int], None] = lambda _: None
+) -> list[tuple[int, bool, int]]:
+    """Publish some rounds in a life of its own; return rows, loss and unseen reports of each new record."""
+    counter = Rows(3)
+    counter.changed = 1
+    before = len(await read_reports(cluster))
+    async with opened_with(cluster, counter, directory) as publisher:
+        for number in range(rounds):
+            before_round(number)
+            assert await publisher.publish()
+    found = (await read_reports(cluster))[before:]
+    return [(len(report.rows), report.is_after_loss, report.unseen) for report in found]
+
+
+@pytest.mark.parametrize("error", [REFUSED, NetworkError("away"), DeadlineExceededError("late")])
+async def test_a_process_that_cannot_read_back_its_reports_says_so_until_it_can(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: PipelineError
+) -> None:
+    await publish_in_a_life_of_its_own(cluster, tmp_path)
+    sight = Sight(error)
+    monkeypatch.setattr(publisher_module, "is_still_there", sight)
+    assert await told_in(cluster, tmp_path, 2) == [(1, False, 0), (0, False, 1), (0, False, 1)]
+    place = kept(tmp_path).read()
+    assert place is not None and len(place.unseen) == 1
+    assert (await told_in(cluster, tmp_path, 1))[-1] == (0, False, 2)  # a restart forgets neither
+
+    def allow(number: int) -> None:
+        sight.error = None if number else sight.error
+
+    assert (await told_in(cluster, tmp_path, ROUNDS_UNSEEN + 1, allow))[-1] == (0, False, 0)
+    place = kept(tmp_path).read()
+    assert place is not None and place.unseen == ()
+
+
+async def test_reports_that_turn_out_to_be_lost_once_they_can_be_read_back_are_told_and_reported_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish_in_a_life_of_its_own(cluster, tmp_path)
+    sight = Sight(REFUSED, is_there=False)
+    monkeypatch.setattr(publisher_module, "is_still_there", sight)
+
+    def allow(number: int) -> None:
+        sight.error = None if number else sight.error
+
+    told = await told_in(cluster, tmp_path, ROUNDS_UNSEEN + 1, allow)
+    assert told[:2] == [(1, False, 0), (0, False, 1)]
+    assert [each for each in told if each[0] == 3] == [(3, True, 0)]
+
+
+async def test_places_that_cannot_be_read_back_are_bounded_and_count_as_lost_beyond(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish_in_a_life_of_its_own(cluster, tmp_path)
+    monkeypatch.setattr(publisher_module, "is_still_there", Sight(REFUSED))
+    for number in range(MAX_UNSEEN):
+        assert (await told_in(cluster, tmp_path, 1))[-1] == (0, False, number + 1)
+    assert (await told_in(cluster, tmp_path, 1))[-1] == (3, True, 0)
+
+
+async def test_a_refusal_to_read_the_audit_topic_is_an_error_and_no_presence() -> None:
+    scripted = ScriptedCluster()
+    scripted.add_topic(AUDIT_TOPIC, [0])
+    scripted.fetch_script.extend([ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 100)
+    async with scripted.broker(0):
+        config = ClientConfig(bootstrap=scripted.bootstrap, retry_backoff_ms=10, retry_backoff_max_ms=100)
+        async with open_cluster(config) as cluster:
+            await cluster.refresh()
+            there = PublishedPlace(topic_id=scripted.topic_ids[AUDIT_TOPIC], leader_epoch=0, offset=0, digest="")
+            with trio.fail_after(5), pytest.raises(PipelineError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await is_still_there(cluster, there)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"00000000 {}\n", b"\xff" * 100])

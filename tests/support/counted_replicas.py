@@ -1,7 +1,7 @@
 """Logs without a broker, the counter that counts them, and what its reports say."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,9 +10,13 @@ from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.audit.counting.windows import WindowSums
 from pipeline.audit.events.encoding import decode_count_report, encode_count_report
 from pipeline.audit.events.report import CountReport
+from pipeline.audit.events.tiers import Tier
+from pipeline.audit.ledger.ledger import Ledger, SeriesKey
+from pipeline.audit.ledger.row_table import ABSENT
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.records.batch_hashes import header_table
+from pipeline.records.tally import HOUR_MS
 
 CLICKS = TopicPartition("clicks", 0)
 INTERNAL = TopicPartition("_audit", 0)
@@ -139,6 +143,24 @@ def told(*reports: CountReport) -> dict[tuple[int, int], Row]:
             if key not in best or rank(row) > rank(best[key]):
                 best[key] = row
     return rows_of(best.values())
+
+
+def held(*reports: CountReport) -> dict[int, Row]:
+    """The rows of hours that the ledger of an audit holds after these reports, by start."""
+    ledger = Ledger()
+    for report in reports:
+        ledger.apply(decode_count_report(encode_count_report(report)))
+    series = ledger.series.get(SeriesKey(Tier.BROKER, "east"))
+    found: dict[int, Row] = {}
+    for start, table in (series.hours if series is not None else {}).items():
+        for row in table.rows[table.rows["revision"] != ABSENT]:
+            found[start] = Row(*(int(row[name]) for name in Row._fields))
+    return found
+
+
+def hours_of(rows: Mapping[tuple[int, int], Row]) -> dict[int, Row]:
+    """The rows of hours among these."""
+    return {start: row for (start, span), row in rows.items() if span == HOUR_MS}
 
 
 def rank(row: Any) -> tuple[int, int]:

@@ -8,7 +8,8 @@ A. Each batch below `up_to` of a replica is counted exactly once, and `up_to` ne
 B. A checkpoint is written only after its counts were published. So a broker killed at any moment counts again, from
    the log itself, what it had counted since, and publishes it again; by the revisions of rows this changes no sum.
 C. Each replica of a partition counts for itself and reports all that it counted, so no count is lost with a broker: the
-   leader reports at once, followers seldom. A leader first claims its epoch, and reports the newest rows again.
+   leader reports at once, followers seldom. A leader first claims its epoch, and reports all rows again in the same
+   record: the claim may void any of them, since each says how far its replica had counted in all.
 D. Counting that cannot go on from a checkpoint begins at the start of the log. A checkpoint without counts is written
    before that, so that the old one is not taken up when the log has grown again. (A power failure between publishing
    and the checkpoint may remove records that stay reported.)
@@ -51,8 +52,6 @@ FOLLOWER_ROUNDS: Final = 30
 """Rounds between two reports of a follower, which matter only if the leader dies before it has reported."""
 MAX_TAKEN: Final = 20_000
 """Rows in the reports of one round, or those of one replica; the others have to wait for the next round."""
-HOURS_CLAIMED: Final = 12
-"""Newest hours that are reported again with a claim, which may have voided them; and all windows."""
 
 logger = get_logger(__name__)
 
@@ -289,7 +288,7 @@ class BrokerCounter:
         """True if a replica has something to report now. A new leader claims its epoch (invariant C)."""
         replica.silent_rounds += 1
         if replica.claim_leadership():
-            self._sums.rows.mark_newest(replica.number, HOURS_CLAIMED)
+            self._sums.rows.mark_partition(replica.number)
             return True
         has_left = replica.reported is not None and replica.reported.is_leader and not replica.partition.is_leader
         if has_left or self._is_ending:  # nobody is to wait for the word of this broker any more

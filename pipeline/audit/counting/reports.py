@@ -47,7 +47,7 @@ def _report(empty: CountReport, replicas: Sequence[CountedReplica], by_replica: 
         position["is_leader"] = now.is_leader
     sizes = list(map(len, by_replica))
     rows["revision"] = np.repeat([replica.up_to for replica in replicas], sizes)
-    rows["leader_epoch"] = np.repeat([replica.leader_epoch for replica in replicas], sizes)
+    rows["leader_epoch"] = np.repeat(positions["leader_epoch"], sizes)  # claims of older epochs void no leader's rows
     topics = name_partitions({replica.number: replica.name for replica in replicas}, rows, positions)
     index = {topic: number for number, topic in enumerate(topics)}
     claims = tuple(

@@ -241,17 +241,16 @@ class WindowSums:
 
     def mark_all(self) -> None:
         """Note that all rows are to be taken again."""
-        for slots in self._partitions.values():
+        for partition in self._partitions:
+            self.mark_partition(partition)
+
+    def mark_partition(self, partition: int) -> None:
+        """Note that all rows of a partition are to be taken again."""
+        slots = self._partitions.get(partition)
+        if slots is not None:
             self._changed.update(slots.hours.values())
             self._changed.update(slots.windows.values())
             self._changed.update(() if slots.older is None else (slots.older,))
-
-    def mark_newest(self, partition: int, hours: int) -> None:
-        """Note that all windows of a partition, and so many of its newest hours, are to be taken again."""
-        slots = self._partitions.get(partition)
-        if slots is not None:
-            self._changed.update(slots.windows.values())
-            self._changed.update(slots.hours[start] for start in sorted(slots.hours)[-hours:])
 
     def _add(self, groups: _Groups) -> None:
         """Add groups of windows."""

@@ -36,7 +36,7 @@ ROW: Final = np.dtype(
         ("start_ms", np.int64),  # of the window or hour, since 1970 UTC; or OLDER
         ("span_ms", np.int32),  # length of the window, or HOUR_MS
         ("revision", np.int64),
-        ("leader_epoch", np.int32),  # of the last counted batch; 0 for other tiers than brokers
+        ("leader_epoch", np.int32),  # that a leader leads in; of followers that of the last counted batch; else 0
         ("records", np.int64),
         ("bytes", np.int64),
         ("batches", np.int64),

@@ -1,7 +1,9 @@
 """Counting along on every replica: what is committed counts once, whoever leads."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,10 +13,24 @@ from hypothesis import strategies as st
 from pipeline.audit.counting import broker_counter, replica_sums
 from pipeline.audit.counting.broker_counter import FOLLOWER_ROUNDS
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
-from pipeline.audit.events.report import RowClaim
+from pipeline.audit.counting.windows import HOURS_KEPT
+from pipeline.audit.events.report import CountReport, RowClaim
 from pipeline.log.files import DiskFiles
 from pipeline.records.tally import HOUR_MS
-from tests.support.counted_replicas import CLICKS, WINDOW_MS, Log, counter, load, only, rows_of, summed, told, with_rows
+from tests.support.counted_replicas import (
+    CLICKS,
+    WINDOW_MS,
+    Log,
+    counter,
+    held,
+    hours_of,
+    load,
+    only,
+    rows_of,
+    summed,
+    told,
+    with_rows,
+)
 
 
 @pytest.fixture
@@ -121,6 +137,31 @@ def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints: Par
     leader.is_leader, leader.leader_epoch = False, 1
     leader.lead(2)
     assert told(*before, *after, *first.take_reports()) == log.expected()
+
+
+def test_an_unclean_election_takes_nothing_back_of_the_many_hours_that_it_did_not_touch(
+    checkpoints: PartitionCheckpoints,
+) -> None:
+    """Each row says how far all was counted: so all rows of the dead leader are void, also those of old hours."""
+    leader, first = Log(), counter(checkpoints)
+    load(first, leader)
+    log, second = replica_of(leader), counter(checkpoints)
+    load(second, log)
+    kept = leader.append(*((2, number * HOUR_MS, number) for number in range(HOURS_KEPT)))
+    first.appended(CLICKS, kept)
+    log.batches += kept
+    second.appended(CLICKS, kept)
+    log.committed = log.log_end_offset
+    followed = [report for _ in range(FOLLOWER_ROUNDS) for report in second.take_reports()]
+    second.published(followed)
+    first.appended(CLICKS, leader.append((1, HOUR_MS, 77)))  # late, and lost
+    before = first.take_reports()
+    log.lead(1)
+    after = second.take_reports()
+    assert with_rows(followed) and with_rows(before)
+    for reports in ([followed, before, after], [before, after, followed], [after, followed, before]):
+        assert told(*itertools.chain(*reports)) == log.expected()
+        assert held(*itertools.chain(*reports)) == hours_of(log.expected())
 
 
 def test_a_replica_without_the_beginning_takes_nothing_back(checkpoints: PartitionCheckpoints) -> None:
@@ -257,12 +298,22 @@ def test_the_reports_end_with_the_committed_batches_whichever_leaders_die(
         assert len(sums._pending.rows()) <= len(broker._replicas) * max_pending * 6
 
 
+def _interleaved(reports: Sequence[CountReport], order: Random) -> list[CountReport]:
+    """Return reports in another order, some of them twice: any."""
+    return order.sample([*reports, *reports], len(reports) * 2)
+
+
 @settings(max_examples=80)
 @given(
     st.lists(
         st.one_of(
             st.tuples(
-                st.just("append"), st.tuples(st.integers(1, 5), st.integers(0, 3 * WINDOW_MS), st.integers(0, 99))
+                st.just("append"),
+                st.tuples(
+                    st.integers(1, 5),
+                    st.one_of(st.integers(0, 3 * WINDOW_MS), st.integers(0, 20).map(lambda hour: hour * HOUR_MS)),
+                    st.integers(0, 99),
+                ),
             ),
             st.tuples(
                 st.sampled_from(["follow", "elect_uncleanly", "fail_over", "restart", "tell"]), st.integers(0, 2)
@@ -272,9 +323,10 @@ def test_the_reports_end_with_the_committed_batches_whichever_leaders_die(
         max_size=30,
     ),
     st.integers(1, 6),
+    st.randoms(use_true_random=False),
 )
 def test_unclean_elections_take_back_what_they_lost_and_no_more(
-    tmp_path_factory: pytest.TempPathFactory, history: Any, max_fresh: int
+    tmp_path_factory: pytest.TempPathFactory, history: Any, max_fresh: int, order: Random
 ) -> None:
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -283,7 +335,10 @@ def test_unclean_elections_take_back_what_they_lost_and_no_more(
             getattr(cluster, kind)(*arguments)
         cluster.commit()
         cluster.tell(cluster.leader)
-    assert told(*cluster.sent) == cluster.logs[cluster.leader].expected()
+    expected = cluster.logs[cluster.leader].expected()
+    assert told(*cluster.sent) == expected
+    assert held(*cluster.sent) == hours_of(expected)
+    assert held(*_interleaved(cluster.sent, order)) == hours_of(expected)
 
 
 def test_each_step_may_be_followed_by_another_leader(tmp_path: Path) -> None:

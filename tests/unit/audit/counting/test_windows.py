@@ -158,8 +158,8 @@ def test_rows_of_one_partition_are_taken_marked_and_discarded() -> None:
     sums.add(header_table([batch(0), batch(0), batch(HOUR_MS)]), np.array([1, 2, 2]))
     assert set(sums.take_changed([1])["partition"].tolist()) == {1}
     assert set(sums.take_changed()["partition"].tolist()) == {2}
-    sums.mark_newest(2, 1)
-    assert sorted(sums.take_changed()["start_ms"].tolist()) == [0, HOUR_MS, HOUR_MS]
+    sums.mark_partition(2)
+    assert sorted(sums.take_changed()["start_ms"].tolist()) == [0, 0, HOUR_MS, HOUR_MS]
     sums.add(header_table([batch(0)]), 2)
     sums.discard(2)
     assert not sums.has_changed

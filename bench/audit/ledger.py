@@ -17,6 +17,8 @@ from pipeline.records.tally import HOUR_MS
 
 TOPICS, PARTITIONS, BROKERS, TOPICS_OF_REPORT = 1_000, 100, 10, 50
 INTERVAL_MS, STEPS = 10_000, 3
+PRODUCERS, REPORTS_AT_ONCE = 1_000, 300
+"""Small reports: about 300 are in one portion of events."""
 START_MS = 480_000 * HOUR_MS
 TIERS = (("east", Tier.PRODUCER, ""), ("east", Tier.BROKER, ""), ("hub", Tier.BROKER, ""), ("hub", Tier.LOAD, "/lake"))
 MAX_CPU_S = 0.5
@@ -25,9 +27,16 @@ MAX_CPU_S = 0.5
 
 def measure(options: Options, show: Show) -> list[Row]:
     """CPU time of the ledger and of judgements, for each second of simulated time."""
+    rows = []
+    if options.selects("small reports"):
+        show("small reports")
+        rows = [
+            Row(name=f"{PRODUCERS:,} reports of 10 rows, applied {how}", unit="CPU ms", ours=1_000 * spent)
+            for how, spent in _small_reports_s().items()
+        ]
     name = "ledger"
     if not options.selects(name):
-        return []
+        return rows
     show(name)
     topics = [f"topic-{number:04}" for number in range(options.scaled(TOPICS, least=20))]
     ledger = Ledger()
@@ -46,10 +55,31 @@ def measure(options: Options, show: Show) -> list[Row]:
     simulated_s = STEPS * INTERVAL_MS / 1000
     bound = Target(bound=MAX_CPU_S, at_least=False, absolute=True)
     shape = f"{len(topics):,} topics x {PARTITIONS} partitions x {len(TIERS)} tiers"
-    return [
+    return rows + [
         Row(name=f"ledger and a judgement each 10 s, {shape}", unit="CPU s/s", ours=total, target=bound)
         for total in [(applying_s + judging_s) / simulated_s]
     ]
+
+
+def _small_reports_s() -> dict[str, float]:
+    """Return the CPU time in which a ledger takes one report of each of many producers."""
+    found = {}
+    for how, at_once in (("one by one", 1), (f"{REPORTS_AT_ONCE} at a time", REPORTS_AT_ONCE)):
+        ledger = Ledger()
+        for step in range(STEPS):
+            reported = list(_small_reports(START_MS + step * INTERVAL_MS))
+            began = time.process_time()
+            for first in range(0, len(reported), at_once):
+                ledger.apply_all(reported[first : first + at_once])
+            found[how] = time.process_time() - began
+    return found
+
+
+def _small_reports(now_ms: int) -> Iterator[CountReport]:
+    """Reports of producers that have one partition of five topics each."""
+    for number in range(PRODUCERS):
+        topics = [f"topic-{(5 * number + place) % TOPICS:04}" for place in range(5)]
+        yield _report("east", Tier.PRODUCER, "", number, topics, np.array([number % PARTITIONS]), now_ms)
 
 
 def expected(topics: list[str], partitions: int = PARTITIONS) -> Expectations:

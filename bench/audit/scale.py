@@ -20,6 +20,7 @@ from pipeline.audit.events.encoding import encode_count_report, portions
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.ledger.ledger import Ledger
+from pipeline.net.heap import free_large_blocks, keep_one_heap
 from pipeline.records.tally import HOUR_MS
 
 TOPICS = 1_000
@@ -29,6 +30,8 @@ MAX_CPU_S = 0.5
 MAX_MB = 300.0
 MAX_SHELF_BYTES = 8 << 30
 HOURS = 2
+WINDOWS = 4
+"""Windows of the newest hour that the ledger has: as many as it keeps."""
 STEPS = 2
 PARTS = ("decoding", "applying", "judging")
 HISTORY_HOURS = 720
@@ -77,11 +80,14 @@ def _in_a_process(run: Callable[[Connection, int, int], None], topics: int, inte
 
 
 def _feed(connection: Connection, topics: int, interval_s: int) -> None:
-    """Send the events of the ends of some hours, and of intervals whose CPU time counts."""
+    """Send the events of the ends of some hours, of windows, and of intervals whose CPU time counts."""
     names = _names(topics)
-    start_ms = stream.START_MS + HOURS * HOUR_MS
     for hour in range(HOURS):
         _send(connection, names, stream.START_MS + (hour + 1) * HOUR_MS - interval_s * 1000, is_measured=False)
+    start_ms = stream.START_MS + HOURS * HOUR_MS
+    for _ in range(WINDOWS - 1):
+        _send(connection, names, start_ms, is_measured=False)
+        start_ms += 60_000
     for step in range(STEPS + 1):
         _send(connection, names, start_ms + step * interval_s * 1000, is_measured=step > 0)
     connection.send(None)
@@ -103,6 +109,8 @@ def _names(topics: int) -> list[str]:
 
 def _run_service(connection: Connection, topics: int, interval_s: int) -> None:
     """Decode, apply and judge what comes, as the service does; send the figures."""
+    keep_one_heap()
+    free_large_blocks()
     ledger = Ledger(shelf=FileShelf(None, MAX_SHELF_BYTES))
     judge = Judge(ledger, grace_ms=60_000, pending_max_ms=HOUR_MS)
     expected = stream.expected(_names(topics))
@@ -113,8 +121,7 @@ def _run_service(connection: Connection, topics: int, interval_s: int) -> None:
         began = time.process_time()
         reports = [each for each in map(decode_any_version, events) if isinstance(each, CountReport)]
         decoded = time.process_time()
-        for report in reports:
-            ledger.apply(report)
+        ledger.apply_all(reports)
         ledger.shelve()
         applied = time.process_time()
         if is_last:

@@ -8,11 +8,25 @@ one freed, and free memory at the heap's end returns to the system. Threads of P
 import ctypes
 
 _M_ARENA_MAX = -8
-"""Number of the option in glibc's malloc.h."""
+_M_MMAP_THRESHOLD = -3
+"""Numbers of the options in glibc's malloc.h."""
+_LARGE_BYTES = 1 << 20
 
 
 def keep_one_heap() -> None:
     """Have all threads share one heap. Call before threads start. Does nothing without glibc."""
+    _set_option(_M_ARENA_MAX, 1)
+
+
+def free_large_blocks() -> None:
+    """Have large arrays return to the system when they are freed. Does nothing without glibc.
+
+    By default glibc keeps blocks of up to 32 MiB in its heap once it has seen a few: gaps that no other array fits.
+    """
+    _set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def _set_option(number: int, value: int) -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
-        set_option(_M_ARENA_MAX, 1)
+        set_option(number, value)

@@ -8,7 +8,7 @@ class MemoryShelf:
         self.data = bytearray()
         self.kept: set[tuple[int, int]] = set()
 
-    def put(self, data: bytes) -> int | None:
+    def put(self, data: bytes | memoryview) -> int | None:
         place = len(self.data)
         self.data += data
         self.kept.add((place, len(data)))

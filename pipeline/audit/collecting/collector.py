@@ -243,9 +243,13 @@ class EventCollector:
 
 
 def _apply_events(ledger: Ledger, decoded: DecodedEvents) -> None:
+    reports: list[CountReport] = []
     for event in decoded.events:
         if isinstance(event, CountReport):
-            ledger.apply(event)
+            reports.append(event)
         else:
+            ledger.apply_all(reports)
+            reports = []
             ledger.apply_older(event)
+    ledger.apply_all(reports)
     ledger.shelve()

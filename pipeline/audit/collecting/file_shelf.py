@@ -33,7 +33,7 @@ class FileShelf:
         """Place and size of each gap, sorted; no two gaps touch."""
         self._is_refusing = False
 
-    def put(self, data: bytes) -> int | None:
+    def put(self, data: bytes | memoryview) -> int | None:
         """Write bytes; return their place. None if the file is full, or cannot be written: the log says why."""
         place = self._room(len(data))
         if place is None:
@@ -86,7 +86,7 @@ class FileShelf:
         place, self._end = self._end, self._end + size
         return place
 
-    def _write(self, data: bytes, place: int) -> None:
+    def _write(self, data: bytes | memoryview, place: int) -> None:
         left = memoryview(data)
         while left:
             written = os.pwrite(self._opened(), left, place)

@@ -130,22 +130,33 @@ def _reached_in_hours(
     reached: dict[int, int] = {}
     for hour_ms, of_hour in topics.items():
         for each in words:
-            hour = compare_hour(each, hour_ms, of_hour)
-            if hour is None:
-                continue
-            until_ms = {topic: limits[topic][0] for topic in of_hour}
-            for topic, boundary_ms in _Boundaries(hour).reached(until_ms).items():
-                of_topic = hour.topics == topic
-                doubtful = (
-                    hour.is_deleted[of_topic].any()
-                    or hour.is_ahead_of_live(of_topic)
-                    or any(mask[of_topic].any() for _, mask in hour.doubtful)
-                )
-                doubtful = doubtful or unreported_producers(hour, topic)
-                if doubtful or any(word.is_lost for word in each.missing(topic, hour_ms, boundary_ms)):
-                    boundary_ms = hour_ms
-                reached[topic] = min(reached.get(topic, boundary_ms), boundary_ms)
+            for some in _portions(each, hour_ms, of_hour):
+                hour = compare_hour(each, hour_ms, some)
+                for topic, boundary_ms in _reached_in(hour, some, limits) if hour is not None else ():
+                    reached[topic] = min(reached.get(topic, boundary_ms), boundary_ms)
     return reached
+
+
+def _portions(words: Words, hour_ms: int, topics: set[int]) -> Iterator[set[int]]:
+    """Return topics in portions of bounded numbers of cells. Topics without cells come with the first portion."""
+    portions = [topics if portion is None else portion for portion in words.way.portions_at(hour_ms, topics)]
+    for number, portion in enumerate(portions):
+        yield topics.difference(*portions[1:]) if number == 0 else portion
+
+
+def _reached_in(hour: HourCells, topics: set[int], limits: Mapping[int, tuple[int, str]]) -> Iterator[tuple[int, int]]:
+    """Yield topics with how far their windows are complete within an hour of one live cluster."""
+    for topic, boundary_ms in _Boundaries(hour).reached({topic: limits[topic][0] for topic in topics}).items():
+        of_topic = hour.topics == topic
+        doubtful = (
+            hour.is_deleted[of_topic].any()
+            or hour.is_ahead_of_live(of_topic)
+            or any(mask[of_topic].any() for _, mask in hour.doubtful)
+        )
+        doubtful = doubtful or unreported_producers(hour, topic)
+        if doubtful or any(word.is_lost for word in hour.words.missing(topic, hour.hour_ms, boundary_ms)):
+            boundary_ms = hour.hour_ms
+        yield topic, boundary_ms
 
 
 class _Boundaries:

@@ -19,7 +19,7 @@ from pipeline.audit.ledger.keys import (
 from pipeline.audit.ledger.ledger import Ledger, Series, SeriesKey
 from pipeline.audit.ledger.row_table import Mask
 
-MAX_CELLS_AT_ONCE: Final = 20_000
+MAX_CELLS_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

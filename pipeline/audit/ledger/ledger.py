@@ -10,7 +10,7 @@ E. Where rows are, in memory or on the shelf, changes no answer.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -29,6 +29,7 @@ from pipeline.audit.ledger.keys import (
     Numbering,
     cell_key,
     cells_of,
+    each_once,
     row_key,
     row_keys,
     topics_of_cells,
@@ -36,17 +37,14 @@ from pipeline.audit.ledger.keys import (
 from pipeline.audit.ledger.latencies import CountedLatencies
 from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
 from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
+from pipeline.audit.ledger.reported_rows import ReportedRows
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
 from pipeline.audit.ledger.shelving import Shelf, TopicIndex
 from pipeline.audit.ledger.void_rows import VoidRows
 from pipeline.records.tally import HOUR_MS
 
-MIN_SPAN_MS: Final = 1_000
-"""Length of the shortest windows that any counter has. Shorter ones would make watermarks expensive."""
 MAX_VOID_ROWS: Final = 100_000
 """Rows of a series that are kept although they are void."""
-MAX_AMOUNT: Final = 1 << 53
-"""Rows with larger amounts are refused, so that sums never wrap."""
 
 
 class SeriesKey(NamedTuple):
@@ -71,10 +69,10 @@ class LedgerLimits:
     """Hours of a series of brokers for which late records are noted."""
     lives: int = 100_000
     """Lives whose signs are kept; the oldest ended ones are forgotten first."""
-    rows: int = 500_000
-    """Rows of hours in memory, if there is a shelf for the others."""
+    rows: int = 400_000
+    """Rows of hours in memory, and rows of windows, if there is a shelf for the others."""
     newest: int = 1
-    """Hours of a series, those that were reported last, whose rows always stay in memory."""
+    """Hours of a series, and twice as many windows, those reported last, whose rows always stay in memory."""
 
 
 class Series:
@@ -167,14 +165,28 @@ class Ledger:
 
     def apply(self, report: CountReport) -> None:
         """Apply a report of version 3."""
-        self._apply(report, is_final=False)
+        self.apply_all((report,))
+
+    def apply_all(self, reports: Iterable[CountReport]) -> None:
+        """Apply reports of version 3.
+
+        Rows of tiers with lives are put together, so that many small reports cost little more than a large one.
+        """
+        waiting: dict[SeriesKey, list[ReportedRows]] = defaultdict(list)
+        for report in reports:
+            self._apply(report, waiting, is_final=False)
+        for key, parts in waiting.items():
+            self._take_rows(self.series[key], ReportedRows.joined(parts), known_ms=NEVER_MS, is_final=False)
 
     def apply_older(self, event: OlderEvent) -> None:
         """Apply an event of version 2: its windows are summed up to hours."""
         for report in self._older.apply(event):
-            self._apply(report, is_final=True)
+            self._apply(report, None, is_final=True)
 
-    def _apply(self, report: CountReport, *, is_final: bool) -> None:
+    def _apply(
+        self, report: CountReport, waiting: dict[SeriesKey, list[ReportedRows]] | None, *, is_final: bool
+    ) -> None:
+        """Apply a report, but for rows of lives if they may be `waiting` for those of other reports."""
         counter = report.counter
         key = SeriesKey(counter.tier, counter.cluster, counter.name)
         series = self.series.get(key)
@@ -186,25 +198,34 @@ class Ledger:
         topics, lives = self._numbers(report, series)
         self._claim(report, series, topics, lives)
         self._take_positions(report, series, topics, lives)
-        with_late = known_ms if series.key.tier is Tier.BROKER else NEVER_MS
-        self._take_rows(report, series, topics, lives, known_ms=with_late, is_final=is_final)
+        if len(report.rows):
+            reported = ReportedRows.of(report, topics, lives, self.processes.number(report.process))
+            if waiting is not None and key.tier.has_lives:
+                waiting[key].append(reported)
+            else:
+                with_late = known_ms if key.tier is Tier.BROKER else NEVER_MS
+                self._take_rows(series, reported, known_ms=with_late, is_final=is_final)
         self._take_skipped(report, series, topics)
         self.latencies.take(report)
 
     def shelve(self) -> None:
-        """Put the rows of hours that were not reported for the longest time on the shelf, beyond a bound (invariant E).
+        """Put rows of hours and windows on the shelf, beyond a bound: those reported longest ago (invariant E).
 
         To be called after reports were applied, and after a judgement.
         """
+        self._shelve([(series, series.hours.values()) for series in self.series.values()], self.limits.newest)
+        self._shelve([(series, series.windows.values()) for series in self.series.values()], 2 * self.limits.newest)
+
+    def _shelve(self, parts: Sequence[tuple[Series, Iterable[RowTable]]], newest: int) -> None:
         if self._shelf is None:
             return
         tables: list[tuple[int, Series, RowTable]] = []
         left = 0
-        for series in self.series.values():
-            mine = [table for table in series.hours.values() if not table.is_shelved]
+        for series, every in parts:
+            mine = [table for table in every if not table.is_shelved]
             mine.sort(key=lambda table: table.put_number)
             left += sum(map(len, mine))
-            tables += [(table.put_number, series, table) for table in mine[: max(0, len(mine) - self.limits.newest)]]
+            tables += [(table.put_number, series, table) for table in mine[: max(0, len(mine) - newest)]]
         for _, series, table in sorted(tables, key=lambda each: each[0]):
             if left <= self.limits.rows:
                 break
@@ -291,18 +312,17 @@ class Ledger:
                 if start is not None:
                     self.refused += series.void.add(start, keys[found][void], rows[void], series.claims)
                 table.void(indexes[found][void])
-                self._touch(start, keys[found][void])
+                if start is not None:
+                    self._touch(start, keys[found][void])
 
     def _has_void(self, series: Series, table: RowTable, keys: Int64s) -> bool:
         indexes, found = table.find(keys)
         rows = table.rows_at(indexes[found])
         return bool(series.claims.are_void(keys[found], rows["leader_epoch"], rows["revision"]).any())
 
-    def _touch(self, start_ms: int | None, keys: Int64s) -> None:
+    def _touch(self, start_ms: int, keys: Int64s) -> None:
         if len(keys):
-            topics = np.unique(topics_of_cells(cells_of(keys))).tolist()
-            if start_ms is not None:
-                self.touched.hours[start_ms].update(topics)
+            self.touched.hours[start_ms].update(each_once(topics_of_cells(cells_of(keys))).tolist())
 
     def _take_positions(self, report: CountReport, series: Series, topics: Int64s, lives: Int64s) -> None:
         positions = report.positions
@@ -320,48 +340,31 @@ class Ledger:
         series.positions.reached(keys[~void], ends[~void], epochs[~void], report.created_ms)
         series.positions.take(keys, positions, process, report.created_ms)
 
-    def _take_rows(
-        self,
-        report: CountReport,
-        series: Series,
-        topics: Int64s,
-        lives: Int64s,
-        *,
-        known_ms: int,
-        is_final: bool,
-    ) -> None:
-        rows = report.rows
-        if not len(rows):
-            return
-        fits = (topics[rows["topic"]] >= 0) & (rows["partition"] < MAX_LEDGER_PARTITIONS) & (rows["revision"] >= 0)
-        for name in ("records", "bytes", "batches", "marked_records", "uncertain_records", "quarantined"):
-            fits &= (rows[name] >= 0) & (rows[name] <= MAX_AMOUNT)
-        is_hour = rows["span_ms"] == HOUR_MS
-        starts = rows["start_ms"]
-        fits &= rows["span_ms"] >= MIN_SPAN_MS
-        spans = np.maximum(rows["span_ms"], MIN_SPAN_MS)
-        fits &= np.where(is_hour & (starts == OLDER), True, (starts % spans == 0) & (HOUR_MS % spans == 0))
-        fits &= np.abs(starts) <= -OLDER
+    def _take_rows(self, series: Series, reported: ReportedRows, *, known_ms: int, is_final: bool) -> None:
+        fits = reported.are_fit()
         self.refused += int(np.count_nonzero(~fits))
-        keys = row_keys(topics[rows["topic"]], rows["partition"].astype(np.int64), lives[rows["topic"]])
+        keys, is_hour = reported.keys(), reported.rows["span_ms"] == HOUR_MS
         if series.key.tier is Tier.BROKER:
+            rows = reported.rows
             void = fits & series.claims.are_void(keys, rows["leader_epoch"].astype(np.int64), rows["revision"])
             self._take_void(series, keys[void & is_hour], rows[void & is_hour])
             fits &= ~void
-        rows, keys = rows[fits], keys[fits]
-        process = self.processes.number(report.process)
-        for span in np.unique(rows["span_ms"]).tolist():
-            of_span = rows["span_ms"] == span
-            for start in np.unique(rows["start_ms"][of_span]).tolist():
-                chosen = of_span & (rows["start_ms"] == start)
+        reported, keys = reported.chosen(fits), keys[fits]
+        spans, starts = reported.rows["span_ms"], reported.rows["start_ms"]
+        for span in np.unique(spans).tolist():
+            of_span = spans == span
+            for start in np.unique(starts[of_span]).tolist():
+                mask = of_span & (starts == start)
+                chosen = reported.chosen(mask)
                 if span == HOUR_MS:
-                    held = held_rows(rows[chosen], HOUR_ROW, report.created_ms, process)
-                    if start != OLDER and start + HOUR_MS + self._settle_ms <= known_ms <= report.created_ms:
-                        self._note_late(series, start, keys[chosen], held)
-                    self._put_hour(series, start, keys[chosen], held, is_final=is_final)
+                    held = chosen.held(HOUR_ROW)
+                    if start != OLDER and start + HOUR_MS + self._settle_ms <= known_ms <= int(chosen.created_ms[0]):
+                        self._note_late(series, start, keys[mask], held)
+                    self._put_hour(series, start, keys[mask], held, is_final=is_final)
                 else:
-                    self._put_window(series, span, start, keys[chosen], rows[chosen], report.created_ms)
-        self._reach_by_rows(series, keys, rows, report.created_ms)
+                    self._put_window(series, span, start, keys[mask], chosen.held(WINDOW_ROW))
+        if not series.key.tier.has_lives and len(keys):
+            self._reach_by_rows(series, keys, reported.rows, int(reported.created_ms[0]))
 
     def _take_void(self, series: Series, keys: Int64s, rows: Rows) -> None:
         """Note what rows of hours tell that are void as they come."""
@@ -384,8 +387,6 @@ class Ledger:
 
     def _reach_by_rows(self, series: Series, keys: Int64s, rows: Rows, created_ms: int) -> None:
         """Take the revisions of tiers without lives as offsets that were counted up to."""
-        if series.key.tier.has_lives or not len(keys):
-            return
         order = np.lexsort((rows["revision"], keys))
         keys, rows = keys[order], rows[order]
         last = np.concatenate([keys[1:] != keys[:-1], [True]])
@@ -415,7 +416,7 @@ class Ledger:
         table.put_number = self._put_number
         self._touch(start, table.put(keys, rows, is_final=is_final))
 
-    def _put_window(self, series: Series, span: int, start: int, keys: Int64s, rows: Rows, created_ms: int) -> None:
+    def _put_window(self, series: Series, span: int, start: int, keys: Int64s, held: Rows) -> None:
         """Keep rows of a window, if the window is among the newest of the series (invariant A)."""
         windows = series.windows
         if (span, start) not in windows:
@@ -423,9 +424,11 @@ class Ledger:
             if len(of_span) >= self.limits.windows:
                 if start < of_span[0][1]:
                     return
-                del windows[of_span[0]]
+                windows.pop(of_span[0]).discard()
             windows[span, start] = RowTable(WINDOW_ROW, series.order)
-        self._touch(None, windows[span, start].put(keys, held_rows(rows, WINDOW_ROW, created_ms, 0)))
+        self._put_number += 1
+        windows[span, start].put_number = self._put_number
+        windows[span, start].put(keys, held)
 
     def all_series(self, tier: Tier, cluster: str) -> Iterator[Series]:
         """Return the series of a tier of a cluster, sorted by name."""
@@ -441,19 +444,3 @@ class Ledger:
         """Return what changed since the last call."""
         touched, self.touched = self.touched, Touched()
         return touched
-
-
-def held_rows(rows: Rows, dtype: np.dtype[np.void], created_ms: int, process: int) -> Rows:
-    """Return rows of dtype ROW as a table holds them."""
-    held = np.zeros(len(rows), dtype)
-    source = set(rows.dtype.names or ())
-    for name in dtype.names or ():
-        if name in source:
-            narrow = dtype[name] == np.uint32
-            held[name] = np.clip(rows[name], 0, 2**32 - 1) if narrow else rows[name]
-    if "sum" in (dtype.names or ()):
-        held["sum"] = np.where(rows["has_sums"], rows["content_sum"], rows["crc_sum"])
-    else:
-        held["created_ms"] = created_ms
-        held["process"] = process
-    return held

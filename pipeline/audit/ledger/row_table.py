@@ -115,6 +115,11 @@ class RowTable:
             self._rows = np.zeros(0, self.dtype)
         return self._shelved.index
 
+    def discard(self) -> None:
+        """Give the place on the shelf back. The table must not be used afterwards."""
+        if self._shelved is not None:
+            self._shelved.drop()
+
     def _bring_back(self) -> None:
         if self._shelved is not None:
             every = [(0, self._shelved.size)]

@@ -18,7 +18,7 @@ KEY_BYTES = 8
 class Shelf(Protocol):
     """Bytes that are kept out of memory."""
 
-    def put(self, data: bytes) -> int | None:
+    def put(self, data: bytes | memoryview) -> int | None:
         """Keep bytes; return their place. None if they cannot be kept."""
 
     def get(self, place: int, size: int) -> bytes:
@@ -71,7 +71,7 @@ class ShelvedRows:
     dtype: np.dtype[np.void]
     index: TopicIndex
     totals: tuple[int, int, int, int]
-    """Records, bytes and batches of all rows, and the greatest `created_ms`."""
+    """Records, bytes and batches of all rows, and the greatest `created_ms`; of windows the records alone."""
 
     @property
     def bytes_in_all(self) -> int:
@@ -97,14 +97,17 @@ class ShelvedRows:
 
 
 def totals_of_rows(rows: Rows) -> tuple[int, int, int, int]:
-    """Return the records, bytes and batches of rows of hours, and the greatest `created_ms`."""
-    records, size, batches = (int(rows[name].sum()) for name in ("records", "bytes", "batches"))
-    return records, size, batches, int(rows["created_ms"].max(initial=0))
+    """Return the records, bytes and batches of rows, and the greatest `created_ms`: 0 for columns that windows lack."""
+    known = rows.dtype.names or ()
+    records, size, batches = (int(rows[name].sum()) if name in known else 0 for name in ("records", "bytes", "batches"))
+    return records, size, batches, int(rows["created_ms"].max(initial=0)) if "created_ms" in known else 0
 
 
 def shelved(shelf: Shelf, keys: Int64s, rows: Rows, known: TopicIndex | None) -> ShelvedRows | None:
     """Put rows, sorted by key, on a shelf; None if they cannot be kept."""
-    place = shelf.put(keys.tobytes() + rows.tobytes())
+    data = np.empty(len(keys) * (KEY_BYTES + rows.dtype.itemsize), np.uint8)
+    data[: keys.nbytes], data[keys.nbytes :] = keys.view(np.uint8), rows.view(np.uint8)
+    place = shelf.put(data.data)
     if place is None:
         return None
     return ShelvedRows(

@@ -39,7 +39,10 @@ async def _run(settings: Settings) -> None:
     from pipeline.cli.audit.table_access import TableFiles
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
+    from pipeline.net.heap import free_large_blocks, keep_one_heap
 
+    keep_one_heap()
+    free_large_blocks()
     config = AuditConfig.from_settings(settings)
     async with AsyncExitStack() as stack:
         clusters = {

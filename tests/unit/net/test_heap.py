@@ -38,3 +38,33 @@ print(resident_mib() - before)
 def test_memory_freed_by_threads_can_return_to_the_system() -> None:
     made = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, timeout=400)
     assert float(made.stdout) < 20
+
+
+GAPS = """
+from pathlib import Path
+from pipeline.net.heap import free_large_blocks
+
+def resident_mib():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+free_large_blocks()
+del (raised := [bytes(30 << 20)])[0]
+before = resident_mib()
+kept = []
+for _ in range(30):
+    large = bytearray(4 << 20)
+    kept.append(bytearray(500_000))
+    del large
+    kept[-1][:] = bytes(500_000)
+blocks = [bytearray(4 << 20) for _ in range(20)]
+kept += [bytearray(100_000)]
+del blocks
+print(resident_mib() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has this function")
+def test_large_blocks_return_to_the_system() -> None:
+    made = subprocess.run([sys.executable, "-c", GAPS], check=True, capture_output=True, timeout=60)
+    assert float(made.stdout) < 20

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement import ways
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import EventLoss, Expectations, OffsetSpan, Route, Status, Witness
 from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
@@ -163,3 +164,20 @@ def test_an_hour_that_a_producer_opened_again_before_it_fell_silent_is_exact_no_
     new = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, later_ms)
     assert found.hours() == new.hours() and found.watermarks() == new.watermarks()
     assert {hour.status for hour in found.hours_at([(each.topic, each.hour_ms) for each in exact])} == {Status.UNKNOWN}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_topics_judged_in_portions_have_the_same_verdicts_and_watermarks(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, now_ms = filled(Random(seed)), NOW_MS + 4 * HOUR_MS
+    windows = {HOUR + HOUR_MS + number * 600_000: Amounts(records=10 - seed % 2) for number in range(3)}
+    for cluster, topic in (("east", "clicks"), ("west", "views")):
+        ledger.apply(report(Tier.BROKER, cluster, TopicPartition(topic, 0), {}, windows=windows))
+    expected = replace(ALL, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), now_ms))
+    whole = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, now_ms)
+    monkeypatch.setattr(ways, "MAX_CELLS_AT_ONCE", 1)
+    portions = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, now_ms)
+    assert portions.hours() == whole.hours()
+    assert portions.watermarks() == whole.watermarks()
+    assert len(whole.watermarks()) == len(TOPICS)

@@ -336,3 +336,23 @@ def test_claims_of_no_topic_that_is_counted_are_ignored() -> None:
     internal = replace(broker(1, 1), topics=[ReportedTopic("_audit")], claims=[RowClaim(0, 0, 1, 0)])
     ledger.apply(internal)
     assert state(ledger) == {}
+
+
+@given(st.lists(count_reports(), max_size=8))
+def test_reports_applied_together_leave_the_state_of_reports_applied_one_by_one(reports: Sequence[CountReport]) -> None:
+    one_by_one, together = Ledger(), Ledger()
+    for one in reports:
+        one_by_one.apply(one)
+    together.apply_all(reports)
+    assert state(together) == state(one_by_one)
+    assert (together.refused, together.shape) == (one_by_one.refused, one_by_one.shape)
+    assert {hour: topics for hour, topics in together.touched.hours.items() if topics} == {
+        hour: topics for hour, topics in one_by_one.touched.hours.items() if topics
+    }
+    for key, series in one_by_one.series.items():
+        other = together.series[key]
+        assert series.windows.keys() == other.windows.keys()
+        for place, table in series.windows.items():
+            assert table.keys.tolist() == other.windows[place].keys.tolist()
+            assert table.rows.tolist() == other.windows[place].rows.tolist()
+        assert series.positions.progress.tolist() == other.positions.progress.tolist()

@@ -106,7 +106,7 @@ def test_the_hours_that_were_reported_last_stay_in_memory() -> None:
 
 def test_rows_for_which_the_shelf_has_no_room_stay_in_memory() -> None:
     class FullShelf(MemoryShelf):
-        def put(self, data: bytes) -> int | None:
+        def put(self, data: bytes | memoryview) -> int | None:
             return None
 
     ledger = Ledger(LedgerLimits(rows=0, newest=0), shelf=FullShelf())
@@ -114,3 +114,14 @@ def test_rows_for_which_the_shelf_has_no_room_stay_in_memory() -> None:
     before = state(ledger)
     ledger.shelve()
     assert state(ledger) == before and shelved_tables(ledger) == 0
+
+
+def test_windows_that_were_not_reported_last_are_on_the_shelf_and_leave_it_when_they_are_too_old() -> None:
+    shelf = MemoryShelf()
+    ledger = Ledger(LedgerLimits(rows=2, newest=1, windows=4), shelf=shelf)
+    for number in range(7):
+        ledger.apply(report(Tier.BROKER, "east", EAST, {}, windows={HOUR + number * 600_000: Amounts()}))
+        ledger.shelve()
+    (series,) = ledger.series.values()
+    assert [table.is_shelved for _, table in sorted(series.windows.items())] == [True, True, False, False]
+    assert len(shelf.kept) == 2

@@ -1,13 +1,13 @@
 """The audit: what counting costs a broker, and how fast headers and ranges of logs are summed."""
 
-from bench.audit import counting, headers, ledger, ranges, scale
+from bench.audit import answers, counting, headers, ledger, ranges, scale
 from bench.page import machine, write_part
 from bench.report import Options, Row, Show, markdown
 
 
 def measure(options: Options, show: Show) -> list[Row]:
     """All selected rows."""
-    parts = (headers, ranges, ledger, scale, counting)
+    parts = (headers, ranges, ledger, scale, answers, counting)
     return [row for part in parts for row in part.measure(options, show)]
 
 

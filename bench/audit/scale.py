@@ -5,6 +5,7 @@ that counters can send.
 """
 
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,8 @@ from bench.audit import ledger as stream
 from bench.report import Options, Row, Show, Target
 from pipeline.audit.collecting.decoding import decode_any_version
 from pipeline.audit.collecting.file_shelf import FileShelf
+from pipeline.audit.collecting.reading import ReadingState
+from pipeline.audit.collecting.snapshots import Snapshot, SnapshotFolder
 from pipeline.audit.events.encoding import encode_count_report, portions
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.judgement.judge import Judge
@@ -33,6 +36,7 @@ HOURS = 2
 WINDOWS = 4
 """Windows of the newest hour that the ledger has: as many as it keeps."""
 STEPS = 2
+SNAPSHOT_PARTS = ("first snapshot", "next snapshot", "start from a snapshot")
 PARTS = ("decoding", "applying", "judging")
 HISTORY_HOURS = 720
 MAX_FIRST_S, MAX_VIEW_S, MAX_REPORT_S = 5.0, 1.0, 2.0
@@ -52,6 +56,7 @@ def measure(options: Options, show: Show) -> list[Row]:
             rows += [Row(name=f"{name}: {part}", unit="CPU s/s", ours=found[part]) for part in PARTS]
             memory = Target(bound=MAX_MB, at_least=False, absolute=True)
             rows.append(Row(name=f"{name}: most memory", unit="MB", ours=found["mb"], target=memory))
+            rows += [Row(name=f"{name}: {part}", unit="s", ours=found[part]) for part in SNAPSHOT_PARTS]
     name = f"first judgement, {topics:,} topics x {HISTORY_HOURS} hours"
     if options.selects(name):
         show(name)
@@ -133,7 +138,22 @@ def _run_service(connection: Connection, topics: int, interval_s: int) -> None:
             spent["judging"] += time.process_time() - applied
             steps += is_last
     found: dict[str, float] = {part: seconds / (steps * interval_s) for part, seconds in spent.items()}
-    connection.send(found | {"cpu": sum(found.values()), "mb": _greatest_mb()})
+    found |= {"cpu": sum(found.values()), "mb": _greatest_mb()}
+    connection.send(found | _snapshot_times(ledger))
+
+
+def _snapshot_times(ledger: Ledger) -> dict[str, float]:
+    """Return the time of the first snapshot, of the next one and of a start from it."""
+    with tempfile.TemporaryDirectory() as path:
+        folder, snapshot = SnapshotFolder(Path(path)), Snapshot(ledger, {"east": ReadingState("east")})
+        times = [time.monotonic()]
+        for _ in range(2):
+            folder.save(snapshot)
+            times.append(time.monotonic())
+        if SnapshotFolder(Path(path)).load(FileShelf(None, MAX_SHELF_BYTES), {"east"}) is None:
+            raise ValueError("the snapshot was not used")
+        times.append(time.monotonic())
+    return {part: after - before for part, before, after in zip(SNAPSHOT_PARTS, times, times[1:], strict=False)}
 
 
 def _greatest_mb() -> float:

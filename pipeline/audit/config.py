@@ -65,6 +65,9 @@ class AuditConfig(SettingsModel):
     folder. Use a disk: a folder in memory (tmpfs) saves none."""
     spill_max_bytes: int = Field(default=1 << 36, alias="spill.max.bytes", ge=0, le=1 << 50)
     """Greatest size in bytes of this file. Counts that do not fit stay in memory."""
+    snapshot_folder: str = Field(default="", alias="snapshot.dir", max_length=4096)
+    """Folder of this service alone for snapshots of what it has read, so that a start need not read all events again.
+    Empty: none, so each start reads everything."""
 
     @property
     def clusters(self) -> tuple[ClusterConfig, ...]:

@@ -10,6 +10,7 @@ from pipeline.audit.api import AuditApi, Narrow
 from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.file_shelf import shelves_in
 from pipeline.audit.collecting.judging import Judgements, ReadExpectations
+from pipeline.audit.collecting.snapshots import snapshots_in
 from pipeline.audit.config import AuditConfig
 from pipeline.audit.judgement.verdicts import Expectations
 from pipeline.audit.metrics import AuditMetrics
@@ -36,7 +37,8 @@ async def run_audit(
     live = [cluster.name for cluster in config.live]
     replica = config.replica[0].name if config.replica else None
     shelves = shelves_in(config.spill_folder, config.spill_max_bytes)
-    collector = EventCollector(clusters, config.retry_backoff_ms / 1000, clock, shelves)
+    snapshots = snapshots_in(config.snapshot_folder)
+    collector = EventCollector(clusters, config.retry_backoff_ms / 1000, clock, shelves, snapshots)
     judgements = Judgements(
         collector,
         read_expectations,

@@ -1,7 +1,8 @@
 """Reads the audit topics of all clusters into one ledger, from their beginning, whenever the service starts.
 
-Owns the ledger and the progress of each cluster. Keeps nothing else: a collector that is killed reads the same events
-again, and comes to the same counts. Counts of old hours are on a shelf that dies with the process. Events are opened on
+Owns the ledger and the progress of each cluster. A collector that is killed reads the same events again, and comes to
+the same counts; if it has snapshots, only those after the newest one. Counts of old hours are on a shelf that dies with
+the process. Events are opened on
 the event loop, decoded and applied in threads, one portion of a cluster at a time; the consumer's buffer bounds what
 waits.
 
@@ -10,6 +11,7 @@ Invariants:
 A. Whoever reads or changes the ledger holds `turn`.
 B. If an audit topic was recreated or truncated, everything is read again into a new ledger (`generation` changes), as
    a restart would. The loss has a name for as long as this process lives.
+C. A snapshot has the events before the positions of its states, and no others: it is taken while nothing is applied.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,7 @@ import trio
 
 from pipeline.audit.collecting.decoding import DecodedEvents, decode_portion
 from pipeline.audit.collecting.reading import ReadingState, instant
+from pipeline.audit.collecting.snapshots import Snapshot, SnapshotError, SnapshotFolder
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.audit.judgement.verdicts import EventLoss, Witness
@@ -52,6 +55,8 @@ POLL_TIMEOUT_S: Final = 1.0
 FIRST_ANSWER_TIMEOUT_S: Final = 2.0
 """Shorter than ANSWER_TIMEOUT_S, so that a cluster that is away at the start is soon reported."""
 ANSWER_TIMEOUT_S: Final = 5.0
+SNAPSHOT_S: Final = 300.0
+"""Time between two snapshots."""
 PORTION_BYTES: Final = 1 << 20
 """Bytes of opened events that are decoded at a time."""
 
@@ -67,8 +72,10 @@ class EventCollector:
         retry_backoff_s: float,
         clock: Clock,
         open_shelf: Callable[[], Shelf | None] = lambda: None,
+        snapshots: SnapshotFolder | None = None,
     ) -> None:
         self._open_shelf = open_shelf
+        self._snapshots = snapshots
         self.ledger = Ledger(shelf=open_shelf())
         self.generation = 0
         """Number of ledgers before this one (invariant B)."""
@@ -96,13 +103,35 @@ class EventCollector:
 
     async def run(self) -> None:
         """Read until cancelled. A cluster that is away does not delay the others."""
+        if self._snapshots is not None:
+            await self._continue(self._snapshots)
         while True:
             with trio.CancelScope() as self._reading:
                 async with trio.open_nursery() as nursery:
+                    if self._snapshots is not None:
+                        nursery.start_soon(self._keep_snapshots, self._snapshots)
                     for name, cluster in self._clusters.items():
                         nursery.start_soon(self._read, name, cluster)
             if not self._reading.cancelled_caught:
                 return  # there are no clusters
+
+    async def _continue(self, snapshots: SnapshotFolder) -> None:
+        """Go on from the newest snapshot, if there is one."""
+        async with self.turn:
+            known = await trio.to_thread.run_sync(snapshots.load, self._open_shelf(), set(self._clusters))
+            if known is not None:
+                self.ledger, self.states = known.ledger, dict(known.states)
+                self.generation += 1
+
+    async def _keep_snapshots(self, snapshots: SnapshotFolder) -> None:
+        while True:
+            await trio.sleep(SNAPSHOT_S)
+            async with self.turn:  # no portion is half applied
+                states = {name: state.to_continue() for name, state in self.states.items()}
+                try:
+                    await trio.to_thread.run_sync(snapshots.save, Snapshot(self.ledger, states))
+                except SnapshotError as error:
+                    logger.warning("audit_snapshot_not_written", error=str(error))
 
     async def _read(self, name: str, cluster: Cluster) -> None:
         state = self.states[name]
@@ -155,6 +184,8 @@ class EventCollector:
         now_ms = self._clock()
         state.loses(f"it {what} at {instant(now_ms)}", now_ms, kind=what)
         logger.warning("audit_topic_replaced", cluster=state.cluster, what=what)
+        if self._snapshots is not None:
+            self._snapshots.forget()
         self.ledger = Ledger(shelf=self._open_shelf())  # answers may still read the shelf of the ledger before
         self.generation += 1
         for name, known in self.states.items():
@@ -240,6 +271,7 @@ class EventCollector:
             else:
                 state.follow([header], state.position, self._clock())
             state.moves_to(header.next_offset)
+        state.has_applied()
 
 
 def _apply_events(ledger: Ledger, decoded: DecodedEvents) -> None:

@@ -10,7 +10,7 @@ B. Events that are missing between two batches were written before the second on
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -66,12 +66,15 @@ class ReadingState:
     """What is missing before the next event that will be read. Nobody knows yet up to when."""
     clock: StoringClock = field(init=False)
     """The clock of the brokers that store the events."""
+    _applied_clock: StoringClock = field(init=False)
+    """The clock as the events before `position` show it."""
     _questions: deque[_Question] = field(default_factory=deque)
     _blind: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By process that cannot see whether its reports are still there: number of these, and time of its newest sign."""
 
     def __post_init__(self) -> None:
         self.clock = StoringClock(self.cluster)
+        self._applied_clock = StoringClock(self.cluster)
 
     @property
     def lag(self) -> int | None:
@@ -106,6 +109,24 @@ class ReadingState:
             asked_ms = self._questions.popleft().asked_ms
             if self.open_gap is None:
                 self.read_to_ms = asked_ms  # also if the clock was set back
+
+    def has_applied(self) -> None:
+        """Note that all events whose times the clock has taken in were applied."""
+        self._applied_clock = replace(self.clock)
+
+    def to_continue(self) -> "ReadingState":
+        """Return a state from which another process can read on. What the cluster answered is asked again."""
+        state = ReadingState(
+            self.cluster,
+            position=self.position,
+            unreadable=self.unreadable,
+            topic_id=self.topic_id,
+            leader_epoch=self.leader_epoch,
+            losses=dict(self.losses),
+            open_gap=self.open_gap,
+        )
+        state.clock, state._applied_clock = replace(self._applied_clock), replace(self._applied_clock)
+        return state
 
     def fail(self, reason: str) -> None:
         """Note that the topic cannot be read."""

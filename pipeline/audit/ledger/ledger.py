@@ -160,7 +160,7 @@ class Ledger:
         """Newest time of a report."""
         self._settle_ms = settle_ms
         self._older = OlderCounts()
-        self._shelf = shelf
+        self.shelf = shelf
         self._put_number = 0
 
     def apply(self, report: CountReport) -> None:
@@ -217,7 +217,7 @@ class Ledger:
         self._shelve([(series, series.windows.values()) for series in self.series.values()], 2 * self.limits.newest)
 
     def _shelve(self, parts: Sequence[tuple[Series, Iterable[RowTable]]], newest: int) -> None:
-        if self._shelf is None:
+        if self.shelf is None:
             return
         tables: list[tuple[int, Series, RowTable]] = []
         left = 0
@@ -230,7 +230,7 @@ class Ledger:
             if left <= self.limits.rows:
                 break
             size = len(table)
-            index = table.shelve(self._shelf, series.index)
+            index = table.shelve(self.shelf, series.index)
             if index is None:
                 break
             series.index = index

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,12 +19,15 @@ import trio.lowlevel
 
 from pipeline.audit.collecting import collector as collector_module
 from pipeline.audit.collecting.collector import EventCollector
+from pipeline.audit.collecting.file_shelf import FileShelf
+from pipeline.audit.collecting.snapshots import SnapshotFolder
 from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.audit.judgement.judge import Judge
+from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
 from pipeline.audit.reports.documents import hour_document, watermark_document
-from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
@@ -88,16 +92,19 @@ async def clusters(tmp_path: Path) -> AsyncIterator[Clusters]:
 
 
 @asynccontextmanager
-async def collecting(clusters: Clusters) -> AsyncIterator[EventCollector]:
-    collector = EventCollector(clusters.by_name, retry_backoff_s=0.05, clock=clock)
+async def collecting(clusters: Clusters, folder: Path | None = None) -> AsyncIterator[EventCollector]:
+    """Run a collector; with a folder, it has snapshots and a shelf."""
+    snapshots = None if folder is None else SnapshotFolder(folder)
+    shelves = (lambda: None) if folder is None else (lambda: FileShelf(None, 1 << 30))
+    collector = EventCollector(clusters.by_name, 0.05, clock, shelves, snapshots)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(collector.run)
         yield collector
         nursery.cancel_scope.cancel()
 
 
-async def final_report(clusters: Clusters) -> Any:
-    async with collecting(clusters) as collector:
+async def final_report(clusters: Clusters, folder: Path | None = None) -> Any:
+    async with collecting(clusters, folder) as collector:
         with trio.fail_after(DEADLINE_S):
             while len(collector.read_to_ms) < len(clusters.events):
                 await trio.sleep(0.001)
@@ -131,6 +138,69 @@ async def test_killed_at_seeded_moments_it_gives_the_same_report(
             assert await final_report(clusters) == expected
     assert await final_report(clusters) == expected
     assert len(positions) > len(seeds) // 2
+
+
+async def test_killed_at_seeded_moments_it_goes_on_from_a_snapshot_and_gives_the_same_report(
+    clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await final_report(clusters)
+    monkeypatch.setattr(collector_module, "PORTION_BYTES", 1_000)
+    monkeypatch.setattr(collector_module, "SNAPSHOT_S", 0.0)
+    monkeypatch.setattr(collector_module, "Ledger", partial(Ledger, LedgerLimits(rows=0, newest=0)))  # all on the shelf
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    first = set()
+    for seed in range(12):
+        async with collecting(clusters, folder) as collector:
+            with trio.fail_after(DEADLINE_S):
+                known = read_so_far(collector) if seed == 0 else await continued(collector)
+                first.add(known)
+                target = known + Random(seed).randrange(1, sum(clusters.events.values()) // 10)
+                while read_so_far(collector) < min(target, sum(clusters.events.values())):
+                    await trio.lowlevel.checkpoint()
+    assert len(first) > 4
+    assert await final_report(clusters, folder) == expected
+    assert list(folder.glob("rows-*"))
+    assert await final_report(clusters, folder) == expected  # of a snapshot alone
+
+
+def read_so_far(collector: EventCollector) -> int:
+    return sum(state.position for state in collector.states.values())
+
+
+async def continued(collector: EventCollector) -> int:
+    """Return how many events the snapshot has; 0 if a collector was killed before it wrote one."""
+    while not (collector.generation or read_so_far(collector)):
+        await trio.lowlevel.checkpoint()
+    return read_so_far(collector)
+
+
+async def test_a_topic_that_was_created_again_since_the_snapshot_is_read_from_its_beginning(
+    clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(collector_module, "SNAPSHOT_S", 0.0)
+        async with collecting(clusters, folder) as collector:
+            with trio.fail_after(DEADLINE_S):
+                while read_so_far(collector) < sum(clusters.events.values()):
+                    await trio.lowlevel.checkpoint()
+                for _ in range(2):  # the first one may have been begun before all was read
+                    (folder / "snapshot").unlink(missing_ok=True)
+                    while not (folder / "snapshot").exists():
+                        await trio.lowlevel.checkpoint()
+    east = clusters.by_name["east"]
+    await delete_topics(east, [AUDIT_TOPIC])
+    await publish(east, list(signs()))
+    async with collecting(clusters, folder) as collector:
+        with trio.fail_after(DEADLINE_S):
+            while not (collector.losses and len(collector.read_to_ms) == len(clusters.events)):
+                await trio.sleep(0.001)
+        assert [loss.cluster for loss in collector.losses] == ["east"]
+        assert "was replaced" in str(collector.losses[0].witness) or "truncated" in str(collector.losses[0].witness)
+        assert collector.states["east"].position == len(list(signs()))
+        assert not (folder / "snapshot").exists()
 
 
 @pytest.mark.long

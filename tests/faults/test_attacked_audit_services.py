@@ -4,6 +4,7 @@ import json
 import resource
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -40,6 +41,8 @@ GRACE_MS = 1_000
 INTERVAL_S = 0.2
 DEADLINE_S = 400
 RECORDS_OF_A_BATCH = 400
+LIVE_S = 120
+KILL_EVERY_S = 10
 MIB = 1 << 20
 GROWTH_BYTES = 300 * MIB
 """Memory that a service may take more than before, whatever is written to the audit topic."""
@@ -221,6 +224,55 @@ async def test_garbage_in_the_audit_topic_changes_no_report_of_two_services(tmp_
             assert await hours_of(one) == await hours_of(two)
         finally:
             for unit in (one, two):
+                await unit.stop()
+
+
+async def send_until(stop: trio.Event, cluster: Cluster, sent: list[int]) -> None:
+    """Send records of all hours by producers that count, one life after the other."""
+    rng = Random(3)
+    for life in count():
+        if stop.is_set():
+            return
+        async with open_audited_producer(
+            cluster, ProducerConfig(), datacenter="east", host="h", clock=clock, rng=Random(life), interval_s=INTERVAL_S
+        ) as producer:
+            for _ in range(200):
+                at_ms = FIRST_HOUR_MS + rng.randrange(HOURS * HOUR_MS)
+                await producer.send(TOPIC, b"live", timestamp_ms=at_ms)
+                sent.append(at_ms)
+                await trio.sleep(0.01)
+            await producer.flush()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+async def test_two_services_that_are_killed_in_turn_beside_live_traffic_report_the_same(tmp_path: Path) -> None:
+    async with counted_cluster(tmp_path / "log") as cluster:
+        units = [service(tmp_path, name, cluster) for name in ("one", "two")]
+        sent: list[int] = []
+        try:
+            for unit in units:
+                await unit.start()
+            ends_at, stop = trio.current_time() + LIVE_S, trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send_until, stop, cluster, sent)
+                for number in count():
+                    await trio.sleep_until(min(ends_at, trio.current_time() + KILL_EVERY_S))
+                    if trio.current_time() >= ends_at:
+                        break
+                    unit = units[number % 2]
+                    unit.kill()
+                    await unit.wait()
+                    await unit.start()
+                stop.set()
+            for unit in units:
+                await until_read(unit, cluster)
+            one, two = [await until_exact(unit) for unit in units]
+            assert one == two
+            counted = sum(hour["stages"]["live"]["records"] for hour in one)
+            assert counted == HOURS * 20 + len(sent)
+        finally:
+            for unit in units:
                 await unit.stop()
 
 

@@ -9,7 +9,7 @@ from tests.support.simulated_runs import assert_noticed, assert_pass, assert_rep
 SEEDS = 3
 LAST_SEED = 240
 """The last one of the long run."""
-LAST_SEED_TO_NOTICE = 200
+LAST_SEED_TO_NOTICE = 300
 SOON_NOTICED = frozenset(
     {"skips a batch", "keeps the lower row", "writes checkpoints too early", "closes windows that are open"}
 )

@@ -1,16 +1,19 @@
 """The audit broken on purpose, one rule at a time, to see that the checks notice. For tests of the simulation."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from pipeline.audit.counting import broker_counter
 from pipeline.audit.counting.broker_counter import BrokerCounter
-from pipeline.audit.counting.counted_replica import CountedReplica
 from pipeline.audit.counting.producer_counter import ProducerCounter
 from pipeline.audit.counting.publisher import CountPublisher
 from pipeline.audit.events.tiers import is_audited
 from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger import row_table
-from pipeline.testing.simulation.broken_variant import BrokenVariant, giving, replacing
+from pipeline.testing.simulation.broken_variant import BrokenVariant, both, giving, replacing
 from pipeline.testing.simulation.mirrors.plan import KINDS, audited_plan_for
 
 
@@ -58,6 +61,27 @@ def _closing_what_is_open(take_reports: Any) -> Any:
     return broken
 
 
+def _hearing_all(_are_heard: Any) -> Any:
+    def broken(_words: Words, topics: Any, *_times: int) -> Any:
+        return np.ones(len(topics), np.bool_)
+
+    return broken
+
+
+def _without_claims(replica_reports: Any) -> Any:
+    def broken(*arguments: Any) -> Any:
+        for report, *rest in replica_reports(*arguments):
+            yield (replace(report, claims=()), *rest)
+
+    return broken
+
+
+_NO_WORD_IS_MISSED = both(
+    both(replacing(Words, "missing", giving([])), replacing(Words, "missing_to_all", giving([]))),
+    both(replacing(Words, "is_read", giving(True)), replacing(Words, "are_heard", _hearing_all)),
+)
+
+
 def _variant(rule: str, breaks: Any, first_seed: int) -> BrokenVariant:
     return BrokenVariant(rule=rule, breaks=breaks, plan_for=audited_plan_for, first_seed=first_seed, every=KINDS)
 
@@ -75,8 +99,8 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "ignores missing witnesses": _variant(
         "a verdict is exact only if each witness gave its word for the whole hour",
-        replacing(Words, "missing", giving([])),
-        first_seed=1,
+        _NO_WORD_IS_MISSED,
+        first_seed=283,
     ),
     "writes checkpoints too early": _variant(
         "a checkpoint is written only after its counts were published",
@@ -90,7 +114,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "claims no leader epoch": _variant(
         "a new leader claims its epoch, which voids counts of records that were lost",
-        replacing(CountedReplica, "claim_leadership", giving(False)),
-        first_seed=1,
+        replacing(broker_counter, "replica_reports", _without_claims),
+        first_seed=11,
     ),
 }

@@ -27,6 +27,8 @@ from tests.support.audited_way import (
 )
 
 SETTLED_MS = NOW_MS - 2 * GRACE_MS
+SIGNS_MS = 30_000
+"""Time between two life signs without a break."""
 LESS = Amounts(records=8, content=1_000)
 PLAIN = Amounts(columns={"none": 1, "snappy": 4, "header_sum": 5})
 PACKED = Amounts(content=99, columns={"bytes": 500, "header_sum": 5, "none": 0, "zstd": 5})
@@ -53,9 +55,11 @@ def load(amounts: Amounts = FULL, *, cluster: str = "hub", at: TopicPartition = 
 
 
 def verdict(*reports: CountReport, now_ms: int = NOW_MS, **changes: Any) -> AuditedHour:
-    """Return the verdict on reports and later life signs of all brokers."""
+    """Return the verdict on reports and later life signs of all brokers, which never rested."""
     read: dict[str, Any] = {"read_to_ms": {"east": now_ms, "hub": now_ms}, **changes}
-    return only_hour([*reports, *brokers(now_ms)], now_ms=now_ms, **read)
+    times = range(max(SETTLED_MS, now_ms - 3 * HOUR_MS), now_ms, SIGNS_MS)
+    heard = [one for at_ms in (*times, now_ms) for one in brokers(at_ms)]
+    return only_hour([*reports, *heard], now_ms=now_ms, **read)
 
 
 def brokers(now_ms: int = NOW_MS) -> list[CountReport]:
@@ -237,6 +241,24 @@ def test_records_that_a_stopped_replica_lacks_are_missing() -> None:
         hour = verdict(*behind, now_ms=now_ms, pending_max_ms=HOUR_MS)
         assert found(hour) == [("replica", status, 2)]
     assert "nothing new for longer than pending.max.ms" in hour.findings[0].text
+
+
+def test_a_replica_whose_cluster_was_away_for_long_has_not_stopped_when_it_is_back() -> None:
+    """Its mirror has only begun to catch up."""
+    back_ms = SETTLED_MS + 5 * HOUR_MS
+    behind = [live(), replica(LESS, end=108)]
+    for since_back_ms, status in ((0, Status.PENDING), (HOUR_MS, Status.PENDING), (HOUR_MS + 1, Status.MISSING)):
+        now_ms = back_ms + since_back_ms
+        live_signs = [one for one in brokers(now_ms) if one.counter.cluster == "east"]
+        hub_signs = [
+            one
+            for at_ms in (*range(back_ms, now_ms, SIGNS_MS), now_ms)
+            for one in brokers(at_ms)
+            if one.counter.cluster == "hub"
+        ]
+        read = {"east": now_ms, "hub": now_ms}
+        hour = only_hour([*behind, *live_signs, *hub_signs], now_ms=now_ms, pending_max_ms=HOUR_MS, read_to_ms=read)
+        assert found(hour) == [("replica", status, 2)]
 
 
 def test_records_that_a_moving_replica_lacks_are_pending_and_of_an_unreadable_one_unknown() -> None:

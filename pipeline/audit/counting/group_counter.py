@@ -15,7 +15,7 @@ from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.diagnostics import get_logger
 from pipeline.model import Clock, TopicPartition
 from pipeline.records.batch import iterate_headers
-from pipeline.records.batch_hashes import header_table
+from pipeline.records.batch_hashes import HeaderTable, header_table
 
 MAX_WAITING = 500_000
 """Batches that wait for a commit, about 50 MB. A partition that would exceed it forgets its own."""
@@ -58,10 +58,14 @@ class GroupCounter:
         partition = batches.topic_partition
         if not is_audited(partition.topic):
             return
-        found = self._ranges.setdefault(partition, CommittedRange())
         headers = [header for _, header in iterate_headers(batches.data)]
+        self.read(partition, header_table(headers), batches.position, batches.next_offset)
+
+    def read(self, partition: TopicPartition, table: HeaderTable, position: int, next_offset: int) -> None:
+        """Have the headers of batches from `position` to before `next_offset` wait for their commit."""
+        found = self._ranges.setdefault(partition, CommittedRange())
         with_before = found.waiting
-        found.fetched(header_table(headers), batches.position, batches.next_offset)
+        found.fetched(table, position, next_offset)
         self._waiting += found.waiting - with_before
         if self._waiting > MAX_WAITING:
             self._waiting -= found.waiting
@@ -69,7 +73,7 @@ class GroupCounter:
             logger.warning(
                 "consumed_batches_not_counted",
                 partition=str(partition),
-                before=batches.next_offset,
+                before=next_offset,
                 reason=f"more than {MAX_WAITING} batches wait for a commit: commit more often",
             )
 

@@ -16,7 +16,7 @@ from pipeline.audit.judgement.cells import (
     sums_of_lives,
 )
 from pipeline.audit.judgement.comparison import Compared, Remark, code_of, compare_offsets, compare_produced
-from pipeline.audit.judgement.joined_hours import joined_difference
+from pipeline.audit.judgement.joined_hours import join_consumed, join_produced
 from pipeline.audit.judgement.older import borders_of, rows_before
 from pipeline.audit.judgement.silent_producers import may_have_written
 from pipeline.audit.judgement.verdicts import Stage, Status
@@ -137,7 +137,7 @@ class HourStages:
         compared = compare_produced(
             produced, live, grace_ms=self.timing.grace_ms, open_lives=open_lives, silent_lives=silent
         )
-        self._join_edges(compared, produced)
+        join_produced(self.way, self.hour_ms, self.timing, compared, produced)
         self._lose(compared, produced, live)
         return _only(compared, produced.is_expected)
 
@@ -145,26 +145,6 @@ class HourStages:
         """True for each cell whose topic has producers that are silent, or have not closed the hour."""
         topics = self.words.topics_with_open_lives(self.hour_ms, end_ms)
         return np.ones(len(self.cells), np.bool_) if -1 in topics else is_among(self.topics, topics)
-
-    def _join_edges(self, compared: Compared, produced: StageCells) -> None:
-        """Take as equal what differs at the edges of hours alone, where records were counted one by one.
-
-        A batch is filed by its first record, so records of its end may belong to the next hour of the producer. All
-        hours without a gap between them must have as many records in all.
-        """
-        unlike = (compared.remarks == Remark.UNMARKED) | (compared.remarks == Remark.FOREIGN_OR_DOUBLED)
-        for place in np.flatnonzero(unlike & produced.rows["by_record"]).tolist():
-            total, last_ms = joined_difference(self.way, self.hour_ms, int(self.cells[place]))
-            if total == 0:
-                compared.codes[place] = code_of(Status.EXACT)
-                compared.records[place] = 0
-                compared.remarks[place] = Remark.EDGE
-            elif last_ms + 2 * HOUR_MS + self.timing.grace_ms > self.timing.now_ms:
-                compared.codes[place] = code_of(Status.PENDING)
-            else:
-                compared.codes[place] = code_of(Status.MISSING if total > 0 else Status.UNKNOWN)
-                compared.records[place] = abs(total)
-                compared.remarks[place] = Remark.UNMARKED if total > 0 else Remark.FOREIGN_OR_DOUBLED
 
     def mirrored(self) -> StageCells:
         """Return what the mirror counted: rows of source partitions, which say where between stages data went wrong."""
@@ -247,7 +227,10 @@ class HourStages:
         read = self._end_stage(Stage(tier=tier, name=end.name), before, end.series, end.has_topics(topics))
         if not read.is_expected.any():
             return
-        yield self.edge(before, read)
+        edge = self.edge(before, read)
+        if tier == "consumed" and self.hour_ms != OLDER:
+            join_consumed(self.hour_ms, self.timing, edge.compared, before, read)
+        yield edge
         if end.stored is not None:
             stored = self._end_stage(
                 Stage(tier="stored", name=end.name), before, [end.stored], read.is_expected & (cells >= 0)

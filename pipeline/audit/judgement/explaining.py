@@ -17,6 +17,7 @@ from pipeline.audit.judgement.cells import StageCells, rows_of
 from pipeline.audit.judgement.edges import Edge
 from pipeline.audit.judgement.group_runs import doubted
 from pipeline.audit.judgement.hour_cells import HourCells
+from pipeline.audit.judgement.joined_hours import is_by_record
 from pipeline.audit.judgement.verdicts import Explanation, Finding, OffsetSpan, Status
 from pipeline.audit.ledger.keys import LIFE_BITS
 from pipeline.audit.ledger.row_table import ABSENT
@@ -82,7 +83,8 @@ def explained(
             finding = replace(each.finding, status=Status.EXPLAINED, kind=None, explanation=reason)
             each = explain(each, finding)
         elif edge.at.stage.tier == "consumed":
-            each = explain(each, doubted(edge.at, each.place, each.finding))
+            by_record = is_by_record(edge.at, each.place)
+            each = explain(each, doubted(edge.at, each.place, each.finding, by_record=by_record))
         result.append(each)
     return result
 

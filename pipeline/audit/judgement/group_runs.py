@@ -8,6 +8,7 @@ difference it explains.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -15,9 +16,24 @@ from pipeline.audit.judgement.cells import StageCells
 from pipeline.audit.judgement.verdicts import Finding, OffsetSpan, Status, Witness
 from pipeline.audit.ledger.keys import LIFE_BITS
 
+_BY_RECORD: Final = (
+    "its members count one by one the records that they get (confluent-kafka). Records that they did not get may be of "
+    "aborted transactions, compacted, skipped by a seek, or lost"
+)
 
-def doubted(stage: StageCells, place: int, finding: Finding) -> Finding:
-    """Return the finding about a group, as unknown if the group's runs have a hole or overlap within its offsets."""
+
+def has_faults(stage: StageCells, place: int) -> bool:
+    """True if a group's runs of a partition have a hole, or overlap, within the offsets of the hour."""
+    row = stage.rows[place]
+    offsets = OffsetSpan(first=int(row["first_offset"]), last=int(row["last_offset"]))
+    return any(_meets(offsets if offsets.first >= 0 else None, span) for _, span in _faults(stage, place))
+
+
+def doubted(stage: StageCells, place: int, finding: Finding, *, by_record: bool) -> Finding:
+    """Return the finding about a group, as unknown if the group's runs have a hole or overlap within its offsets.
+
+    `by_record`: True if members counted record by record. What they have not seen, they cannot tell from a loss.
+    """
     wanted = {Status.MISSING: ("hole",), Status.EXTRA: ("overlap",), Status.CHANGED: ("hole", "overlap")}
     for kind, span in _faults(stage, place):
         if kind in wanted.get(finding.status, ()) and _meets(finding.offsets, span):
@@ -31,6 +47,11 @@ def doubted(stage: StageCells, place: int, finding: Finding) -> Finding:
                 name=f"group {stage.stage.name}", reason=reason, cluster=stage.cluster, partition=finding.source
             )
             return replace(finding, status=Status.UNKNOWN, kind=None, witness=witness)
+    if by_record and finding.status in wanted:
+        witness = Witness(
+            name=f"group {stage.stage.name}", reason=_BY_RECORD, cluster=stage.cluster, partition=finding.source
+        )
+        return replace(finding, status=Status.UNKNOWN, kind=None, witness=witness)
     return finding
 
 

@@ -1,11 +1,13 @@
 """Verdicts on consumer groups: what their members report, and what a member that was killed did not report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.verdicts import Status
+from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import EAST, GRACE_MS, HOUR, HUB, NOW_MS, Amounts, WholeWay, judged, report, signs
 
 SETTLED_MS = NOW_MS - 2 * GRACE_MS
@@ -20,13 +22,57 @@ def run(
     return report(Tier.GROUP, "hub", HUB, {HOUR: amounts}, name="g", instance=instance, **given)
 
 
+SUMS = ("batches", "bytes", "crc_sum", "content_sum", "place_sum", "header_sum", "none", "has_sums", "marked_records")
+BY_RECORD = {**dict.fromkeys(SUMS, 0), "marked_sum": 0, "by_record": True}
+
+
+def run_by_record(instance: str, first: int, end: int, counts: Mapping[int, Amounts], **options: Any) -> CountReport:
+    """A member of a client that shows no batches, with what it counted by hour."""
+    rows = {hour_ms: replace(amounts, columns=BY_RECORD) for hour_ms, amounts in counts.items()}
+    given: dict[str, Any] = {"counted_from": first, "end": end, "revision": 3, "created_ms": SETTLED_MS, **options}
+    return report(Tier.GROUP, "hub", HUB, rows, name="g", instance=instance, **given)
+
+
+def test_a_group_that_counts_by_record_is_compared_by_records() -> None:
+    assert verdict([run_by_record("a", 100, 110, {HOUR: Amounts()})]) == (Status.EXACT, "")
+
+
+def test_records_that_a_group_by_record_did_not_get_are_unknown_since_they_may_be_of_aborted_transactions() -> None:
+    early = HOUR - 10 * HOUR_MS
+    options: dict[str, Any] = {"created_ms": SETTLED_MS, "end": 200}
+    way = WholeWay(loaded=None, hour_ms=early, live_options=options, replica_options=options, produced=None)
+    for counts in ({early: Amounts(records=8)}, {early - 50 * HOUR_MS: Amounts(records=2, first=90)}):
+        judgement = judged([*way.reports(), run_by_record("a", 90, 110, counts), *signs()])
+        (hour,) = (hour for hour in judgement.hours() if hour.hour_ms == early)
+        texts = [str(finding.witness) for finding in hour.findings if finding.at.tier == "consumed"]
+        assert len(texts) == 1
+        assert "aborted transactions" in texts[0]
+        assert hour.status is Status.UNKNOWN
+
+
+def test_records_of_a_batch_that_crosses_the_end_of_an_hour_are_no_difference() -> None:
+    members = [run_by_record("a", 100, 110, {HOUR: Amounts(records=7), HOUR + HOUR_MS: Amounts(records=3, first=107)})]
+    assert verdict(members)[0] is Status.EXACT
+
+
+def test_records_that_were_consumed_again_do_not_make_up_for_others_that_were_not() -> None:
+    members = [
+        run_by_record("a", 100, 108, {HOUR: Amounts(records=6)}),
+        run_by_record("b", 104, 110, {HOUR: Amounts(records=4, first=104)}),
+    ]
+    status, text = verdict(members)
+    assert status is Status.UNKNOWN
+    assert "offsets 104 to 107 were consumed again" in text
+
+
 def verdict(members: Sequence[CountReport]) -> tuple[Status, str]:
     """Status of the hour, and what its findings say."""
     options: dict[str, Any] = {"created_ms": SETTLED_MS, "end": 200}
     way = WholeWay(
         loaded=None, producer_options={"created_ms": SETTLED_MS}, live_options=options, replica_options=options
     )
-    (hour,) = judged([*way.reports(), *members, *signs()]).hours()
+    hours = judged([*way.reports(), *members, *signs()]).hours()
+    hour = next(hour for hour in hours if hour.hour_ms == HOUR)
     return hour.status, " ".join(finding.text for finding in hour.findings)
 
 

@@ -7,12 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import trio
 from pyiceberg.catalog import load_catalog
 
-from pipeline.hadoop.load.config import LoadConfig
+from pipeline.audit.events.tiers import Tier
+from pipeline.cli.load.report import report_counts
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig
+from pipeline.hadoop.load.config import LoadConfig, LoadsConfig
 from pipeline.hadoop.load.job import LoadError, run_load
+from pipeline.hadoop.load.many import TopicResult
+from pipeline.model import TopicPartition
+from pipeline.records.batch import iterate_headers
+from pipeline.records.batch_hashes import content_hashes, header_table, place_hashes
+from pipeline.records.tally import HOUR_MS
+from pipeline.settings import parse_addresses
 from pipeline.testing.local_cluster import LocalCluster
+from tests.support.audit_reports import read_all_reports
+from tests.support.copies import read_logs
 from tests.support.hand_made_table import framed
 from tests.support.load_topic import LoadedTopic
 
@@ -43,6 +57,27 @@ def load(spark: Any, topic: Any, **settings: Any) -> Any:
     return run_load(spark, config, clock=lambda: time.time_ns() // 1_000_000)
 
 
+async def report_and_read_back(topic: Any) -> tuple[Any, Any]:
+    """Report the table's commits to the audit; return the rows of hours of the report, and the headers of the topic."""
+    loads = LoadsConfig.from_settings(topic.settings(table="iceberg"), {})
+    await report_counts(loads, [TopicResult(topic=topic.name, seconds=0.0)], "east")
+    partitions = [TopicPartition(topic.name, partition) for partition in range(3)]
+    async with open_cluster(ClientConfig(bootstrap=parse_addresses(topic.bootstrap))) as cluster:
+        reports = [report for report in await read_all_reports(cluster) if report.counter.tier is Tier.LOAD]
+        logs = await read_logs(cluster, partitions)
+    mine = [report for report in reports if report.topics[0].name == topic.name]
+    headers = [header for log in logs.values() for _, header in iterate_headers(log)]
+    return mine[-1].rows[mine[-1].rows["span_ms"] == HOUR_MS], header_table(headers)
+
+
+def assert_sums_are_those_of_the_broker(topic: Any) -> None:
+    hours, table = trio.run(report_and_read_back, topic)
+    assert hours["has_sums"].all()
+    assert int(hours["batches"].sum()) == len(table) > 0
+    for name, hashes in (("content_sum", content_hashes), ("place_sum", place_hashes)):
+        assert hours[name].sum(dtype=np.uint64) == hashes(table).sum(dtype=np.uint64)
+
+
 def rows(topic: Any, **catalog: Any) -> Any:
     path = topic.root.removeprefix("file://")
     given = catalog or {"type": "sql", "uri": f"sqlite:///{path}/_catalog.db"}
@@ -56,6 +91,7 @@ def test_a_load_takes_the_records_since_the_last_one(spark: Any, topic: Any) -> 
     assert not load(spark, topic).committed
     topic.produce(500)
     assert load(spark, topic).records == 500
+    assert_sums_are_those_of_the_broker(topic)
     found = rows(topic)
     assert sorted(int(row["value"]) for row in found) == list(range(3500))
     assert len({(row["_kafka_partition"], row["_offset"]) for row in found}) == 3500

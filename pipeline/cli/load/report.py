@@ -178,7 +178,7 @@ async def report_stored_iceberg(
     if history.expired:
         return False
     totals, state = history.totals, history.state
-    held = state if is_whole else replace(state, counts=without_sums(state.counts))
+    held = state if is_whole else replace(state, counts=without_sums(state.counts), sums={})
     await _report_stored(config, datacenter, held, totals.aside, since_ms=totals.since_ms)
     return True
 

@@ -72,7 +72,9 @@ def read_iceberg_history(store: IcebergStore) -> IcebergHistory | None:
     quarantined = {file.path: file for commit in commits for file in commit.files}
     return IcebergHistory(
         table=table,
-        state=TableState(last=head.manifest, sha256=head.sha256, files=quarantined, counts=totals.counts),
+        state=TableState(
+            last=head.manifest, sha256=head.sha256, files=quarantined, counts=totals.counts, sums=totals.sums
+        ),
         commits=commits,
         added=dict(_added(snapshot) for snapshot in ancestors_of(table) if is_of_a_load(snapshot)),
         totals=totals,

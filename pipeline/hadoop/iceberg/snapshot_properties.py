@@ -31,6 +31,8 @@ PLAIN_BYTES: Final = 16 * 1024
 """A longer manifest is compressed."""
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Bound of a property: the catalog reads all snapshots' properties for each commit."""
+MAX_BYTES_WITH_SUMS: Final = 256 * 1024
+"""A longer manifest has no sums over contents in a snapshot; those of all commits are in the table's properties."""
 _MAX_OPENED_BYTES: Final = 256 * 1024 * 1024
 _COMPRESSED: Final = "zlib:"
 
@@ -40,12 +42,14 @@ class SnapshotPropertyError(PipelineError):
 
 
 def snapshot_properties(manifest: Manifest) -> dict[str, str]:
-    """Return the properties of a load's snapshot, without sums over contents, which the table does not add up.
+    """Return the properties of a load's snapshot. Sums over contents are left out if they make them too long.
 
     Raises SnapshotPropertyError for a manifest that is too large.
     """
-    quarantined = tuple(file for file in manifest.files if file.quarantined)
-    return _properties(replace(manifest, files=quarantined, sums={}))
+    kept = replace(manifest, files=tuple(file for file in manifest.files if file.quarantined))
+    if kept.sums and len(_encoded(kept)[1]) > MAX_BYTES_WITH_SUMS:
+        kept = replace(kept, sums={})
+    return _properties(kept)
 
 
 def table_properties(manifest: Manifest, iceberg_sequence: int, snapshot_id: int) -> dict[str, str]:
@@ -64,11 +68,15 @@ def manifest_in(properties: Mapping[str, str | None], name: str) -> tuple[Manife
     return Manifest.decode(_opened(text, name), name), checksum
 
 
-def _properties(manifest: Manifest) -> dict[str, str]:
+def _encoded(manifest: Manifest) -> tuple[bytes, str]:
+    """Return an encoded manifest, and the property that holds it."""
     encoded = manifest.encode()
     text = encoded.decode()
-    if len(text) > PLAIN_BYTES:
-        text = _COMPRESSED + b64encode(compress(encoded)).decode()
+    return encoded, text if len(text) <= PLAIN_BYTES else _COMPRESSED + b64encode(compress(encoded)).decode()
+
+
+def _properties(manifest: Manifest) -> dict[str, str]:
+    encoded, text = _encoded(manifest)
     if len(text) > MAX_BYTES:
         raise SnapshotPropertyError(
             f"{manifest.topic}: the manifest takes {len(text)} bytes as a property, more than {MAX_BYTES}. "

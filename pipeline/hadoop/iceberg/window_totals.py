@@ -3,18 +3,22 @@
 The audit wants the sum over all commits that loaded a window. Snapshots expire, and their counts with them, so each
 commit leaves the sums in the transaction that adds its snapshot. Old windows are left out, and as many more as it takes
 to keep the property short: `since_ms` tells from which window on the sums are whole.
+
+Sums over contents (`sums`) go first if the property is too long, those of old windows before others. Those of a window
+that lack batches of it, since an older program or a property without room left them out, have too few batches.
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 from zlib import compress, decompressobj
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop.commit.manifest import Manifest, WindowKey, add_counts, set_aside
 from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS, newest_window_ms
+from pipeline.records.content_sums import ContentSums, add_content_sums
 from pipeline.records.tally import Counts
 
 MAX_BYTES: Final = 256 * 1024
@@ -31,16 +35,18 @@ class WindowTotals:
 
     counts: Mapping[WindowKey, Counts] = field(default_factory=dict)
     aside: Mapping[WindowKey, int] = field(default_factory=dict)
+    sums: Mapping[WindowKey, ContentSums] = field(default_factory=dict)
     since_ms: int | None = None
 
-    def after(self, manifests: Iterable[Manifest]) -> Self:
+    def after(self, manifests: Sequence[Manifest]) -> Self:
         """Return the totals with those of further commits."""
         counts, aside = [self.counts], dict(self.aside)
         for manifest in manifests:
             counts.append(manifest.counts)
             for key, records in set_aside(manifest.files).items():
                 aside[key] = aside.get(key, 0) + records
-        return type(self)(counts=add_counts(counts), aside=aside, since_ms=self.since_ms)
+        sums = add_content_sums([self.sums, *(manifest.sums for manifest in manifests)])
+        return type(self)(counts=add_counts(counts), aside=aside, sums=sums, since_ms=self.since_ms)
 
     def knows(self, window_ms: int) -> bool:
         """Return True if the counts of a window are those of all commits."""
@@ -54,12 +60,19 @@ class WindowTotals:
         while True:
             first = kept[0] if kept else None
             since = self.since_ms if len(kept) == len(starts) else starts[-1] + 1 if first is None else first
-            text = self._encoded(first, since)
+            text = self._encoded(first, since, ())
             if len(text) <= MAX_BYTES or not kept:
-                return text
+                break
             kept = kept[len(kept) // 4 + 1 :]
+        summed = sorted({start for _, start in self.sums}.intersection(kept))
+        while summed:
+            with_sums = self._encoded(first, since, summed)
+            if len(with_sums) <= MAX_BYTES:
+                return with_sums
+            summed = summed[len(summed) // 4 + 1 :]
+        return text
 
-    def _encoded(self, first: int | None, since_ms: int | None) -> str:
+    def _encoded(self, first: int | None, since_ms: int | None, summed: Collection[int]) -> str:
         keys = sorted({key for key in (*self.counts, *self.aside) if first is not None and key[1] >= first})
         empty = Counts(0, 0, 0, 0)
         rows = []
@@ -67,7 +80,11 @@ class WindowTotals:
             count = self.counts.get(key, empty)
             sums = (count.records, count.bytes, count.batches, count.crc_sum, self.aside.get(key, 0))
             rows.append([*key, *sums])
-        return b64encode(compress(json.dumps({"since_ms": since_ms, "windows": rows}).encode())).decode()
+        document: dict[str, Any] = {"since_ms": since_ms, "windows": rows}
+        if summed:
+            starts = frozenset(summed)
+            document["sums"] = [[*key, *sums] for key, sums in sorted(self.sums.items()) if key[1] in starts]
+        return b64encode(compress(json.dumps(document).encode())).decode()
 
     @classmethod
     def decode(cls, text: str) -> Self:
@@ -79,6 +96,7 @@ class WindowTotals:
                 counts[partition, start] = Counts(*sums)
                 if set_aside_records:
                     aside[partition, start] = set_aside_records
-            return cls(counts=counts, aside=aside, since_ms=document["since_ms"])
+            found = {(partition, start): ContentSums(*sums) for partition, start, *sums in document.get("sums", ())}
+            return cls(counts=counts, aside=aside, sums=found, since_ms=document["since_ms"])
         except (ValueError, TypeError, KeyError) as error:
             raise WindowTotalsError(f"the totals by window are damaged: {error}") from error

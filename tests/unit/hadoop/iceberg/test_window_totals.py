@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from pyiceberg.catalog import load_catalog
 from pipeline.hadoop.commit.manifest import Manifest
 from pipeline.hadoop.commit.table_state import COUNTS_KEPT_MS
 from pipeline.hadoop.iceberg.history import read_iceberg_history
+from pipeline.hadoop.iceberg.snapshot_properties import SHA256, manifest_in, snapshot_properties, table_properties
 from pipeline.hadoop.iceberg.store import IcebergStore
 from pipeline.hadoop.iceberg.window_totals import WindowTotals, WindowTotalsError
+from pipeline.records.content_sums import ContentSums
 from pipeline.records.tally import Counts
 from tests.support.iceberg_commits import FIRST_HOUR_MS, commit_rows, manifest_of
 
@@ -34,6 +37,51 @@ def test_totals_survive_their_property() -> None:
     assert found.knows(0)
     with pytest.raises(WindowTotalsError):
         WindowTotals.decode("rubbish")
+
+
+def content(batches: int = 1, value: int = 2**64 - 1) -> ContentSums:
+    return ContentSums(batches, value, value - 1, 0, 4)
+
+
+def test_sums_over_contents_are_added_up_and_survive_the_property() -> None:
+    first = replace(manifest({KEY: Counts(5, 70, 1, 1)}), sums={KEY: content()})
+    second = replace(manifest({KEY: Counts(2, 30, 1, 3)}), sums={KEY: ContentSums(1, 3, 4, 5, 9)})
+    totals = WindowTotals.decode(WindowTotals().after([first]).encode(first)).after([second])
+    assert WindowTotals.decode(totals.encode(second)).sums == {KEY: ContentSums(2, 2, 2, 0, 9)}
+
+
+def test_totals_of_an_older_program_have_sums_of_too_few_batches() -> None:
+    older = WindowTotals.decode(WindowTotals().after([manifest({KEY: Counts(5, 70, 1, 1)})]).encode(manifest({})))
+    after = older.after([replace(manifest({KEY: Counts(2, 30, 1, 3)}), sums={KEY: content()})])
+    assert (after.counts[KEY].batches, after.sums[KEY].batches) == (2, 1)
+
+
+def test_sums_without_room_are_left_out_before_counts_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [(0, FIRST_HOUR_MS + number * WINDOW_MS) for number in range(20)]
+    rng = Random(7)
+    last = replace(
+        manifest({key: Counts(number, number, 1, rng.getrandbits(64)) for number, key in enumerate(keys)}),
+        sums={key: ContentSums(1, rng.getrandbits(64), rng.getrandbits(64), 0, 4) for key in keys},
+        created_ms=keys[-1][1],
+    )
+    totals = WindowTotals().after([last])
+    bound = len(totals.encode(last)) * 3 // 4
+    monkeypatch.setattr("pipeline.hadoop.iceberg.window_totals.MAX_BYTES", bound)
+    text = totals.encode(last)
+    found = WindowTotals.decode(text)
+    assert len(text) <= bound
+    assert (found.counts, found.since_ms) == (totals.counts, None)
+    assert 0 < len(found.sums) < 20
+    assert found.sums == {key: totals.sums[key] for key in keys[-len(found.sums) :]}
+
+
+def test_a_snapshot_has_the_sums_of_its_commit_unless_they_make_it_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = replace(manifest({KEY: Counts(5, 70, 1, 1)}), sums={KEY: content()})
+    assert manifest_in(snapshot_properties(commit), "a")[0].sums == commit.sums
+    monkeypatch.setattr("pipeline.hadoop.iceberg.snapshot_properties.MAX_BYTES_WITH_SUMS", 100)
+    properties = snapshot_properties(commit)
+    assert manifest_in(properties, "a")[0] == replace(commit, sums={})
+    assert table_properties(commit, 1, 2)[SHA256] == properties[SHA256]
 
 
 def test_old_windows_and_those_without_room_are_known_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

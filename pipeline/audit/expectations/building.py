@@ -15,6 +15,8 @@ from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, Route
 
 MAX_TOPIC_WITNESSES: Final = 1_000
 """Topics of a cluster with a witness of their own; for more of them the cluster has one."""
+MAX_DELETED: Final = 10_000
+"""Deleted topics of a cluster that are kept in mind."""
 MIRROR: Final = "mirror"
 
 
@@ -62,6 +64,16 @@ class KnownCluster:
     facts: ClusterFacts | None = None
     read_ms: int | None = None
     error: str | None = None
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    """Topics that the cluster had and has no more, and when it was last seen to have them: the newest ones."""
+
+    def answered(self, facts: ClusterFacts, read_ms: int) -> "KnownCluster":
+        """Return what is known after an answer."""
+        had = {} if self.facts is None or self.read_ms is None else dict.fromkeys(self.facts.partitions, self.read_ms)
+        has = facts.partitions.keys() | facts.unreadable.keys()
+        gone = {topic: seen_ms for topic, seen_ms in {**self.deleted, **had}.items() if topic not in has}
+        newest = sorted(gone, key=gone.__getitem__)[-MAX_DELETED:]
+        return KnownCluster(facts=facts, read_ms=read_ms, deleted={topic: gone[topic] for topic in newest})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +95,7 @@ def expectations_of(
     """
     partitions: dict[tuple[str, str], int] = {}
     compacted: set[tuple[str, str]] = set()
+    deleted: dict[tuple[str, str], int] = {}
     copied: set[tuple[str, str]] = set()
     unknown: list[Witness] = []
     read_to: dict[str, int] = {}
@@ -93,6 +106,7 @@ def expectations_of(
             partitions |= {(name, topic): count for topic, count in known.facts.partitions.items() if is_audited(topic)}
             compacted |= {(name, topic) for topic in known.facts.compacted if is_audited(topic)}
             copied |= {(name, topic) for topic in known.facts.copied if is_audited(topic)}
+            deleted |= {(name, topic): seen_ms for topic, seen_ms in known.deleted.items() if is_audited(topic)}
             read_to[name] = known.read_ms
     mirrored: list[MirroredTopic] = []
     if replica is not None:
@@ -112,6 +126,7 @@ def expectations_of(
         replica_cluster=replica,
         partitions=partitions,
         described=frozenset(read_to),
+        deleted=deleted,
         compacted=frozenset(compacted),
         copied=frozenset(copied),
         mirrored=mirrored,

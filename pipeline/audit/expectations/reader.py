@@ -101,7 +101,7 @@ class ExpectationsReader:
         if facts is None:
             self._known[name] = replace(before, error=error)
         else:
-            self._known[name] = KnownCluster(facts=facts, read_ms=began_ms)
+            self._known[name] = before.answered(facts, began_ms)
         if error != before.error and error is not None:
             logger.warning("expectations_not_read", cluster=name, error=error)
 

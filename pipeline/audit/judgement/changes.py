@@ -33,6 +33,7 @@ def changes_between(before: Expectations | None, now: Expectations) -> Changes:
     topics = {witness.topic for witness in witnesses if witness.topic is not None}
     named = (
         _changed_keys(before.partitions, now.partitions)
+        | _changed_keys(before.deleted, now.deleted)
         | (before.compacted ^ now.compacted)
         | (before.copied ^ now.copied)
     )

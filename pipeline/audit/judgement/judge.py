@@ -9,6 +9,7 @@ import numpy as np
 from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.changes import changes_between
 from pipeline.audit.judgement.comparison import STATUSES
+from pipeline.audit.judgement.deleted_topics import kept
 from pipeline.audit.judgement.hour_cells import HourCells, compare_hour
 from pipeline.audit.judgement.hour_verdicts import HourVerdicts, PlainTopics, TopicHour, joined_verdict, stage_order
 from pipeline.audit.judgement.leader_words import Timing
@@ -63,6 +64,8 @@ class Judge:
         self._expectations: Expectations | None = None
         self._ways: Sequence[Way] = ()
         self._ways_of: object = None
+        self._before: Mapping[int, HourVerdicts] = {}
+        """Verdicts of the judgement before."""
         self._sources: dict[int, set[int]] = {}
         """By topic of the replica cluster: the topics of other names whose replicas it has."""
 
@@ -93,6 +96,7 @@ class Judge:
         touched = self._ledger.take_touched()
         changes = changes_between(self._expectations, expectations)
         self._expectations = expectations
+        self._before = dict(self._verdicts)
         if changes.everything:
             self._verdicts.clear()
             self._left.clear()
@@ -153,8 +157,12 @@ class Judge:
                 plain += found
                 for topic in lacking.difference(*(group.topics.tolist() for group in found)):
                     parts[topic].append(judge_without_rows(each, topic, hour_ms))
+        before = self._before.get(hour_ms, HourVerdicts())
         known = self._verdicts.get(hour_ms, HourVerdicts()).without(every if topics is None else topics)
         verdicts = _joined(words, hour_ms, known, plain, parts)
+        if parts:
+            judged = {topic: kept(before.get(topic), verdicts.others[topic]) for topic in parts}
+            verdicts = HourVerdicts({**verdicts.others, **judged}, verdicts.plain, verdicts.stamps)
         self._verdicts[hour_ms] = verdicts
         self._left[hour_ms] = HoursLeft.of(verdicts)
         for topic in every if hour_ms != OLDER else ():

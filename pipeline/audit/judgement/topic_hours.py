@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pipeline.audit.events.report import OLDER
 from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
+from pipeline.audit.judgement.deleted_topics import deletion_note, name_of_deleted
 from pipeline.audit.judgement.edges import LIVE
 from pipeline.audit.judgement.findings import findings_of
 from pipeline.audit.judgement.hour_cells import HourCells
@@ -61,7 +62,10 @@ def _judge_each(hour: HourCells, topics: Sequence[int], sums: "_StageSums", basi
             missing = [*missing, *unreported_producers(hour, topic)]
         stages = sums.of(topic)
         if not mine and not missing and not codes[topic]:
-            result[topic] = TopicHour(Status.EXACT, stages, rests_on=basis.of(topic, stages))
+            rests_on = basis.of(topic, stages)
+            if topic in words.deleted:
+                rests_on = (*rests_on, deletion_note(words.deleted[topic]))
+            result[topic] = TopicHour(Status.EXACT, stages, rests_on=rests_on)
             continue
         status = max((finding.status for finding in mine), key=code_of, default=Status.EXACT)
         status = max(status, STATUSES[codes.get(topic, 0)], key=code_of)
@@ -230,7 +234,7 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
         found.append(
             MissingWord(
                 witness=Witness(
-                    name=f"topic {partition.topic} that was deleted in {cluster}",
+                    name=name_of_deleted(partition.topic, cluster),
                     reason="its name was given to another topic; what became of its records is not compared",
                     cluster=cluster,
                     partition=partition,

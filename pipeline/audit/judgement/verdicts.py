@@ -210,6 +210,8 @@ class Expectations:
     """Number of partitions by cluster and topic, as the clusters' metadata have it."""
     described: frozenset[str] = frozenset()
     """Clusters whose metadata were read: what `partitions` does not have, they do not have."""
+    deleted: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By cluster and topic, of topics that a cluster does not have any more: when it was last seen to have it."""
     compacted: frozenset[tuple[str, str]] = frozenset()
     """Cluster and topic of each topic that is compacted."""
     copied: frozenset[tuple[str, str]] = frozenset()

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.audit.judgement.cells import leading_life
+from pipeline.audit.judgement.deleted_topics import deleted_topics
 from pipeline.audit.judgement.leader_words import DEFAULT_INTERVAL_MS, LeaderWords, Timing
 from pipeline.audit.judgement.missing_words import MissingWord, clock_fault, in_brackets, lost_word, producer_witness
 from pipeline.audit.judgement.sentences import number_text
@@ -43,6 +44,8 @@ class Words:
         self.way = way
         self.timing = timing
         self._unknown = [witness for witness in expectations.unknown if self._concerns(witness.cluster)]
+        self.deleted = deleted_topics(ledger, way, expectations, timing.now_ms)
+        self._unknown += self.deleted.values()
         self._losses = [loss for loss in expectations.losses if self._concerns(loss.cluster)]
         self._no_mirror = (
             way.replica_cluster is not None

@@ -133,3 +133,18 @@ async def test_a_cancelled_read_leaves_the_reader_usable(autojump_clock: MockClo
         await reader.read()
     west.mood = "answers"
     assert (await reader.read()).unknown == []
+
+
+async def test_a_topic_that_a_cluster_has_no_more_is_deleted_since_it_was_last_seen(autojump_clock: MockClock) -> None:
+    east, west, hub = (Party(CLICKS_2) for _ in range(3))
+    reader = reader_of(east, west, hub)
+    seen_ms = (await reader.read()).read_to_ms["east"]
+    for facts, deleted in (
+        (ClusterFacts(cluster_id="E", partitions={}), {("east", "clicks"): seen_ms}),
+        (ClusterFacts(cluster_id="E", partitions={"views": 1}), {("east", "clicks"): seen_ms}),
+        (ClusterFacts(cluster_id="E", partitions={}, unreadable={"clicks": "no leader"}), {}),
+    ):
+        east.facts = facts
+        await trio.sleep(11)
+        found = (await reader.read()).deleted
+        assert {key: found[key] for key in found if key[1] == "clicks"} == deleted

@@ -29,6 +29,7 @@ Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Set
 
 ANSWER_TIMEOUT_S = 30.0
 REGISTRY_TIMEOUT_S = 10.0
+NOT_FOUND = 404
 MAX_REFUSAL_BYTES = 100_000
 
 logger = get_logger(__name__)
@@ -109,7 +110,11 @@ def fetch_json(url: str, body: Any = None, *, timeout_s: float | None = None) ->
         with urllib.request.urlopen(request, timeout=timeout_s or ANSWER_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
-        raise ServiceError(f"{url} answers {error.code}: {_text_of(error)}") from error
+        text = _text_of(error)
+        reason = _sentence_in(text)
+        if reason is not None and error.code == NOT_FOUND:  # the address is right, and what was asked for is unknown
+            raise ServiceError(reason) from error
+        raise ServiceError(f"{url} answers {error.code}: {reason or text}") from error
     except urllib.error.URLError as error:
         reason = error.reason.strerror if isinstance(error.reason, OSError) else None
         raise ServiceError(f"{url} cannot be reached: {reason or error.reason}") from error
@@ -126,6 +131,16 @@ def _text_of(error: urllib.error.HTTPError) -> str:
             return error.read(MAX_REFUSAL_BYTES).decode(errors="replace")
     except (OSError, http.client.HTTPException):
         return error.reason
+
+
+def _sentence_in(text: str) -> str | None:
+    """Return the reason that a service of this package gives in JSON; None if there is none."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    reason = document.get("error") if isinstance(document, dict) and len(document) == 1 else None
+    return output.printable(reason) if isinstance(reason, str) and reason else None
 
 
 def read_json(url: str, body: Any = None, *, timeout_s: float | None = None) -> Any:

@@ -113,6 +113,9 @@ async def test_an_hour_is_explained_in_sentences(site: AuditSite) -> None:
         assert done.exit_code == 4
         assert "east clicks-0" in done.output
         assert "found: " in done.output
+        done = await call("explain", "clicks", "2026-01-01T00:00:00Z", "--audit", url)
+        assert done.output == "pipeline: the audit has no counts of topic 'clicks' in that hour\n"
+        assert done.exit_code == 1
         done = await call("explain", "typo", NAME, "--audit", url)
         assert done.exit_code == 1
         assert "no counts of topic" in done.output

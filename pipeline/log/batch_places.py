@@ -54,6 +54,8 @@ def find_places(file: LogFile, position: int, end: int, *, waits: bool = True) -
     unpack = PLACE.unpack_from
     for at, chunk, start in walk_batches(file, position, end, waits=waits):
         base_offset, length, last_offset_delta, max_timestamp = unpack(chunk, start)
+        if last_offset_delta < 0:  # a search for an offset would skip the batch, as if compaction had removed it
+            raise damage(file.path, f"the batch there ends {-last_offset_delta} offsets before it begins", at)
         yield BatchPlace(at, base_offset, base_offset + last_offset_delta, max_timestamp, length + LOG_OVERHEAD)
 
 

@@ -309,7 +309,7 @@ def test_a_step_of_a_deep_scan_reads_a_bounded_number_of_bytes(open_log: Opener,
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
-@pytest.mark.parametrize("number", [1, STEP_BATCHES - 1, STEP_BATCHES, STEP_BATCHES + 1, 1199])
+@pytest.mark.parametrize("number", [0, 1, STEP_BATCHES - 1, STEP_BATCHES, STEP_BATCHES + 1, 1199])
 @pytest.mark.parametrize("position", [8, 16, 23, 57])  # length, format, last offset delta, record count
 def test_sums_reach_exactly_up_to_the_first_header_that_cannot_be(
     open_log: Opener, batches: Batches, number: int, position: int, is_deep: bool

@@ -27,6 +27,10 @@ class ObservedLog(Protocol):
     def recovery_point(self) -> Offset:
         """Offset before which every record survives a crash."""
 
+    @property
+    def compacted_to(self) -> Offset:
+        """Offset before which batches may have been compacted."""
+
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
         """Yield the headers of the batches, from the batch with this offset on."""
 

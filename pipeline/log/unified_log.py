@@ -132,6 +132,11 @@ class UnifiedLog:
         """The newest epoch of the log up to this one, and its end offset; (-1, -1) if it is not known."""
         return self.snapshot.epochs.end_offset_for(epoch, self.snapshot.end_offset)
 
+    @property
+    def compacted_to(self) -> Offset:
+        """Offset before which batches may have been compacted, also by a compaction under way."""
+        return max(self.clean_offset or Offset(0), self.rewritten_offset)
+
     def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
         """The first offset of this epoch in the log, None if it is not known."""
         return next((entry.start_offset for entry in self.snapshot.epochs.entries if entry.epoch == epoch), None)

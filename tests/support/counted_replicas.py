@@ -79,6 +79,7 @@ class Log:
     starts: dict[int, int] = field(default_factory=lambda: {0: 0})
     committed: int | None = None
     topic_partition: TopicPartition = CLICKS
+    compacted_to: int = 0
 
     @property
     def log(self) -> "Log":

@@ -52,6 +52,7 @@ class ReplicaPosition(NamedTuple):
     counted_from: int
     leader_epoch: int
     is_leader: bool
+    compacted_to: int
 
 
 class TakenCounts(NamedTuple):
@@ -119,7 +120,8 @@ class CountedReplica:
         """The present position."""
         partition, is_leader = self.partition, self.partition.is_leader
         epoch = partition.leader_epoch if is_leader else self.leader_epoch
-        return ReplicaPosition(self.up_to, partition.log.log_start_offset, self.counted_from, epoch, is_leader)
+        log = partition.log
+        return ReplicaPosition(self.up_to, log.log_start_offset, self.counted_from, epoch, is_leader, log.compacted_to)
 
     def take_fresh(self) -> tuple[list[int], list[int], list[int]]:
         """Return the fields of the headers nobody has looked at, the times of their appends, and the batches of each.

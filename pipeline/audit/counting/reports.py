@@ -44,7 +44,7 @@ def _report(empty: CountReport, replicas: Sequence[CountedReplica], by_replica: 
         position["partition"] = replica.number
         position["end_offset"], position["start_offset"] = now.end_offset, now.start_offset
         position["counted_from"], position["leader_epoch"] = now.counted_from, now.leader_epoch
-        position["is_leader"] = now.is_leader
+        position["is_leader"], position["cleaned_to"] = now.is_leader, now.compacted_to + 1
     sizes = list(map(len, by_replica))
     rows["revision"] = np.repeat([replica.up_to for replica in replicas], sizes)
     rows["leader_epoch"] = np.repeat(positions["leader_epoch"], sizes)  # claims of older epochs void no leader's rows

@@ -73,6 +73,7 @@ POSITION: Final = np.dtype(
         ("leader_epoch", np.int32),
         ("is_leader", np.bool_),
         ("lost_offsets", np.int64),  # of a load: offsets before end_offset that were gone before it read them
+        ("cleaned_to", np.int64),  # of a broker: 1 + offset before which batches may be compacted; 0 if not known
     ]
 )
 """Columns of the positions of the partitions that a report is about."""

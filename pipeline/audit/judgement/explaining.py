@@ -109,7 +109,18 @@ def _reason(hour: HourCells, edge: Edge, place: int) -> Explanation | None:
         allowance = Allowance(span=OffsetSpan(first=0, last=start - 1), records=start)
         if start > 0 and _fits(hour, edge, place, [allowance]):
             return Explanation.RETENTION if log_start >= start else Explanation.SKIPPED
-    return Explanation.COMPACTION if int(hour.topics[place]) in way.compacted else None
+    is_compacted = int(hour.topics[place]) in way.compacted and _may_be_compacted(hour, edge, place)
+    return Explanation.COMPACTION if is_compacted else None
+
+
+def _may_be_compacted(hour: HourCells, edge: Edge, place: int) -> bool:
+    """True unless brokers say that their logs still have as many records of the hour as are missing now."""
+    brokers = [stage for stage in (edge.before, edge.at) if stage.stage.tier in ("live", "replica")]
+    known = [int(stage.progress["cleaned_to"][place]) for stage in brokers]
+    if 0 in known or edge.before.rows["first_offset"][place] < 0:
+        return True
+    end = max(known, default=1) - 1
+    return _fits(hour, edge, place, [Allowance(span=OffsetSpan(first=0, last=end - 1), records=end)] if end else [])
 
 
 def _reason_of_load(hour: HourCells, edge: Edge, place: int) -> Explanation | None:

@@ -29,10 +29,11 @@ PROGRESS: Final = np.dtype(
         ("led_epoch", np.int32),  # leader epoch in which it leads, or led
         ("leader_ms", np.int64),  # time of the leader's newest report, or of its report that it leads no more
         ("led_to_ms", np.int64),  # time of the newest report as the leader
+        ("cleaned_to", np.int64),  # highest one that a process reported
     ]
 )
 _NEW: Final = np.array(
-    [(-1, NEVER_MS, -1, NEVER_MS, 0, NEVER_MS, -1, 0, NO_PROCESS, -1, NEVER_MS, NEVER_MS)],
+    [(-1, NEVER_MS, -1, NEVER_MS, 0, NEVER_MS, -1, 0, NO_PROCESS, -1, NEVER_MS, NEVER_MS, 0)],
     PROGRESS,
 )
 
@@ -99,6 +100,7 @@ class PositionTable:
         has_start = leads & (positions["start_offset"] >= 0)
         known["start_offset"] = np.where(has_start, positions["start_offset"], known["start_offset"])
         known["lost_offsets"] = np.maximum(known["lost_offsets"], positions["lost_offsets"])
+        known["cleaned_to"] = np.maximum(known["cleaned_to"], positions["cleaned_to"])
         known["leader"] = np.where(leads, process, np.where(left, NO_PROCESS, known["leader"]))
         known["led_epoch"] = np.where(leads, epochs, known["led_epoch"])
         known["leader_ms"] = np.where(leads | left, created_ms, known["leader_ms"])

@@ -66,6 +66,6 @@ def _sum(partition: Partition, asked: AskedRange, is_over: Callable[[], bool]) -
         last_offset=sums.last_offset,
         damaged_batches=sums.damaged_batches,
         damaged_offset=sums.damaged_offset,
-        clean_offset=max(log.clean_offset or 0, log.rewritten_offset),
+        clean_offset=log.compacted_to,
         damage=None if found.damage is None else shortened(found.damage),
     )

@@ -55,7 +55,7 @@ def test_reports_bear_positions_and_the_life_of_the_broker(checkpoints: Partitio
     broker.appended(CLICKS, log.append((3, 10, 7)))
     *_, life = reports = broker.take_reports()
     (position,) = only(reports).positions.tolist()
-    assert position == (0, 0, 3, 0, 0, 0, True, 0)
+    assert position == (0, 0, 3, 0, 0, 0, True, 0, 1)
     assert life.life is not None
     assert [report.life for report in reports[:-1]] == [None] * (len(reports) - 1)
     assert (life.life.host, life.life.started_ms, life.life.interval_ms) == (LIFE.host, LIFE.started_ms, 10_000)
@@ -406,3 +406,12 @@ def test_all_is_reported_again_if_the_audit_topic_lost_it(checkpoints: Partition
     broker.report_again()
     report = only(broker.take_reports())
     assert (rows_of(report.rows), report.claims) == (log.expected(), (RowClaim(0, 0, 0, 0),))
+
+
+def test_a_report_says_up_to_where_the_log_may_have_been_compacted(checkpoints: PartitionCheckpoints) -> None:
+    log, broker = Log(), counter(checkpoints)
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 0, 7)))
+    assert only(broker.take_reports()).positions["cleaned_to"].tolist() == [1]
+    log.compacted_to = 2
+    assert only(broker.take_reports()).positions["cleaned_to"].tolist() == [3]

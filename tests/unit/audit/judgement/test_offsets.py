@@ -193,6 +193,36 @@ def test_compacted_topics_may_lack_records_at_later_stages() -> None:
     assert "the audit cannot tell compaction from loss here" in hour.findings[0].text
 
 
+def cleaned(one: CountReport, offset: int) -> CountReport:
+    """The report of a broker whose cleaner has reached an offset."""
+    one.positions["cleaned_to"] = offset + 1
+    return one
+
+
+@pytest.mark.parametrize(
+    ("live_offset", "replica_offset", "status"),
+    [
+        (0, 0, Status.MISSING),  # nothing was compacted
+        (100, 100, Status.MISSING),  # the hour begins there
+        (101, 0, Status.MISSING),  # one record of the hour may have gone, and two are missing
+        (102, 0, Status.EXPLAINED),
+        (0, 102, Status.EXPLAINED),
+        (1_000, 0, Status.EXPLAINED),
+    ],
+)
+def test_compaction_explains_no_more_records_than_the_cleaner_has_passed_in_the_hour(
+    live_offset: int, replica_offset: int, status: Status
+) -> None:
+    reports = cleaned(live(), live_offset), cleaned(replica(LESS), replica_offset)
+    hour = verdict(*reports, compacted=frozenset({("east", "clicks")}))
+    assert found(hour) == [("replica", status, 2)]
+
+
+def test_a_broker_that_does_not_say_what_it_compacted_may_have_compacted_all() -> None:
+    reports = cleaned(live(), 0), replica(LESS)
+    assert found(verdict(*reports, compacted=frozenset({("east", "clicks")}))) == [("replica", Status.EXPLAINED, 2)]
+
+
 def test_a_replica_ahead_of_its_source_has_too_much_once_the_source_had_time_to_speak() -> None:
     reports = [live(LESS, end=108), replica(created_ms=NOW_MS)]
     assert verdict(*reports).status is Status.PENDING

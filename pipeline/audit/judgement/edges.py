@@ -189,7 +189,8 @@ class HourStages:
     def edge(self, before: StageCells, at: StageCells, *, can_stall: bool = False, mirrors: bool = False) -> Edge:
         """Compare a stage with the one before it."""
         stalled_ms = self.timing.now_ms - self.timing.pending_max_ms if can_stall else None
-        if stalled_ms is not None and self.words.heard_since(at.cluster) >= stalled_ms:
+        replica = self.words.replica
+        if stalled_ms is not None and replica is not None and replica.heard_since_ms >= stalled_ms:
             stalled_ms = None  # the cluster was away, and what copies to it has only begun to catch up
         compared = compare_offsets(before, at, grace_ms=self.timing.grace_ms, stalled_ms=stalled_ms, mirrors=mirrors)
         self._lose(compared, before, at)

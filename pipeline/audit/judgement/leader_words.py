@@ -48,6 +48,8 @@ class LeaderWords:
     """Time after its newest word at which a leader is silent."""
     lag_ms: int
     """Time that it takes a batch to come into a leader's report."""
+    heard_since_ms: int = NEVER_MS
+    """Time since which brokers of the cluster report without a break; NEVER_MS if they give no life signs."""
     earliest: dict[int, int] = field(default_factory=dict)
     """By topic."""
 
@@ -61,8 +63,11 @@ class LeaderWords:
             lives = ledger.lives.get(series.key, {})
             interval_ms = max((life.sign.interval_ms for life in lives.values() if life.sign), default=interval_ms)
             signs = leader_signs(ledger, series, progress)
+        heard = ledger.heard.get(cluster)
+        heard_since_ms = None if heard is None else heard.since_ms
         words = cls(
             cluster=cluster,
+            heard_since_ms=NEVER_MS if heard_since_ms is None else heard_since_ms,
             series=series,
             cells=cells,
             signs=signs,

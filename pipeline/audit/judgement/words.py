@@ -381,12 +381,6 @@ class Words:
             dead_ms = self._ledger.heard[self.way.cluster].heard_for(life.heard_ms, missed_ms)
         return self.timing.now_ms if dead_ms is None else dead_ms + self.timing.grace_ms
 
-    def heard_since(self, cluster: str) -> int:
-        """Return the time since which brokers of a cluster report without a break; NEVER_MS if they give no signs."""
-        heard = self._ledger.heard.get(cluster)
-        since_ms = None if heard is None else heard.since_ms
-        return NEVER_MS if since_ms is None else since_ms
-
     def topic_name(self, topic: int) -> str:
         """Return the name of a topic."""
         return self._ledger.topics.names[topic]

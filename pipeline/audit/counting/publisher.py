@@ -43,7 +43,7 @@ from pipeline.records.compression import Codec
 
 DEFAULT_INTERVAL_S: Final = 10.0
 ROUNDS_UNSEEN: Final = 6
-"""Rounds of reports after which places that could not be read back are tried again."""
+"""Most rounds of reports after which places that could not be read back are tried again: after 2, 4, and so many."""
 ROWS_ENCODED_AT_ONCE: Final = 50
 """More rows than these are encoded in a thread, so that the event loop goes on."""
 
@@ -105,7 +105,7 @@ class CountPublisher:
         """True once `_place` is of this process."""
         self._unseen: tuple[PublishedPlace, ...] = ()
         """Places at which earlier reports could not be read back (invariant C)."""
-        self._rounds_unseen = 0
+        self._rounds_unseen = self._failed_looks = 0
         self._is_after_loss = False
         """True if the next life sign is to say that reports are gone (invariant C)."""
         self._is_ensured = False
@@ -221,24 +221,24 @@ class CountPublisher:
             return True
         is_new = not (self._is_looked_up and now.leader_epoch == before.leader_epoch)
         self._rounds_unseen = self._rounds_unseen + 1 if self._unseen else 0
-        if not is_new and self._rounds_unseen < ROUNDS_UNSEEN:
+        if not is_new and (not self._unseen or self._rounds_unseen < min(2 * self._failed_looks, ROUNDS_UNSEEN)):
             return False
-        self._rounds_unseen = 0
+        self._rounds_unseen, self._failed_looks = 0, self._failed_looks + 1
         places = [*self._unseen, *([replace(before, unseen=())] if is_new else [])]
-        self._unseen = ()
-        for number, place in enumerate(places):
+        while places:  # what is known so far stays, should this be cancelled
             try:
-                if not await is_still_there(self._cluster, place):
+                if not await is_still_there(self._cluster, places[0]):
                     self._unseen = ()
                     return True
             except PipelineError as error:
-                self._unseen = tuple(places[number:])  # the others would fail, too
                 logger.warning("audit_place_not_read", error=str(error), help="allow READ on the topic _audit")
                 break
-        if len(self._unseen) > MAX_UNSEEN:
-            self._unseen = ()
-            return True
-        return False
+            places.pop(0)
+        is_too_much = len(places) > MAX_UNSEEN
+        self._unseen = () if is_too_much else tuple(places)
+        if not places:
+            self._failed_looks = 0
+        return is_too_much
 
 
 @asynccontextmanager

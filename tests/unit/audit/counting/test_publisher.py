@@ -267,6 +267,33 @@ async def test_a_process_that_cannot_read_back_its_reports_says_so_until_it_can(
     assert place is not None and place.unseen == ()
 
 
+async def test_a_process_that_is_cancelled_while_it_reads_back_forgets_no_doubt(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish_in_a_life_of_its_own(cluster, tmp_path)
+    sight = Sight(REFUSED)
+    monkeypatch.setattr(publisher_module, "is_still_there", sight)
+    counter = Rows(3)
+    looks = trio.Event()
+
+    async def look_for_ever(_cluster: Cluster, _place: PublishedPlace) -> bool:
+        looks.set()
+        await trio.sleep_forever()
+        raise AssertionError("cancelled")
+
+    async with opened_with(cluster, counter, tmp_path) as publisher:
+        assert await publisher.publish()
+        monkeypatch.setattr(publisher_module, "is_still_there", look_for_ever)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publisher.run, 0.01)
+            with trio.fail_after(DEADLINE_S):
+                await looks.wait()
+            nursery.cancel_scope.cancel()
+        monkeypatch.setattr(publisher_module, "is_still_there", sight)
+        assert await publisher.publish()
+    assert (await read_reports(cluster))[-1].unseen == 1
+
+
 async def test_reports_that_turn_out_to_be_lost_once_they_can_be_read_back_are_told_and_reported_again(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,8 @@ def deleted_topics(ledger: Ledger, way: Way, expectations: Expectations, now_ms:
         known_ms = max(reported_ms, NEVER_MS if listed_ms is None else listed_ms)
         found[topic] = Witness(
             name=f"topic {name} in {way.cluster}",
-            reason=f"it was deleted after {iso_time(known_ms)}, and its last records may not have been counted",
+            reason=f"it was deleted after {iso_time(known_ms)}, or the audit may not see it any more (ACLs); its last "
+            "records may not have been counted",
             cluster=way.cluster,
             topic=name,
             since_ms=known_ms - REPORTED_WITHIN_MS,

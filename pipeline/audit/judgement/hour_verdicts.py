@@ -131,8 +131,9 @@ class HourVerdicts:
         found = self.others.get(topic)
         if found is not None:
             return found
-        parts = [each.verdict(place, self.stamps[each.key]) for each in self.plain if (place := each.place(topic)) >= 0]
-        return joined_verdict(parts) if parts else None
+        parts = [(each, place) for each in self.plain if (place := each.place(topic)) >= 0]
+        parts.sort(key=lambda part: part[0].way)
+        return joined_verdict([each.verdict(place, self.stamps[each.key]) for each, place in parts]) if parts else None
 
     def topics(self) -> set[int]:
         """Return the topics that have a verdict."""

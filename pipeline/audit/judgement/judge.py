@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -108,17 +109,17 @@ class Judge:
                 self._judge_hour(words, hour_ms, None)
                 continue
             again = changed | set(touched.hours.get(hour_ms, ()))
-            again |= {source for topic in again & self._sources.keys() for source in self._sources[topic]}
+            end_ms = self._ledger.folded_to_ms if hour_ms == OLDER else hour_ms + HOUR_MS
+            lacking = set().union(*(_lacking_words(each, hour_ms, end_ms) for each in words))
+            if lacking:
+                again |= known.topics() if -1 in lacking else known.topics() & self._with_sources(lacking)
+            again = self._with_sources(again)
             if hour_ms == OLDER:
                 folded = (topics for at_ms, topics in touched.hours.items() if at_ms < self._ledger.folded_to_ms)
                 again |= known.topics() & set().union(*folded)
             again |= self._left[hour_ms].unsettled
             if changes.witnesses:
                 again |= known.others.keys()
-            end_ms = self._ledger.folded_to_ms if hour_ms == OLDER else hour_ms + HOUR_MS
-            reopened = set().union(*(each.reopened(hour_ms, end_ms) for each in words))
-            if reopened:
-                again |= known.topics() if -1 in reopened else known.topics() & reopened
             for plain in known.unread():
                 if words[plain.way].is_read(hour_ms + HOUR_MS, is_mirrored=plain.is_mirrored):
                     again.update(plain.topics.tolist())
@@ -126,6 +127,10 @@ class Judge:
                 self._judge_hour(words, hour_ms, again)
             else:
                 self._stamp(words, hour_ms, known)
+
+    def _with_sources(self, topics: set[int]) -> set[int]:
+        """Return topics, and those of other names whose replicas they are."""
+        return topics | {source for topic in topics & self._sources.keys() for source in self._sources[topic]}
 
     def _stamp(self, words: Sequence[Words], hour_ms: int, known: HourVerdicts) -> None:
         """Renew what the plain topics of an hour lack."""
@@ -137,7 +142,7 @@ class Judge:
 
     def _judge_hour(self, words: Sequence[Words], hour_ms: int, topics: set[int] | None) -> None:
         plain: list[PlainTopics] = []
-        parts: dict[int, list[TopicHour]] = defaultdict(list)
+        parts: dict[int, dict[int, TopicHour]] = defaultdict(dict)
         with_rows: list[set[int]] = []
         for way, each in enumerate(words):
             with_rows.append(set())
@@ -147,7 +152,7 @@ class Judge:
                     found, others = judge_topics(hour, way)
                     plain += found
                     for topic, verdict in others.items():
-                        parts[topic].append(verdict)
+                        parts[topic][way] = verdict
                     with_rows[-1] |= hour.slices.keys()
         every = set().union(*with_rows)
         if hour_ms != OLDER and len(words) > 1:
@@ -156,7 +161,7 @@ class Judge:
                 found = plain_without_rows(each, way, np.array(sorted(lacking), np.int64), hour_ms)
                 plain += found
                 for topic in lacking.difference(*(group.topics.tolist() for group in found)):
-                    parts[topic].append(judge_without_rows(each, topic, hour_ms))
+                    parts[topic][way] = judge_without_rows(each, topic, hour_ms)
         before = self._before.get(hour_ms, HourVerdicts())
         known = self._verdicts.get(hour_ms, HourVerdicts()).without(every if topics is None else topics)
         verdicts = _joined(words, hour_ms, known, plain, parts)
@@ -174,21 +179,35 @@ def _joined(
     hour_ms: int,
     known: HourVerdicts,
     plain: Sequence[PlainTopics],
-    parts: Mapping[int, list[TopicHour]],
+    parts: Mapping[int, dict[int, TopicHour]],
 ) -> HourVerdicts:
-    """Return the verdicts of an hour: a topic with a part that is not plain is joined of all its parts."""
+    """Return the verdicts of an hour: a topic with a part that is not plain is joined of all its parts.
+
+    `parts` are by topic and number of the live cluster, in whose order they are joined.
+    """
     groups = [*known.plain, *plain]
     stamps = {
         key: stamp_of(words[key[0]], hour_ms, is_mirrored=key[1]) for key in dict.fromkeys(each.key for each in groups)
     }
     for group in plain if parts else ():
         for place in np.flatnonzero(np.isin(group.topics, list(parts))).tolist():
-            parts[int(group.topics[place])].append(group.verdict(place, stamps[group.key]))
+            parts[int(group.topics[place])][group.way] = group.verdict(place, stamps[group.key])
     if parts:
         unlike = np.fromiter(parts, np.int64, len(parts))
         groups = [*known.plain, *(left for each in plain if (left := each.without(unlike)) is not None)]
-    others = dict(known.others) | {topic: joined_verdict(of_topic) for topic, of_topic in parts.items()}
+    others = dict(known.others)
+    for topic, by_way in parts.items():
+        others[topic] = joined_verdict([verdict for _, verdict in sorted(by_way.items(), key=itemgetter(0))])
     return HourVerdicts(others, groups, stamps)
+
+
+def _lacking_words(words: Words, hour_ms: int, end_ms: int) -> set[int]:
+    """Return the topics whose verdict on an hour lacks a word, also one that had been given; -1 stands for all topics.
+
+    Replica topics are among them. Words are taken back: a leader is found to lead no more, a window is opened again.
+    """
+    lacking = words.reopened(hour_ms, end_ms) | words.live.unheard(end_ms)
+    return lacking if words.replica is None else lacking | words.replica.unheard(end_ms)
 
 
 def _renamed(ways: Sequence[Way]) -> dict[int, set[int]]:

@@ -89,6 +89,13 @@ class LeaderWords:
         words: Times = np.where(self.cells[places] == cells, self.signs[places], NEVER_MS)
         return words
 
+    def unheard(self, end_ms: int) -> set[int]:
+        """Return the topics of which a leader said nothing about all that is older than `end_ms`."""
+        needed_ms = end_ms + self.lag_ms
+        if min(self.earliest.values(), default=needed_ms) >= needed_ms:
+            return set()
+        return {topic for topic, earliest_ms in self.earliest.items() if earliest_ms < needed_ms}
+
     def lacking(self, topic: int, end_ms: int) -> Int64s:
         """Return the cells of a topic whose leader said nothing about all that is older than `end_ms`."""
         needed_ms = end_ms + self.lag_ms

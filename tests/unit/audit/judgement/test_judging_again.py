@@ -6,14 +6,15 @@ from random import Random
 
 import pytest
 
-from pipeline.audit.events.tiers import Tier
+from pipeline.audit.events.report import CountReport
+from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.judgement import ways
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import EventLoss, Expectations, OffsetSpan, Route, Status, Witness
 from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
-from tests.support.audited_way import EXPECTED, GRACE_MS, HOUR, NOW_MS, PENDING_MAX_MS, Amounts, report
+from tests.support.audited_way import EXPECTED, GRACE_MS, HOUR, NOW_MS, PENDING_MAX_MS, Amounts, report, signs
 from tests.support.memory_shelf import MemoryShelf
 
 TOPICS = ("clicks", "views", "orders")
@@ -181,3 +182,77 @@ def test_topics_judged_in_portions_have_the_same_verdicts_and_watermarks(
     assert portions.hours() == whole.hours()
     assert portions.watermarks() == whole.watermarks()
     assert len(whole.watermarks()) == len(TOPICS)
+
+
+@pytest.mark.parametrize("cluster", ["east", "hub"])
+def test_an_hour_waits_again_if_its_leader_had_led_no_more_when_it_spoke(cluster: str) -> None:
+    ledger = filled(Random(1))
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    now_ms = NOW_MS + 4 * HOUR_MS
+    expected = replace(ALL, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), now_ms))
+    partition = TopicPartition("clicks", 0) if cluster == "east" else hub_of("east", "clicks")
+    led_to_ms = HOUR + HOUR_MS - GRACE_MS
+    for one in (
+        report(Tier.BROKER, cluster, partition, {}, process="2", epoch=1, created_ms=led_to_ms, end=110),
+        replace(signs(now_ms - 1)[0], counter=Counter(tier=Tier.BROKER, cluster=cluster), process="2"),
+    ):
+        ledger.apply(one)
+    (before,) = judge.judge(expected, now_ms).hours_at([("clicks", HOUR)])
+    assert before.status is Status.EXACT
+    left = report(Tier.BROKER, cluster, partition, {}, process="2", is_leader=False, created_ms=now_ms, end=110)
+    ledger.apply(left)
+    found = judge.judge(expected, now_ms)
+    new = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, now_ms)
+    assert found.hours() == new.hours() and found.watermarks() == new.watermarks()
+    (hour,) = found.hours_at([("clicks", HOUR)])
+    assert hour.status is Status.UNKNOWN
+
+
+def word(random: Random, now_ms: int) -> CountReport:
+    """Return what a producer or broker may say at any time: a sign, an end, that it leads or leads no more."""
+    cluster, topic = random.choice(CLUSTERS), random.choice(TOPICS)
+    created_ms = now_ms - random.choice((0, 0, 100_000))
+    closed_ms = min(created_ms, HOUR + random.choice((-1, 0, 1, 2, 3, 9)) * HOUR_MS + random.choice((0, 1)))
+    if random.random() < 0.5:
+        said = report(
+            Tier.PRODUCER,
+            cluster,
+            TopicPartition(topic, 0),
+            {},
+            instance=random.choice(("p1", "p2", f"p-{cluster}")),
+            created_ms=created_ms,
+            closed_ms=closed_ms,
+            interval_ms=random.choice((10_000, 300_000)),
+            is_ended=random.random() < 0.3,
+        )
+        return replace(said, topics=[]) if random.random() < 0.2 else said
+    of_hub = random.random() < 0.5
+    return report(
+        Tier.BROKER,
+        "hub" if of_hub else cluster,
+        hub_of(cluster, topic) if of_hub else TopicPartition(topic, 0),
+        {},
+        process=random.choice("12"),
+        created_ms=created_ms,
+        end=110,
+        epoch=random.randrange(2),
+        is_leader=random.random() < 0.5,
+        has_life=random.random() < 0.5,
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_words_that_are_given_and_taken_back_lead_to_the_verdicts_of_a_new_judge(seed: int) -> None:
+    random = Random(seed)
+    ledger, now_ms = filled(random), NOW_MS + 4 * HOUR_MS
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    for _ in range(20):
+        now_ms += random.choice((1_000, 5_000, 30_000, 200_000))
+        ledger.apply(word(random, now_ms))
+        if random.random() < 0.3:
+            continue
+        expected = replace(ALL, read_to_ms=dict.fromkeys((*CLUSTERS, "hub"), now_ms))
+        again = judge.judge(expected, now_ms)
+        new = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, now_ms)
+        assert again.hours() == new.hours()
+        assert again.watermarks() == new.watermarks()

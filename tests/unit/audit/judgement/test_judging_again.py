@@ -209,7 +209,7 @@ def test_an_hour_waits_again_if_its_leader_had_led_no_more_when_it_spoke(cluster
 
 
 def word(random: Random, now_ms: int) -> CountReport:
-    """Return what a producer or broker may say at any time: a sign, an end, that it leads or leads no more."""
+    """Return what a producer or broker may say at any time: a sign, an end, counts, that it leads or leads no more."""
     cluster, topic = random.choice(CLUSTERS), random.choice(TOPICS)
     created_ms = now_ms - random.choice((0, 0, 100_000))
     closed_ms = min(created_ms, HOUR + random.choice((-1, 0, 1, 2, 3, 9)) * HOUR_MS + random.choice((0, 1)))
@@ -231,7 +231,7 @@ def word(random: Random, now_ms: int) -> CountReport:
         Tier.BROKER,
         "hub" if of_hub else cluster,
         hub_of(cluster, topic) if of_hub else TopicPartition(topic, 0),
-        {},
+        {HOUR + random.randrange(3) * HOUR_MS: Amounts()} if random.random() < 0.3 else {},
         process=random.choice("12"),
         created_ms=created_ms,
         end=110,

@@ -1,6 +1,7 @@
-"""Answers of the audit service over HTTP: a month of topics of one partition, read from the `_audit` of two brokers.
+"""Answers of the audit service over HTTP: a month of topics of one partition, at four tiers.
 
-Brokers are in this process, the service is in one of its own. It asks nobody for topics and mirrors: they are given.
+The month is in a snapshot, from which the service starts; life signs are in the topics `_audit` of two brokers. Brokers
+are in this process, the service is in one of its own. It asks nobody for topics and mirrors: they are given.
 """
 
 import json
@@ -20,13 +21,17 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from bench.audit import ledger as stream
-from bench.audit.scale import HISTORY_HOURS, MAX_REPORT_S, MAX_VIEW_S, TOPICS
+from bench.audit.scale import HISTORY_HOURS, MAX_REPORT_S, MAX_SHELF_BYTES, MAX_VIEW_S, TOPICS
 from bench.report import Options, Row, Show, Target
+from pipeline.audit.collecting.file_shelf import FileShelf
+from pipeline.audit.collecting.reading import ReadingState
+from pipeline.audit.collecting.snapshots import Snapshot, SnapshotFolder
 from pipeline.audit.config import AuditConfig
 from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.audit.judgement.verdicts import Expectations, Finding
+from pipeline.audit.ledger.ledger import Ledger
 from pipeline.audit.page.audit_page import audit_page_routes
 from pipeline.audit.server import run_audit
 from pipeline.client.admin.topics import NewTopic, create_topics
@@ -76,12 +81,13 @@ async def _measure(folder: Path, names: list[str]) -> dict[str, float]:
     async with AsyncExitStack() as stack:
         clusters = {name: await stack.enter_async_context(serving_cluster(folder / name)) for name in CLUSTERS}
         now_ms = clock()
+        await trio.to_thread.run_sync(_save_month, folder, names, now_ms)
         for name, cluster in clusters.items():
-            await _publish(cluster, (each for each in _month(names, now_ms) if each.counter.cluster == name))
+            await _publish(cluster, (each for each in _signs(names, now_ms) if each.counter.cluster == name))
         addresses = {name: next(iter(cluster.view.brokers.values())).address for name, cluster in clusters.items()}
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(theirs, addresses, names), daemon=True
+            target=_serve, args=(theirs, addresses, names, str(folder)), daemon=True
         )
         began = time.monotonic()
         process.start()
@@ -91,7 +97,7 @@ async def _measure(folder: Path, names: list[str]) -> dict[str, float]:
                 base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=READ_S
             ) as client:
                 await _until_read(client)
-                found = {"a start": time.monotonic() - began}
+                found = {"start from a snapshot": time.monotonic() - began}
                 span = {"from_ms": now_ms - now_ms % HOUR_MS - (HISTORY_HOURS - 1) * HOUR_MS, "to_ms": now_ms + HOUR_MS}
                 for question, (paths, _) in QUESTIONS.items():
                     found[question] = await _slowest_s(client, [path.format(**span) for path in paths])
@@ -101,11 +107,18 @@ async def _measure(folder: Path, names: list[str]) -> dict[str, float]:
             process.join()
 
 
-def _month(names: list[str], now_ms: int) -> Iterator[CountReport]:
-    """Reports at the ends of hours, and life signs of this moment."""
+def _save_month(folder: Path, names: list[str], now_ms: int) -> None:
+    """Write a snapshot of the reports at the ends of hours."""
+    ledger = Ledger(shelf=FileShelf(folder, MAX_SHELF_BYTES))
     for hour in range(HISTORY_HOURS, 0, -1):
         end_ms = now_ms - now_ms % HOUR_MS - (hour - 1) * HOUR_MS - stream.INTERVAL_MS
-        yield from stream.reports(names, end_ms, partitions=1)
+        ledger.apply_all(stream.reports(names, end_ms, partitions=1))
+        ledger.shelve()
+    SnapshotFolder(folder).save(Snapshot(ledger, {name: ReadingState(name) for name in CLUSTERS}))
+
+
+def _signs(names: list[str], now_ms: int) -> Iterator[CountReport]:
+    """Life signs of all counters."""
     for report in stream.reports(names, now_ms - now_ms % stream.INTERVAL_MS, partitions=1):
         yield replace(report, rows=report.rows[:0])
 
@@ -122,8 +135,8 @@ async def _until_read(client: httpx.AsyncClient) -> None:
     """Wait until the service has read and judged everything."""
     with trio.fail_after(READ_S):
         while True:
-            answer = await client.get("/v1/status")  # 503 while there is too much to read at once
-            if answer.is_success and all(state["complete"] for state in answer.json()["clusters"].values()):
+            answer = await client.get("/v1/status")  # 503 while the snapshot is read
+            if answer.is_success and answer.json()["verdict"] == "exact":
                 return
             await trio.sleep(0.5)
 
@@ -143,17 +156,17 @@ async def _slowest_s(client: httpx.AsyncClient, paths: list[str]) -> float:
     return slowest
 
 
-def _serve(connection: Connection, addresses: dict[str, HostPort], names: list[str]) -> None:
+def _serve(connection: Connection, addresses: dict[str, HostPort], names: list[str], folder: str) -> None:
     keep_one_heap()
     free_large_blocks()
-    trio.run(_run_audit, connection, addresses, names)
+    trio.run(_run_audit, connection, addresses, names, folder)
 
 
-async def _run_audit(connection: Connection, addresses: dict[str, HostPort], names: list[str]) -> None:
+async def _run_audit(connection: Connection, addresses: dict[str, HostPort], names: list[str], folder: str) -> None:
     expected = stream.expected(names, partitions=1)
     tables = {name: [{"name": name, "bootstrap.servers": str(address)}] for name, address in addresses.items()}
     config = AuditConfig.model_validate(
-        {"http.listen": "127.0.0.1:0", "live": tables["east"], "replica": tables["hub"]}
+        {"http.listen": "127.0.0.1:0", "live": tables["east"], "replica": tables["hub"], "snapshot.dir": folder}
     )
 
     async def read() -> Expectations:

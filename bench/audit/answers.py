@@ -175,7 +175,7 @@ async def _run_audit(connection: Connection, addresses: dict[str, HostPort], nam
     async def narrow(finding: Finding, _: Sequence[Finding]) -> Sequence[Finding]:
         return [finding]
 
-    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+    async with AsyncExitStack() as stack:
         clusters = {
             name: await stack.enter_async_context(open_cluster(ClientConfig(bootstrap=(address,))))
             for name, address in addresses.items()
@@ -190,4 +190,5 @@ async def _run_audit(connection: Connection, addresses: dict[str, HostPort], nam
             metrics=CollectorRegistry(),
             page=audit_page_routes(),
         )
-        connection.send((await nursery.start(run)).port)
+        async with trio.open_nursery() as nursery:
+            connection.send((await nursery.start(run)).port)

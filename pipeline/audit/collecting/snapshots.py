@@ -57,6 +57,20 @@ _FOREIGN_CLASSES: Final = {
 logger = get_logger(__name__)
 
 
+def _program_digest() -> bytes:
+    """Return a digest of all code that gives a snapshot its meaning."""
+    digest = hashlib.blake2b(f"{platform.python_version()} {np.__version__}".encode(), digest_size=DIGEST_BYTES)
+    root = Path(__file__).parent.parent
+    others = [root.parent / "model.py", root.parent / "records" / "tally.py"]  # of _OWN_MODULES
+    for path in [*sorted(root.rglob("*.py")), *others]:
+        digest.update(f"{path.relative_to(root.parent)} {path.stat().st_size} ".encode() + path.read_bytes())
+    return digest.digest()
+
+
+_PROGRAM: Final = _program_digest()
+"""Digest of the code that this process runs: of its files as it is imported, as an upgrade may replace them later."""
+
+
 class SnapshotError(PipelineError):
     """A snapshot cannot be used or written."""
 
@@ -74,7 +88,6 @@ class SnapshotFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._program = _program_digest()
         self._written: dict[int, tuple[ShelvedRows, str]] = {}
         """By identity: rows on the shelf that have a file, and its name."""
         self._index: TopicIndex | None = None
@@ -92,7 +105,7 @@ class SnapshotFolder:
     def _write(self, snapshot: Snapshot) -> set[str]:
         new = self._folder / (NAME + _NEW)
         with _opened_new(new) as file:
-            file.write(self._program)
+            file.write(_PROGRAM)
             file.write(bytes(DIGEST_BYTES))
             pickler = _Pickler(_HashingFile(file), self, snapshot.ledger.shelf)
             pickler.dump((snapshot.ledger, dict(snapshot.states)))
@@ -138,7 +151,7 @@ class SnapshotFolder:
     def _read(self, path: Path, shelf: Shelf | None) -> tuple[Ledger, dict[str, ReadingState]]:
         with path.open("rb") as file:
             self._check_owner(file)
-            if file.read(DIGEST_BYTES) != self._program:
+            if file.read(DIGEST_BYTES) != _PROGRAM:
                 raise SnapshotError("it is of another version of the program")
             wanted = file.read(DIGEST_BYTES)
             digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -236,15 +249,6 @@ def snapshots_in(folder: str) -> SnapshotFolder | None:
     if not Path(folder).is_dir():
         raise ConfigurationError("snapshot.dir", f"there is no folder {folder}; create it, or leave the setting out")
     return SnapshotFolder(Path(folder))
-
-
-def _program_digest() -> bytes:
-    """Return a digest of all code that gives a snapshot its meaning."""
-    digest = hashlib.blake2b(f"{platform.python_version()} {np.__version__}".encode(), digest_size=DIGEST_BYTES)
-    root = Path(__file__).parent.parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)} {path.stat().st_size} ".encode() + path.read_bytes())
-    return digest.digest()
 
 
 def _digest(data: bytes) -> bytes:

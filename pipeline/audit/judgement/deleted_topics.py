@@ -75,7 +75,8 @@ def kept(before: TopicHour | None, now: TopicHour) -> TopicHour:
     if before is None or now.status is not Status.UNKNOWN or before.status in (Status.PENDING, Status.UNKNOWN):
         return now
     names = [witness.name for witness in now.missing]
-    if not all(_DELETED in name for name in names) or _without_replicas(before) != _without_replicas(now):
+    is_deletion_alone = bool(names) and all(_DELETED in name for name in names)
+    if not is_deletion_alone or _without_replicas(before) != _without_replicas(now):
         return now
     notes = (f"{name}: later; the hour was closed before" for name in names)
     return replace(before, rests_on=tuple(dict.fromkeys((*before.rests_on, *notes))))

@@ -6,6 +6,8 @@ from typing import Any
 
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.deleted_topics import kept
+from pipeline.audit.judgement.hour_verdicts import TopicHour
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Route, Status
 from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
@@ -138,3 +140,8 @@ def test_an_audit_that_never_saw_the_topic_goes_by_the_last_report_of_its_broker
 def test_a_topic_that_is_newer_than_the_list_of_topics_is_not_deleted() -> None:
     changes = {**deleted(None), "partitions": {("hub", "clicks"): 4}}
     assert Audit().first_hour(old_topic(), NOW_MS, **changes).status is Status.EXACT
+
+
+def test_a_verdict_that_is_unknown_for_no_witness_replaces_the_one_before() -> None:
+    before, now = TopicHour(Status.EXACT, {}), TopicHour(Status.UNKNOWN, {})
+    assert kept(before, now) is now

@@ -260,5 +260,11 @@ class NetworkError(PipelineError):
     """A peer could not be reached, or the connection to it ended. The request may or may not have been carried out."""
 
 
+class AuthenticationError(PipelineError):
+    """Server and client do not accept each other: credentials, certificates or mechanisms. Trying again is of no use
+    before one of the two is changed.
+    """
+
+
 class DeadlineExceededError(PipelineError):
     """A deadline passed before the awaited event."""

@@ -4,6 +4,7 @@ Identifiers are NewTypes, so that a type checker tells an offset from an epoch; 
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, NewType, Protocol
 
 BrokerId = NewType("BrokerId", int)
@@ -40,6 +41,29 @@ class HostPort:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+ANONYMOUS = "ANONYMOUS"
+"""Name of the user of a connection that has not been authenticated."""
+
+
+class SecurityProtocol(Enum):
+    """Protection of the connections of a listener."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True if connections begin with a TLS handshake."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def is_sasl(self) -> bool:
+        """True if clients authenticate by SASL before anything else."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

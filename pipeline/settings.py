@@ -10,12 +10,13 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from pipeline.credentials import Secret
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 
@@ -150,5 +151,13 @@ def _fault(model: type[SettingsModel], found: Any) -> ConfigurationError:
             if leading is not None:
                 return ConfigurationError(leading, reason.removeprefix(f"{leading} "))
             return ConfigurationError(key or ", ".join(named) or f"settings of the {model.service}", reason)
+        case _ if _is_secret(model, found["loc"]):
+            return ConfigurationError(key, reason)
         case _:
             return ConfigurationError(key, f"{reason} (given: {found['input']!r})")
+
+
+def _is_secret(model: type[SettingsModel], place: Sequence[object]) -> bool:
+    """True if a fault is of a setting that holds a secret, which no error may show."""
+    kinds = [field.annotation for field in model.model_fields.values() if place and field.alias == place[0]]
+    return any(kind is Secret or Secret in get_args(kind) for kind in kinds)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from pipeline.model import HostPort
+from pipeline.model import ANONYMOUS, HostPort, SecurityProtocol
 from pipeline.protocol.connection import Request
 from pipeline.protocol.schema import Message
 
@@ -50,11 +50,16 @@ class PendingAnswer:
 HandlerResult = Answer | Throttled | LargeAnswer | PendingAnswer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Peer:
-    """The other end of a connection."""
+    """The other end of a connection, as long as the connection lives. Authentication changes `principal`."""
 
     address: HostPort
+    listener: str = SecurityProtocol.PLAINTEXT.value
+    """Name of the listener that accepted the connection."""
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    principal: str = ANONYMOUS
+    """Name of the user."""
 
 
 Handler = Callable[[Request[Message], Peer], HandlerResult | Awaitable[HandlerResult]]

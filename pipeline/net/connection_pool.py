@@ -6,12 +6,14 @@ connection in order, so a caller with long polls gives them their own `lane`: ea
 Invariants:
 - Every request ends by its deadline: with the response, NetworkError, ProtocolError or DeadlineExceededError.
 - Versions are negotiated once per connection: the highest that both ends know (KIP-35, KIP-511).
+- A connection whose authentication is about to end is authenticated again before its next request (KIP-368).
 - A request that failed may have been carried out. A connection on which a deadline passed, a request was cut off or the
   answer was garbage is closed, and all requests under way on it fail. The next request opens a new one.
 """
 
+import math
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,8 +22,9 @@ import trio
 
 from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError, ProtocolError
 from pipeline.model import HostPort
+from pipeline.net.dialing import PLAIN_DIALER, Authenticate, Dialer
 from pipeline.net.nurseries import lasting_nursery, unwrapped_errors
-from pipeline.net.transport import Transport, connect
+from pipeline.net.transport import Transport
 from pipeline.protocol.api import API
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -34,11 +37,11 @@ from pipeline.version import VERSION
 SOFTWARE_NAME = "pipeline"
 SOFTWARE_VERSION = VERSION
 
+RENEWED_AFTER = 0.9
+"""Part of the time for which an authentication holds after which it is renewed. Kafka's clients take 0.85 to 0.95."""
+
 VersionRange = tuple[int, int]
 """First and last version, inclusive."""
-
-Connect = Callable[[HostPort], Awaitable[Transport]]
-"""Opens a connection. Raises NetworkError."""
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class _Connection:
         self._is_abandoned = False
         self._retirement: NetworkError | None = None
         self._versions: Mapping[int, VersionRange] = {}
+        self._renew_at = math.inf
         self.features: Mapping[str, VersionRange] = {}
 
     @property
@@ -89,6 +93,21 @@ class _Connection:
             raise KafkaError(response.error_code)
         self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         self.features = {key.name: (key.min_version, key.max_version) for key in response.supported_features}
+
+    @property
+    def must_renew(self) -> bool:
+        """True if the authentication ends soon."""
+        return trio.current_time() >= self._renew_at
+
+    async def authenticate(self, authenticate: Authenticate) -> None:
+        """Authenticate, for the first time or again. Raises what `authenticate` raises."""
+        lifetime_s = await authenticate(self._address, self._exchange_newest)
+        self._renew_at = math.inf if lifetime_s is None else trio.current_time() + RENEWED_AFTER * lifetime_s
+
+    async def _exchange_newest(self, message: Message) -> Message:
+        answer = await self.exchange(message, self.version_for(message))
+        assert answer is not None
+        return answer
 
     def version_for(self, message: Message) -> int:
         """Return the highest version that both ends know. Raises KafkaError if there is none."""
@@ -198,10 +217,10 @@ class LostConnection(NamedTuple):
 class ConnectionPool:
     """A pool, made by `open_connection_pool`."""
 
-    def __init__(self, client_id: str, nursery: trio.Nursery, connect: Connect) -> None:
+    def __init__(self, client_id: str, nursery: trio.Nursery, dialer: Dialer) -> None:
         self._client_id = client_id
         self._spare = SpareBuffers()
-        self._connect = connect
+        self._dialer = dialer
         self._nursery = nursery
         self._connections: dict[tuple[HostPort, str], _Connection] = {}
         self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
@@ -280,13 +299,15 @@ class ConnectionPool:
         self._require_open()
         key = (address, lane)
         known = self._connections.get(key)
-        if known is not None and known.is_open:
+        if known is not None and known.is_open and not known.must_renew:
             return known
         async with self._opening.setdefault(key, trio.Lock()):
             known = self._connections.get(key)
             if known is not None and known.is_open:
+                if known.must_renew:
+                    await self._authenticate(known)
                 return known
-            transport = await self._connect(address)
+            transport = await self._dialer.connect(address)
             try:
                 self._require_open()
                 opened = _Connection(address, transport, self._client_id, self._spare)
@@ -299,13 +320,25 @@ class ConnectionPool:
             begun_at = trio.current_time()
             try:
                 await opened.negotiate()
+                took_s = trio.current_time() - begun_at
+                self._round_trips_s[address] = min(took_s, self._round_trips_s.get(address, took_s))
+                await self._authenticate(opened)
             except BaseException as error:
                 opened.fail(error if isinstance(error, PipelineError) else NetworkError(f"{address}: not negotiated"))
                 raise
             self._connections[key] = opened
-            took_s = trio.current_time() - begun_at
-            self._round_trips_s[address] = min(took_s, self._round_trips_s.get(address, took_s))
             return opened
+
+    async def _authenticate(self, connection: _Connection) -> None:
+        """Authenticate, if the servers want that. A connection that fails is closed: it is of no use."""
+        if self._dialer.authenticate is None:
+            return
+        try:
+            await connection.authenticate(self._dialer.authenticate)
+        except BaseException as error:
+            reason = error if isinstance(error, PipelineError) else NetworkError("the authentication was cut off")
+            connection.fail(reason)
+            raise
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -313,11 +346,11 @@ class ConnectionPool:
 
 
 @asynccontextmanager
-async def open_connection_pool(client_id: str, connect: Connect = connect) -> AsyncGenerator[ConnectionPool, None]:
+async def open_connection_pool(client_id: str, dialer: Dialer = PLAIN_DIALER) -> AsyncGenerator[ConnectionPool, None]:
     """Open a pool whose connections live as long as the block, also while it unwinds after a cancellation."""
     with unwrapped_errors():
         async with lasting_nursery() as nursery:
-            pool = ConnectionPool(client_id, nursery, connect)
+            pool = ConnectionPool(client_id, nursery, dialer)
             try:
                 yield pool
             finally:

@@ -78,4 +78,6 @@ def _value(field: FieldDeclaration, version: int, own_fields: bool) -> st.Search
         return st.one_of(st.just(-1), st.integers(0, LAST_TIMESTAMP_SECONDS).map(lambda seconds: 1000 * seconds))
     if field.name == "retention_time_ms":
         return st.integers(-1, 10**9)
+    if field.name == "session_lifetime_ms":
+        return st.integers(0, 10**12)
     return _VALUES[field.kind]

@@ -47,6 +47,7 @@ from pipeline.errors import (
 from pipeline.log.appends import AppendInfo
 from pipeline.model import BrokerId, Clock, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
+from pipeline.net.dialing import Dialer
 from pipeline.net.network import Network
 from pipeline.net.signals import Wakeup
 from pipeline.protocol.errors import ErrorCode
@@ -216,7 +217,7 @@ class ReplicaFetcher:
         client_id = f"broker-{self.settings.limits.own_id}-fetcher-{self.number}"
         with self.scope:
             async with (
-                open_connection_pool(client_id, self.settings.network.connect) as pool,
+                open_connection_pool(client_id, Dialer(self.settings.network.connect)) as pool,
                 trio.open_nursery() as nursery,
             ):
                 while True:

@@ -28,11 +28,9 @@ from pipeline.broker.runtime.scan_threads import ScanThreads
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.topics.changes import TopicChanges
 from pipeline.broker.topics.config_changes import ConfigChanges
-from pipeline.model import NO_LEADER_EPOCH, BrokerId, Clock, LeaderEpoch, TopicPartition
+from pipeline.model import ANONYMOUS, NO_LEADER_EPOCH, BrokerId, Clock, LeaderEpoch, SecurityProtocol, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
-ANONYMOUS = "ANONYMOUS"
-"""The principal of clients that have not been authenticated."""
 SILENT_SESSIONS_CHECK_S = 30.0
 OPENERS = 2
 """Batches of producers that are opened concurrently: other work needs the processor and the interpreter."""
@@ -41,11 +39,12 @@ SEARCHERS = 2
 
 
 class Caller(NamedTuple):
-    """The sender of a request. `host` is the address it came from."""
+    """The sender of a request: the address that it came from, the name of its user, and the listener it came in on."""
 
     client_id: str | None
     host: str
     principal: str = ANONYMOUS
+    listener: str = SecurityProtocol.PLAINTEXT.value
 
 
 @dataclass(slots=True)

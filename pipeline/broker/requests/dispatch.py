@@ -107,7 +107,7 @@ class Dispatcher:
 
     def handle(self, request: Request[Message], peer: Peer) -> HandlerResult | Awaitable[HandlerResult]:
         """Answer a request, at once or later. Raises what the handler raises."""
-        caller = Caller(request.client_id, peer.address.host)
+        caller = Caller(request.client_id, peer.address.host, peer.principal, peer.listener)
         handler, quotas = HANDLERS[request.api_key], self.broker.quotas
         slicing = SLICINGS.get(request.api_key)
         if slicing is not None and slicing.is_large(request.body):

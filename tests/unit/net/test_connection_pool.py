@@ -8,6 +8,7 @@ from pipeline.errors import DeadlineExceededError, NetworkError
 from pipeline.model import HostPort
 from pipeline.net.answers import Peer
 from pipeline.net.connection_pool import LostConnection, open_connection_pool
+from pipeline.net.dialing import Dialer
 from pipeline.net.network import SOCKETS
 from pipeline.net.transport import SocketTransport, Transport
 from pipeline.protocol.connection import Request
@@ -242,7 +243,7 @@ async def test_an_answer_that_arrives_while_its_lane_is_closed_is_dropped(serve:
         transport.__class__ = Slow
         return transport
 
-    async with serve(handle) as (address, _), open_connection_pool("test", connect_slowly) as pool:
+    async with serve(handle) as (address, _), open_connection_pool("test", Dialer(connect_slowly)) as pool:
         await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S, lane="a")
         is_slow = True
         async with trio.open_nursery() as nursery:

@@ -7,6 +7,8 @@ from typing import Any
 
 from pipeline.broker.quotas.enforcement import handle_within, is_limited, replica_of
 from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.requests.guards.gate import Gate, Refusal, merged
+from pipeline.broker.requests.guards.table import NEEDS
 from pipeline.broker.requests.handlers import (
     alter_client_quotas,
     alter_configs,
@@ -44,6 +46,7 @@ from pipeline.broker.requests.handlers import (
     sync_group,
 )
 from pipeline.broker.runtime.slicing import SLICINGS, handle_in_slices
+from pipeline.broker.security.acl_table import AclTable, Actor
 from pipeline.net.answers import HandlerResult, Peer
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
@@ -108,6 +111,31 @@ class Dispatcher:
     def handle(self, request: Request[Message], peer: Peer) -> HandlerResult | Awaitable[HandlerResult]:
         """Answer a request, at once or later. Raises what the handler raises."""
         caller = Caller(request.client_id, peer.address.host, peer.principal, peer.listener)
+        if self.broker.acls is None:
+            return self._handle(request, caller)
+        return self._handle_guarded(self.broker.acls, request, caller)
+
+    def _handle_guarded(
+        self, acls: AclTable, request: Request[Message], caller: Caller
+    ) -> HandlerResult | Awaitable[HandlerResult]:
+        """Handle what is allowed of a request."""
+        guard = NEEDS[request.api_key].guard
+        if guard is None:
+            return self._handle(request, caller)
+        gate = Gate(
+            actor=Actor(caller.principal, caller.host),
+            table=acls,
+            view=self.broker.view,
+            creates_topics=self.broker.settings.static.auto_create_topics,
+            note=self.broker.note_decision,
+        )
+        outcome = guard(gate, request.body, request.api_version)
+        if isinstance(outcome, Refusal):
+            return outcome.answer
+        handled = self._handle(request._replace(body=outcome.body), caller)
+        return handled if outcome.merge is None else merged(handled, outcome.merge)
+
+    def _handle(self, request: Request[Message], caller: Caller) -> HandlerResult | Awaitable[HandlerResult]:
         handler, quotas = HANDLERS[request.api_key], self.broker.quotas
         slicing = SLICINGS.get(request.api_key)
         if slicing is not None and slicing.is_large(request.body):

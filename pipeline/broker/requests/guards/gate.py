@@ -1,0 +1,108 @@
+"""Decisions about one request, and what becomes of the request by them."""
+
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.security.acl_table import CLUSTER_NAME, AclTable, Actor
+from pipeline.broker.security.decisions import NoteDecision
+from pipeline.net.answers import Answer, HandlerResult, LargeAnswer, PendingAnswer, Throttled
+from pipeline.net.owed import Owed
+from pipeline.protocol.messages.describe_acls import AclOperation, AclResourceType
+from pipeline.protocol.schema import ZERO_UUID, Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The decisions about the requests of one client."""
+
+    actor: Actor
+    table: AclTable
+    view: ClusterView
+    creates_topics: bool
+    """True if the broker creates topics when a client asks for their metadata."""
+    note: NoteDecision
+
+    def may(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
+        """Return the decision, and note it."""
+        is_allowed = self.table.allows(self.actor, operation, resource_type, name)
+        self.note(self.actor, operation, resource_type, name, is_allowed)
+        return is_allowed
+
+    def may_topic(self, operation: AclOperation, name: str) -> bool:
+        """Return the decision about a topic."""
+        return self.may(operation, AclResourceType.TOPIC, name)
+
+    def may_group(self, operation: AclOperation, name: str) -> bool:
+        """Return the decision about a group."""
+        return self.may(operation, AclResourceType.GROUP, name)
+
+    def may_cluster(self, operation: AclOperation) -> bool:
+        """Return the decision about the cluster."""
+        return self.may(operation, AclResourceType.CLUSTER, CLUSTER_NAME)
+
+    def topic_named(self, name: str | None, topic_id: uuid.UUID) -> str | None:
+        """Return the name of a topic that a request names by name or id; None for an id that no topic has."""
+        if topic_id == ZERO_UUID:
+            return name or ""
+        topic = self.view.topic_of_id(topic_id)
+        return None if topic is None else topic.name
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A request that may be handled, without what is refused. `merge` adds to its answer what the guard answers."""
+
+    body: Message
+    merge: Callable[[Any], Message] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that is not handled, and its answer."""
+
+    answer: Message
+
+
+Guard = Callable[[Gate, Any, int], Passage | Refusal]
+"""Takes the body and version of a request. Raises ProtocolError to have the connection closed."""
+
+
+def merged(
+    outcome: HandlerResult | Awaitable[HandlerResult], merge: Callable[[Any], Message]
+) -> HandlerResult | Awaitable[HandlerResult]:
+    """Return the outcome of a handler with `merge` applied to its answer."""
+    if isinstance(outcome, Owed):
+        answer = outcome.answer
+        outcome.answer = lambda: _merged_answer(answer(), merge)
+        return outcome
+    if outcome is None or isinstance(outcome, Message | Throttled | LargeAnswer | PendingAnswer):
+        return _merged_result(outcome, merge)
+    return _merged_later(outcome, merge)
+
+
+async def _merged_later(outcome: Awaitable[HandlerResult], merge: Callable[[Any], Message]) -> HandlerResult:
+    return _merged_result(await outcome, merge)
+
+
+def _merged_result(result: HandlerResult, merge: Callable[[Any], Message]) -> HandlerResult:
+    match result:
+        case Throttled():
+            return replace(result, answer=_merged_answer(result.answer, merge))
+        case LargeAnswer():
+            return replace(result, answer=merge(result.answer))
+        case PendingAnswer():
+            build = result.build
+
+            async def build_merged() -> Message:
+                return merge(await build())
+
+            return replace(result, build=build_merged)
+        case _:
+            return _merged_answer(result, merge)
+
+
+def _merged_answer(answer: Answer, merge: Callable[[Any], Message]) -> Answer:
+    return None if answer is None else merge(answer)

@@ -33,6 +33,7 @@ from pipeline.broker.requests.file_openings import FileOpenings
 from pipeline.broker.requests.producer_ids import ProducerIds
 from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.runtime.kept_memory import KeptMemory
+from pipeline.broker.security.acl_table import AclTable
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.topics.changes import TopicChanges
@@ -113,6 +114,9 @@ def assemble(
     controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
     lost_replicas = LostReplicas(zookeeper, view, replicas, own.id, controller.counts)
     assigner = ReplicaAssigner(view, replicas, lost_replicas, own.id)
+    fetch = FetchService(
+        FetchSessions(config.max_fetch_sessions, rng, kept), FileOpenings(disks), leader_throttle(settings)
+    )
     context = BrokerContext(
         settings=settings,
         view=view,
@@ -125,10 +129,9 @@ def assemble(
         configs=ConfigChanges(zookeeper, view, settings),
         quotas=_quota_keeper(config),
         produce=_produce_service(config, world),
-        fetch=FetchService(
-            FetchSessions(config.max_fetch_sessions, rng, kept), FileOpenings(disks), leader_throttle(settings)
-        ),
+        fetch=fetch,
         clock=clock,
+        acls=_acl_table(config, fetch.sessions) if config.authorizer_class_name else None,
     )
     return Parts(
         context=context,
@@ -138,6 +141,12 @@ def assemble(
         membership=Membership(zookeeper, registration, view, lost_replicas, assigner, watcher.states),
         registration=registration,
         cleaner=LogCleaner(config, replicas.partitions, directories, world.files, clock, rng),
+    )
+
+
+def _acl_table(config: BrokerConfig, sessions: FetchSessions) -> AclTable:
+    return AclTable(
+        config.super_users, allow_if_no_rule=config.allow_everyone_if_no_acl_found, on_change=sessions.end_all
     )
 
 

@@ -32,6 +32,7 @@ from pipeline.broker.replication.observer import LogObserver
 from pipeline.broker.requests.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.runtime.disk_threads import HUNG_S, DiskThreads
 from pipeline.broker.runtime.loop_watch import watch_loop
+from pipeline.broker.security.acl_watcher import watch_acls
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import topic_settings
 from pipeline.broker.stopping import run_until_relieved
@@ -193,6 +194,8 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
     await parts.membership.catch_up()
     await nursery.start(parts.watcher.run)
     await nursery.start(watch_quotas, world.zookeeper, broker.quotas.table)
+    if broker.acls is not None:
+        await nursery.start(watch_acls, world.zookeeper, broker.acls)
     await nursery.start(replicas.logs.pending.run)
     await nursery.start(replicas.fetchers.run)
     nursery.start_soon(parts.isr_writer.run)

@@ -78,6 +78,8 @@ def _value(field: FieldDeclaration, version: int, own_fields: bool) -> st.Search
         return st.one_of(st.just(-1), st.integers(0, LAST_TIMESTAMP_SECONDS).map(lambda seconds: 1000 * seconds))
     if field.name == "retention_time_ms":
         return st.integers(-1, 10**9)
+    if field.name.endswith("authorized_operations") and field.kind is Kind.INT32:
+        return st.one_of(st.just(-(1 << 31)), st.integers(0, (1 << 16) - 1))
     if field.name == "session_lifetime_ms":
         return st.integers(0, 10**12)
     return _VALUES[field.kind]

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from pipeline.broker.replication.waiters import Waiter
 from pipeline.broker.runtime.kept_memory import KeptMemory
+from pipeline.model import ANONYMOUS
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
     FINAL_EPOCH,
@@ -124,6 +125,8 @@ class FetchSession:
     is_follower: bool
     created_s: float
     used_s: float
+    owner: str = ANONYMOUS
+    """The user who opened the session, which serves no other."""
     epoch: int = FIRST_EPOCH
     """The epoch of the next request."""
     partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
@@ -202,19 +205,26 @@ class FetchSessions:
         uses_topic_ids: bool,
         is_follower: bool,
         now_s: float,
+        owner: str = ANONYMOUS,
     ) -> FetchSession | None:
         """Return the session of a request; None if the request names all its partitions and gets no session.
 
         `all_topics` are the request's topics, if `topics` are only the first of them and `add` adds the others.
         Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR).
         """
+        session = self._sessions.get(session_id)
+        if session is not None and session.owner != owner:
+            session = None
         if epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
-            self._remove(session_id)
+            if session is not None:
+                self._remove(session_id)
             if epoch == FINAL_EPOCH:
                 return None
             named = topics if all_topics is None else all_topics
-            return self._create(topics, named, uses_topic_ids=uses_topic_ids, is_follower=is_follower, now_s=now_s)
-        session = self._sessions.get(session_id)
+            created = self._create(topics, named, uses_topic_ids=uses_topic_ids, is_follower=is_follower, now_s=now_s)
+            if created is not None:
+                created.owner = owner
+            return created
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
@@ -231,6 +241,11 @@ class FetchSessions:
         session.used_s = now_s
         self._sessions[session_id] = self._sessions.pop(session_id)
         return session
+
+    def end_all(self) -> None:
+        """End all sessions: their clients name their partitions again, and are judged anew."""
+        for session_id in list(self._sessions):
+            self._remove(session_id)
 
     def end_silent(self, now_s: float) -> None:
         """End the sessions that were silent for `EVICTION_S` at the time `now_s`."""

@@ -9,7 +9,7 @@ Decisions are remembered until a rule changes. Source: Kafka's AclAuthorizer, KI
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -48,10 +48,17 @@ class Actor(NamedTuple):
 class AclTable:
     """The rules of a cluster. Empty until `replace`."""
 
-    def __init__(self, super_users: Collection[str] = (), *, allow_if_no_rule: bool = False) -> None:
-        """Take the principals of the super users, `User:NAME`."""
+    def __init__(
+        self,
+        super_users: Collection[str] = (),
+        *,
+        allow_if_no_rule: bool = False,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take the principals of the super users, `User:NAME`, and what to call after each change."""
         self._super_users = frozenset(super_users)
         self._allow_if_no_rule = allow_if_no_rule
+        self._on_change = on_change
         self._literal: _Named = {}
         self._prefixed: _Named = {}
         self._prefix_lengths: defaultdict[AclResourceType, Counter[int]] = defaultdict(Counter)
@@ -84,6 +91,7 @@ class AclTable:
             if not lengths[len(pattern.name)]:
                 del lengths[len(pattern.name)]
         self._remembered.clear()
+        self._on_change()
 
     def rules(self, pattern: AclPattern) -> frozenset[AclRule]:
         """Return the rules of a resource."""

@@ -88,6 +88,19 @@ def _parse_urls(text: str) -> tuple[str, ...]:
     return urls
 
 
+def _parse_principals(text: str) -> tuple[str, ...]:
+    principals = tuple(part.strip() for part in text.split(";") if part.strip())
+    for principal in principals:
+        if not principal.startswith("User:") or principal in {"User:", "User:*"}:
+            raise ValueError(f"{principal!r} is not User:NAME; several are written User:NAME;User:NAME")
+    return principals
+
+
+Authorizer = Literal[
+    "",
+    "kafka.security.authorizer.AclAuthorizer",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+]
 Listener = Annotated[HostPort, parsed_by(_parse_listener)]
 SchemaRegistryUrls = Annotated[tuple[str, ...], parsed_by(_parse_urls)]
 
@@ -323,6 +336,15 @@ class BrokerConfig(SettingsModel):
     """Number of samples over which the rates of quotas are measured."""
     quota_window_size_seconds: int = Field(1, alias="quota.window.size.seconds", ge=1, le=3600)
     """Length in seconds of one sample of a rate."""
+
+    authorizer_class_name: Authorizer = Field("", alias="authorizer.class.name")
+    """Authorizer of requests: empty for none, which allows everything to everybody, or one of Kafka's names
+    `kafka.security.authorizer.AclAuthorizer` and `org.apache.kafka.metadata.authorizer.StandardAuthorizer`. Both stand
+    for the broker's own, by ACLs in ZooKeeper."""
+    super_users: Annotated[tuple[str, ...], parsed_by(_parse_principals)] = Field((), alias="super.users")
+    """Users who may do everything, `User:NAME;User:NAME`. Give those of the brokers."""
+    allow_everyone_if_no_acl_found: bool = Field(default=False, alias="allow.everyone.if.no.acl.found")
+    """True if everybody may do everything with a resource that has no ACL."""
 
     schema_registry_urls: SchemaRegistryUrls = Field((), alias="confluent.schema.registry.url")
     """URLs of schema registries that hold the same schemas, `http://HOST:PORT,...`; with `/contexts/.NAME` behind

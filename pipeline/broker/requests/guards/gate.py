@@ -43,6 +43,14 @@ class Gate:
         """Return the decision about the cluster."""
         return self.may(operation, AclResourceType.CLUSTER, CLUSTER_NAME)
 
+    def operations(self, every: int, resource_type: AclResourceType, name: str) -> int:
+        """Return which of the operations `every`, as bits, the client may perform (KIP-430). That notes nothing."""
+        return sum(
+            1 << operation
+            for operation in AclOperation
+            if every >> operation & 1 and self.table.allows(self.actor, operation, resource_type, name)
+        )
+
     def topic_named(self, name: str | None, topic_id: uuid.UUID) -> str | None:
         """Return the name of a topic that a request names by name or id; None for an id that no topic has."""
         if topic_id == ZERO_UUID:

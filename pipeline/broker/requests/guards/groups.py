@@ -22,6 +22,7 @@ from pipeline.protocol.messages import (
     sync_group,
 )
 from pipeline.protocol.messages.describe_acls import AclOperation, AclResourceType
+from pipeline.protocol.messages.metadata import NOT_ASKED_FOR
 from pipeline.protocol.schema import ZERO_UUID, Message
 
 REFUSED_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -185,7 +186,29 @@ def _refuse_description(gate: Gate, group: str, _version: int) -> Any:
     return describe_groups.DescribedGroup(group_id=group, error_code=REFUSED_GROUP)
 
 
-guard_describe_groups = element_guard("groups", "groups", _refuse_description, describe_groups.DescribeGroupsResponse)
+_DESCRIPTIONS = element_guard("groups", "groups", _refuse_description, describe_groups.DescribeGroupsResponse)
+
+
+def guard_describe_groups(gate: Gate, body: describe_groups.DescribeGroupsRequest, version: int) -> Passage | Refusal:
+    """Ask for DESCRIBE on each group."""
+    outcome = _DESCRIPTIONS(gate, body, version)
+    if isinstance(outcome, Refusal) or not body.include_authorized_operations:
+        return outcome
+    inner = outcome.merge
+
+    def merge(handled: Any) -> Message:
+        handled = handled if inner is None else inner(handled)
+        answered: Message = replace(handled, groups=tuple(_own_operations(gate, each) for each in handled.groups))
+        return answered
+
+    return Passage(outcome.body, merge)
+
+
+def _own_operations(gate: Gate, group: describe_groups.DescribedGroup) -> describe_groups.DescribedGroup:
+    every = group.authorized_operations
+    if every == NOT_ASKED_FOR:
+        return group
+    return replace(group, authorized_operations=gate.operations(every, AclResourceType.GROUP, group.group_id))
 
 
 def _refuse_group_deletion(gate: Gate, group: str, _version: int) -> Any:

@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from pipeline.broker.requests.guards import groups, records, topics
-from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refusal
+from pipeline.broker.requests.guards.cluster import cluster_guard, guard_describe_cluster
+from pipeline.broker.requests.guards.gate import Guard
 from pipeline.protocol.api import ApiKey
-from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_acls import AclOperation
 
 
@@ -23,16 +21,7 @@ class Need:
 
 def _of_cluster(operation: AclOperation) -> Need:
     """Return the need of a request that is allowed or refused as a whole."""
-    return Need(f"{operation.name} on the cluster", partial(_guard_cluster, operation))
-
-
-def _guard_cluster(operation: AclOperation, gate: Gate, body: Any, _version: int) -> Passage | Refusal:
-    if gate.may_cluster(operation):
-        return Passage(body)
-    refused: type[Any] = ApiKey(body.API_KEY).response
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    fields: dict[str, Any] = {"error_code": code, "error_message": code.message}
-    return Refusal(refused(**{name: value for name, value in fields.items() if name in refused.__dataclass_fields__}))
+    return Need(f"{operation.name} on the cluster", cluster_guard(operation))
 
 
 NEEDS: Mapping[ApiKey, Need] = MappingProxyType(
@@ -94,7 +83,7 @@ NEEDS: Mapping[ApiKey, Need] = MappingProxyType(
         ApiKey.ALTER_CLIENT_QUOTAS: _of_cluster(AclOperation.ALTER_CONFIGS),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _of_cluster(AclOperation.DESCRIBE),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _of_cluster(AclOperation.ALTER),
-        ApiKey.DESCRIBE_CLUSTER: Need("nothing", None),
+        ApiKey.DESCRIBE_CLUSTER: Need("DESCRIBE on the cluster to see its faults", guard_describe_cluster),
         ApiKey.DESCRIBE_PRODUCERS: Need("READ on each topic", records.guard_describe_producers),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: Need("DESCRIBE on each topic", topics.guard_describe_topic_partitions),
     }

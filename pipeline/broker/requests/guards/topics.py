@@ -1,10 +1,12 @@
 """Guards of the requests that describe and change topics and settings."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pipeline.broker.requests.guards.elements import element_guard
 from pipeline.broker.requests.guards.gate import Gate, Passage, Refusal
+from pipeline.broker.security.acl_table import CLUSTER_NAME
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages import (
     alter_configs,
@@ -17,7 +19,7 @@ from pipeline.protocol.messages import (
     metadata,
 )
 from pipeline.protocol.messages.describe_acls import AclOperation, AclResourceType
-from pipeline.protocol.schema import ZERO_UUID
+from pipeline.protocol.schema import ZERO_UUID, Message
 
 REFUSED_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 REFUSED_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -29,15 +31,56 @@ TOPIC_SETTINGS = 2
 
 
 def guard_metadata(gate: Gate, body: metadata.MetadataRequest, version: int) -> Passage | Refusal:
-    """Ask for DESCRIBE on each topic, and for CREATE before one is created. Topics that were not named stay unseen."""
+    """Ask for DESCRIBE on each topic, and for CREATE before one is created. Topics that were not named stay unseen.
+
+    Brokers are shown to everybody.
+    """
     if body.topics is None or (version == 0 and not body.topics):
-        return Passage(body, lambda handled: _seen_topics(gate, handled))
-    return _METADATA(gate, body, version)
+        return Passage(body, lambda handled: _own_operations(gate, _seen_topics(gate, handled)))
+    refusals = {topic: _refuse_metadata(gate, topic, version) for topic in body.topics}
+    refused = [refusal for refusal in refusals.values() if refusal is not None]
+    passed = tuple(topic for topic in body.topics if refusals[topic] is None)
+    if not refused:
+        return Passage(body, partial(_own_operations, gate))
+    if version == 0 and not passed:  # without topics it would ask for all
+        passed = (metadata.MetadataRequestTopic(name=""),)
+        is_shown = False
+    else:
+        is_shown = True
+
+    def merge(handled: metadata.MetadataResponse) -> metadata.MetadataResponse:
+        shown = handled.topics if is_shown else ()
+        return _own_operations(gate, replace(handled, topics=(*shown, *refused)))
+
+    return Passage(replace(body, topics=passed), merge)
 
 
 def _seen_topics(gate: Gate, answer: metadata.MetadataResponse) -> metadata.MetadataResponse:
     shown = tuple(topic for topic in answer.topics if gate.may_topic(AclOperation.DESCRIBE, topic.name or ""))
     return replace(answer, topics=shown)
+
+
+def _own_operations(gate: Gate, answer: metadata.MetadataResponse) -> metadata.MetadataResponse:
+    every = answer.cluster_authorized_operations
+    return replace(
+        answer,
+        topics=tuple(_own_topic_operations(gate, topic) for topic in answer.topics),
+        cluster_authorized_operations=every if every == metadata.NOT_ASKED_FOR else own_cluster_operations(gate, every),
+    )
+
+
+def _own_topic_operations(gate: Gate, topic: Any) -> Any:
+    every = topic.topic_authorized_operations
+    if every == metadata.NOT_ASKED_FOR:
+        return topic
+    return replace(topic, topic_authorized_operations=gate.operations(every, AclResourceType.TOPIC, topic.name or ""))
+
+
+def own_cluster_operations(gate: Gate, every: int) -> int:
+    """Return the operations on the cluster that the client may perform; none if it may not even describe it."""
+    if not gate.may_cluster(AclOperation.DESCRIBE):
+        return 0
+    return gate.operations(every, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def _refuse_metadata(gate: Gate, topic: metadata.MetadataRequestTopic, version: int) -> Any:
@@ -57,16 +100,21 @@ def _may_create(gate: Gate, name: str) -> bool:
     return gate.may_cluster(AclOperation.CREATE) or gate.may_topic(AclOperation.CREATE, name)
 
 
-_METADATA = element_guard("topics", "topics", _refuse_metadata, metadata.MetadataResponse)
-
-
 def guard_describe_topic_partitions(
     gate: Gate, body: describe_topic_partitions.DescribeTopicPartitionsRequest, version: int
 ) -> Passage | Refusal:
     """Ask for DESCRIBE on each topic. Topics that were not named stay unseen."""
-    if body.topics:
-        return _TOPIC_PARTITIONS(gate, body, version)
-    return Passage(body, lambda handled: _seen_pages(gate, handled))
+    outcome = _TOPIC_PARTITIONS(gate, body, version) if body.topics else Passage(body, partial(_seen_pages, gate))
+    if isinstance(outcome, Refusal):
+        return outcome
+    inner = outcome.merge
+
+    def merge(handled: Any) -> Message:
+        handled = handled if inner is None else inner(handled)
+        shown: Message = replace(handled, topics=tuple(_own_topic_operations(gate, each) for each in handled.topics))
+        return shown
+
+    return Passage(outcome.body, merge)
 
 
 def _seen_pages(
@@ -97,9 +145,9 @@ def guard_create_topics(gate: Gate, body: create_topics.CreateTopicsRequest, ver
         return outcome
     inner = outcome.merge
 
-    def merge(handled: create_topics.CreateTopicsResponse) -> create_topics.CreateTopicsResponse:
+    def merge(handled: create_topics.CreateTopicsResponse) -> Message:
         hidden = replace(handled, topics=tuple(_without_settings(gate, topic) for topic in handled.topics))
-        return hidden if inner is None else inner(hidden)  # type: ignore[return-value]
+        return hidden if inner is None else inner(hidden)
 
     return Passage(outcome.body, merge)
 

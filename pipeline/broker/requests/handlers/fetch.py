@@ -59,7 +59,7 @@ _NO_PARTS: _Parts = ()
 
 
 def handle(
-    broker: BrokerContext, request: FetchRequest, version: int, _caller: Caller
+    broker: BrokerContext, request: FetchRequest, version: int, caller: Caller
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Answer at once if there are enough records or an error, unless there are very many partitions."""
     if request.session_id == NO_SESSION and request.session_epoch == FINAL_EPOCH:
@@ -78,6 +78,7 @@ def handle(
             uses_topic_ids=version >= FIRST_VERSION_OF_TOPIC_IDS,
             is_follower=fetching_replica(request, version) >= 0,
             now_s=trio.current_time(),
+            owner=caller.principal,
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)

@@ -12,7 +12,15 @@ from pipeline.broker.requests.fetch_sessions import EVICTION_S, FetchSession, Fe
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.protocol.codec import decode_from, encode
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.fetch import MAX_EPOCH, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from pipeline.protocol.messages.fetch import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    MAX_EPOCH,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
 from tests.support.wire import joined
 
 Begin = Callable[..., FetchSession | None]
@@ -247,3 +255,32 @@ def test_news_between_reading_and_telling_keeps_a_partition_due(sessions: FetchS
     assert list(session.due) == [due]
     assert not _tell(due, 0)
     assert not session.due
+
+
+def test_a_session_serves_and_is_ended_by_its_owner_alone() -> None:
+    sessions = FetchSessions(10, random.Random(0), KeptMemory(10**6))
+    topics = (FetchTopic(topic="t", partitions=(FetchPartition(partition=0),)),)
+
+    def begin(session_id: int, epoch: int, owner: str) -> FetchSession | None:
+        return sessions.begin(
+            session_id, epoch, topics, (), uses_topic_ids=False, is_follower=False, now_s=0.0, owner=owner
+        )
+
+    session = begin(0, INITIAL_EPOCH, "alice")
+    assert session is not None
+    with pytest.raises(KafkaError, match="session"):
+        begin(session.id, session.epoch, "bob")
+    begin(session.id, FINAL_EPOCH, "bob")
+    assert begin(session.id, session.epoch, "alice") is session
+    begin(session.id, FINAL_EPOCH, "alice")
+    assert not sessions.sessions
+
+
+def test_all_sessions_end_when_rules_change() -> None:
+    sessions = FetchSessions(10, random.Random(0), KeptMemory(10**6))
+    topics = (FetchTopic(topic="t", partitions=(FetchPartition(partition=0),)),)
+    session = sessions.begin(0, INITIAL_EPOCH, topics, (), uses_topic_ids=False, is_follower=False, now_s=0.0)
+    assert session is not None
+    sessions.end_all()
+    assert not sessions.sessions
+    assert session.epoch == FINAL_EPOCH

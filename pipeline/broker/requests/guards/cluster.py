@@ -1,0 +1,41 @@
+"""Guards of the requests that concern the cluster as a whole."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refusal
+from pipeline.broker.requests.guards.topics import own_cluster_operations
+from pipeline.protocol.api import ApiKey
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.describe_acls import AclOperation
+from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from pipeline.protocol.messages.metadata import NOT_ASKED_FOR
+
+
+def cluster_guard(operation: AclOperation) -> Guard:
+    """Return a guard of requests that are allowed or refused as a whole, by an operation on the cluster."""
+    return partial(_guard_cluster, operation)
+
+
+def _guard_cluster(operation: AclOperation, gate: Gate, body: Any, _version: int) -> Passage | Refusal:
+    if gate.may_cluster(operation):
+        return Passage(body)
+    refused: type[Any] = ApiKey(body.API_KEY).response
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    fields: dict[str, Any] = {"error_code": code, "error_message": code.message}
+    return Refusal(refused(**{name: value for name, value in fields.items() if name in refused.__dataclass_fields__}))
+
+
+def guard_describe_cluster(gate: Gate, body: DescribeClusterRequest, _version: int) -> Passage | Refusal:
+    """Show brokers to everybody; operations and faults of the cluster to who has DESCRIBE on it."""
+
+    def merge(handled: DescribeClusterResponse) -> DescribeClusterResponse:
+        every = handled.cluster_authorized_operations
+        if every != NOT_ASKED_FOR:
+            handled = replace(handled, cluster_authorized_operations=own_cluster_operations(gate, every))
+        if gate.may_cluster(AclOperation.DESCRIBE):
+            return handled
+        return replace(handled, problem="", lost_znodes=())
+
+    return Passage(body, merge)

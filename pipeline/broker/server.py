@@ -49,7 +49,7 @@ from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.net.server import Server, ServerConfig
+from pipeline.net.server import ServedListener, Server, ServerConfig
 from pipeline.records.memory import OPENED_BATCHES
 
 MARK_TIMEOUT_S = 5.0
@@ -235,7 +235,7 @@ async def _serve(
     collector = BrokerCollector(broker, parts.isr_writer, server.statistics)
     world.metrics.register(collector)
     try:
-        await server.serve(listeners, task_status=task_status)
+        await server.serve([ServedListener(listener) for listener in listeners], task_status=task_status)
     finally:
         world.metrics.unregister(collector)
 

@@ -18,6 +18,7 @@ Invariants
      may have left after its last request). All other requests run to their end, so that no change is left half done.
   D. While an answer is owed, no later answer is sent, and no request of another key is handled. An owed answer holds no
      memory of its request.
+  F. Before a client is authenticated only the keys of OPEN_TO_STRANGERS are decoded, and small requests, one at a time.
   E. After TURN_S of work without a wait others have their turn before the next request is handled, however many the
      client has sent. A single request is not interrupted.
 """
@@ -30,6 +31,7 @@ import trio
 from pipeline.errors import NetworkError
 from pipeline.net.activity import Activity, Phase
 from pipeline.net.answers import Answer, Handler, HandlerResult, LargeAnswer, Peer, PendingAnswer, Throttled
+from pipeline.net.authentication import OPEN_TO_STRANGERS, Authenticator
 from pipeline.net.garbage import RARE_COLLECTIONS
 from pipeline.net.memories import ELEMENTS_BYTES, Memories
 from pipeline.net.network import HangupWatch
@@ -76,9 +78,11 @@ class Conversation:
     __slots__ = (
         "_activity",
         "_arrived_at",
+        "_authenticator",
         "_claim",
         "_elements",
         "_granted",
+        "_handle",
         "_machine",
         "_memory",
         "_outbox",
@@ -89,14 +93,24 @@ class Conversation:
         "_turn_at",
         "_until_settled",
         "active_at",
+        "began_at",
         "ended_because",
         "peer",
     )
 
-    def __init__(self, shared: Shared, transport: Transport, peer: Peer) -> None:
+    def __init__(
+        self, shared: Shared, transport: Transport, peer: Peer, authenticator: Authenticator | None = None
+    ) -> None:
+        """`authenticator`: None if every client is welcome as it is."""
         self._shared = shared
         self._transport = transport
-        self._machine = ServerConnection(shared.max_request_bytes, shared.apis, shared.buffer)
+        self._authenticator = authenticator
+        if authenticator is None:
+            self._handle = shared.handle
+            self._machine = ServerConnection(shared.max_request_bytes, shared.apis, shared.buffer)
+        else:
+            self._handle = authenticator.handle
+            self._machine = ServerConnection(authenticator.max_request_bytes, OPEN_TO_STRANGERS, shared.buffer)
         self._scope = trio.CancelScope()
         self._claim: Claim | None = None
         self._memory = shared.memories.decoded
@@ -105,7 +119,7 @@ class Conversation:
         """The claim for very many elements, beside a claim for records."""
         self._granted: trio.Event | None = None
         self._outbox = Outbox()
-        self._arrived_at = trio.current_time()
+        self._arrived_at = self.began_at = trio.current_time()
         self._turn_at = self._arrived_at
         """Time at which others last had their turn."""
         self._activity = Activity(shared.hangups, transport.descriptor, self._scope)
@@ -121,6 +135,11 @@ class Conversation:
     def is_busy(self) -> bool:
         """True if the client waits for the server, False if the server waits for the client."""
         return self._activity.phase is not Phase.READING or bool(self._owed)
+
+    @property
+    def is_of_stranger(self) -> bool:
+        """True if the client has not been authenticated yet."""
+        return self._authenticator is not None and not self._authenticator.is_open
 
     def end(self, reason: str) -> None:
         """End the connection, whatever it is doing."""
@@ -152,6 +171,8 @@ class Conversation:
                 del request  # frees the buffer that it was received into, once it is decoded
                 if unfinished is not None:
                     await unfinished
+                if self._authenticator is not None and await self._note_authentication(self._authenticator):
+                    return
                 if trio.current_time() - self._turn_at > TURN_S:  # invariant E
                     await self._send_much()
                     await self._give_way()
@@ -161,6 +182,17 @@ class Conversation:
             await self._settle_all()
             await self._send()  # the answers to earlier requests
             raise
+
+    async def _note_authentication(self, authenticator: Authenticator) -> bool:
+        """Take over what the last request has changed (invariant F). True if the connection ends."""
+        self._machine.takes_tokens = authenticator.takes_tokens
+        if authenticator.is_open:
+            self._machine.admit(self._shared.max_request_bytes, self._shared.apis)
+        if not authenticator.is_refused:
+            return False
+        await self._settle_all()
+        await self._send_much()
+        return True
 
     async def _receive(self) -> bool:
         """Send ready answers, then wait for more bytes. False if the peer has ended its side and nothing is owed."""
@@ -222,7 +254,7 @@ class Conversation:
             self._memory.complete(self._claim)
         started = trio.current_time()
         try:
-            outcome = shared.handle(request, self.peer)
+            outcome = self._handle(request, self.peer)
         except Exception:
             statistics.failed += 1
             raise

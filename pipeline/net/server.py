@@ -10,15 +10,17 @@ silent. A peer that sends garbage loses only its own connection.
 import errno
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 import trio
 
 from pipeline.diagnostics import get_logger
-from pipeline.errors import NetworkError, ProtocolError
+from pipeline.errors import AuthenticationError, NetworkError, ProtocolError
+from pipeline.model import SecurityProtocol
 from pipeline.net.answers import Handler, Peer
+from pipeline.net.authentication import Authenticate
 from pipeline.net.conversation import Conversation, Shared
 from pipeline.net.memories import Memories, memories_of
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
@@ -32,8 +34,26 @@ logger = get_logger(__name__)
 
 ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+STRANGER_S = 30.0
+"""Time in which a client has to authenticate itself."""
 IDLE_CHECKS = 8
 """Checks of a silent connection until it is closed."""
+
+
+Secure = Callable[[Transport], Awaitable[tuple[Transport, str]]]
+"""Encrypts a new connection. Returns it, and the name of the user of its certificate, or ANONYMOUS. Raises
+AuthenticationError, NetworkError; closes what it was given then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedListener:
+    """A listening address, and how its connections are protected."""
+
+    listener: ConnectionListener
+    name: str = SecurityProtocol.PLAINTEXT.value
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    secure: Secure | None = None
+    authenticate: Authenticate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +77,8 @@ class ServerStatistics:
     open_connections: int = 0
     accepted: int = 0
     refused: int = 0
+    refused_strangers: int = 0
+    """Connections closed because the client was not authenticated, or not in time."""
     broken: int = 0
     """Connections closed because of a protocol violation, slowness, or an error in a handler."""
 
@@ -94,7 +116,7 @@ class Server:
 
     async def serve(
         self,
-        listeners: Sequence[ConnectionListener],
+        listeners: Sequence[ServedListener],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -103,23 +125,24 @@ class Server:
             others.start_soon(self._shared.hangups.run)
             others.start_soon(self._end_idle)
             others.start_soon(self._end_overdue)
+            others.start_soon(self._end_strangers)
             for listener in listeners:
                 others.start_soon(self._accept, listener, connections)
             task_status.started()
             await trio.sleep_forever()
 
-    async def _accept(self, listener: ConnectionListener, connections: trio.Nursery) -> None:
-        with closing(listener):
+    async def _accept(self, served: ServedListener, connections: trio.Nursery) -> None:
+        with closing(served.listener):
             while True:
                 try:
-                    transport, address = await listener.accept()
+                    transport, address = await served.listener.accept()
                 except OSError as error:
                     if error.errno not in ACCEPT_RETRY_ERRORS:  # that client has left; accept the next one
                         continue
                     logger.error("accept_failed", error=os.strerror(error.errno), retry_s=ACCEPT_RETRY_S)
                     await trio.sleep(ACCEPT_RETRY_S)
                     continue
-                peer = Peer(address=address)
+                peer = Peer(address=address, listener=served.name, protocol=served.protocol)
                 exceeded = self._exceeded(peer.address.host)
                 if exceeded is not None:
                     self.statistics.refused += 1
@@ -129,7 +152,7 @@ class Server:
                 self.statistics.accepted += 1
                 self.statistics.open_connections += 1
                 self._by_host[peer.address.host] += 1
-                connections.start_soon(self._hold, transport, peer)
+                connections.start_soon(self._hold, served, transport, peer)
 
     def _exceeded(self, host: str) -> str | None:
         config = self._config
@@ -138,16 +161,22 @@ class Server:
         limit = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
         return f"{limit} connections from {host}" if self._by_host[host] >= limit else None
 
-    async def _hold(self, transport: Transport, peer: Peer) -> None:
+    async def _hold(self, served: ServedListener, transport: Transport, peer: Peer) -> None:
         conversation = None
         try:
-            conversation = Conversation(self._shared, transport, peer)
+            if served.secure is not None:
+                transport, peer.principal = await served.secure(transport)
+            authenticator = None if served.authenticate is None else served.authenticate(peer)
+            conversation = Conversation(self._shared, transport, peer, authenticator)
             self._conversations[conversation] = transport
             await conversation.run()
             if conversation.ended_because is not None:
                 logger.info("connection_ended", peer=str(peer.address), reason=conversation.ended_because)
         except (NetworkError, OSError) as error:
             logger.debug("connection_lost", peer=str(peer.address), error=str(error))
+        except AuthenticationError as error:
+            self.statistics.refused_strangers += 1
+            logger.warning("client_refused", peer=str(peer.address), listener=peer.listener, error=str(error))
         except ProtocolError as error:
             self.statistics.broken += 1
             logger.warning("connection_broken", peer=str(peer.address), error=str(error))
@@ -182,6 +211,16 @@ class Server:
             for conversation, transport in self._conversations.items():
                 if max(conversation.active_at, transport.sent_at) < oldest and not conversation.is_busy:
                     conversation.end(f"silent for {max_idle_s:g} s")
+
+    async def _end_strangers(self) -> None:
+        """End connections that have not been authenticated in time: they would hold places of others."""
+        while True:
+            await trio.sleep(STRANGER_S / IDLE_CHECKS)
+            oldest = trio.current_time() - STRANGER_S
+            for conversation in self._conversations:
+                if conversation.began_at < oldest and conversation.is_of_stranger:
+                    self.statistics.refused_strangers += 1
+                    conversation.end(f"not authenticated within {STRANGER_S:g} s")
 
     async def _end_overdue(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from pipeline.protocol.codec import decode, decode_from, encode, is_flexible
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.framing import FrameBuffer
 from pipeline.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from pipeline.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from pipeline.protocol.primitives import read_uvarint
 from pipeline.protocol.schema import Message, Piece, holds_records
 from pipeline.protocol.spare_buffers import SpareBuffers
@@ -42,6 +43,8 @@ LARGE_REQUEST_ELEMENTS = 10_000
 MAX_BYTES_WITHOUT_RECORDS = 16 * 1024 * 1024
 """Bound of a request that carries no records: 60,000 topics with the longest names."""
 MAX_HEADER_TAGS = 64
+BARE_TOKEN = -1
+"""The version of a SaslAuthenticate request that came as a bare token, and is answered by one."""
 
 _REQUEST_HEADER = struct.Struct(">hhih")
 _FRAME_AND_CORRELATION = struct.Struct(">ii")
@@ -88,15 +91,22 @@ def size_of(pieces: list[Piece]) -> int:
 class ServerConnection:
     """The server's end. `apis` are the keys served. Many ends may share one receive buffer (see `framing`)."""
 
-    __slots__ = ("_apis", "_frames", "large_has_records")
+    __slots__ = ("_apis", "_frames", "large_has_records", "takes_tokens")
 
     def __init__(
         self, max_request_bytes: int, apis: Mapping[int, ApiKey] = API, shared: memoryview | None = None
     ) -> None:
         self._frames = FrameBuffer(max_request_bytes, shared)
         self._apis = apis
+        self.takes_tokens = False
+        """True if frames are bare tokens, without header: after SaslHandshake of version 0 (KIP-43)."""
         self.large_has_records = False
         """True if the api key of the large request under way carries records."""
+
+    def admit(self, max_request_bytes: int, apis: Mapping[int, ApiKey]) -> None:
+        """Serve these keys from the next request on."""
+        self._frames.max_frame_bytes = max_request_bytes
+        self._apis = apis
 
     @property
     def growth(self) -> int:
@@ -131,6 +141,9 @@ class ServerConnection:
                 self._expect_large(start)
             return None
         frame, shared = taken
+        if self.takes_tokens:
+            token = SaslAuthenticateRequest(auth_bytes=bytes(frame))
+            return Request(ApiKey.SASL_AUTHENTICATE, BARE_TOKEN, 0, None, token, len(frame))
         try:
             number, version, correlation_id, client_id_size = _REQUEST_HEADER.unpack_from(frame)
         except struct.error as error:
@@ -173,6 +186,9 @@ class ServerConnection:
     def encode_response(self, request: Request[Message], response: Message, *, in_pieces: bool = False) -> list[Piece]:
         """Return the response with frame and header. Large records stay references; `in_pieces` as in `encode`."""
         api_key, version = request.api_key, request.api_version
+        if version == BARE_TOKEN:
+            assert isinstance(response, SaslAuthenticateResponse)
+            return [struct.pack(">i", len(response.auth_bytes)) + response.auth_bytes]
         if not api_key.serves(version):
             response, version = _unsupported_version(api_key), 0
         pieces = encode(response, version, in_pieces=in_pieces)

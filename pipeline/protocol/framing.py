@@ -49,18 +49,18 @@ class FrameBuffer:
         "_large_filled",
         "_large_granted",
         "_large_size",
-        "_max_frame_bytes",
         "_shared",
         "_spare",
         "_start",
         "_target",
+        "max_frame_bytes",
         "received_bytes",
     )
 
     def __init__(
         self, max_frame_bytes: int, shared: memoryview | None = None, *, spare: SpareBuffers | None = None
     ) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._spare = spare
         self._shared = receive_buffer() if shared is None else shared
         self._buffer = self._shared
@@ -133,12 +133,12 @@ class FrameBuffer:
         if available < 0:
             return None
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if not 0 <= size <= self._max_frame_bytes:
+        if not 0 <= size <= self.max_frame_bytes:
             if size == _HTTP:
                 raise ProtocolError(
                     "the other side speaks HTTP, not Kafka's protocol: it is the port of something else"
                 )
-            raise ProtocolError(f"a frame of {size} bytes, where at most {self._max_frame_bytes} are taken")
+            raise ProtocolError(f"a frame of {size} bytes, where at most {self.max_frame_bytes} are taken")
         first = self._start + _LENGTH.size
         if size <= available:
             self._start = first + size

@@ -13,7 +13,7 @@ from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.net.answers import Peer
 from pipeline.net.network import SOCKETS
-from pipeline.net.server import Server, ServerConfig
+from pipeline.net.server import ServedListener, Server, ServerConfig
 from pipeline.protocol.api import API
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode
@@ -149,7 +149,7 @@ async def serving(leader: Leader, address: HostPort = HostPort("127.0.0.1", 0)) 
     listeners = await SOCKETS.listen(address)
     leader.address = HostPort("127.0.0.1", listeners[0].port)
     async with trio.open_nursery() as nursery:
-        await nursery.start(Server(leader.handle, API, LIMITS).serve, listeners)
+        await nursery.start(Server(leader.handle, API, LIMITS).serve, [ServedListener(each) for each in listeners])
         yield
         nursery.cancel_scope.cancel()
 

@@ -15,7 +15,7 @@ from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.net.answers import Peer
 from pipeline.net.network import SOCKETS
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.net.server import Server, ServerConfig
+from pipeline.net.server import ServedListener, Server, ServerConfig
 from pipeline.protocol.api import API
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode
@@ -185,7 +185,9 @@ class ScriptedCluster:
 
         with unwrapped_errors():
             async with trio.open_nursery() as nursery:
-                await nursery.start(Server(handle=handle, apis=API, config=LIMITS).serve, listeners)
+                await nursery.start(
+                    Server(handle=handle, apis=API, config=LIMITS).serve, [ServedListener(each) for each in listeners]
+                )
                 yield self.addresses[broker]
                 nursery.cancel_scope.cancel()
 

@@ -46,6 +46,8 @@ from pipeline.broker.requests.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from pipeline.broker.runtime.slicing import SLICINGS, handle_in_slices
@@ -76,6 +78,8 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
         ApiKey.DESCRIBE_GROUPS: describe_groups.handle,
         ApiKey.LIST_GROUPS: list_groups.handle,
         ApiKey.DELETE_GROUPS: delete_groups.handle,
+        ApiKey.SASL_HANDSHAKE: sasl_handshake.handle,
+        ApiKey.SASL_AUTHENTICATE: sasl_authenticate.handle,
         ApiKey.API_VERSIONS: lambda *_: api_versions.describe(HANDLERS),
         ApiKey.CREATE_TOPICS: create_topics.handle,
         ApiKey.DELETE_TOPICS: delete_topics.handle,

@@ -8,7 +8,7 @@ import trio
 from pipeline.model import HostPort
 from pipeline.net.answers import Handler
 from pipeline.net.network import SOCKETS
-from pipeline.net.server import Server, ServerConfig
+from pipeline.net.server import ServedListener, Server, ServerConfig
 from pipeline.protocol.api import API, ApiKey
 
 Serve = Callable[..., AbstractAsyncContextManager[tuple[HostPort, Server]]]
@@ -31,7 +31,7 @@ def serve() -> Serve:
         server = Server(handle, API, config, long_polls={ApiKey.FETCH})
         listeners = await SOCKETS.listen(HostPort("127.0.0.1", 0))
         async with trio.open_nursery() as nursery:
-            await nursery.start(server.serve, listeners)
+            await nursery.start(server.serve, [ServedListener(each) for each in listeners])
             yield HostPort("127.0.0.1", listeners[0].port), server
             nursery.cancel_scope.cancel()
 

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from pipeline.model import HostPort
-from pipeline.net.server import IDLE_CHECKS, Server, ServerConfig
+from pipeline.net.server import IDLE_CHECKS, ServedListener, Server, ServerConfig
 from pipeline.net.transport import Piece
 from pipeline.protocol.api import API
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -94,7 +94,7 @@ async def test_a_client_that_reads_its_answer_slowly_is_not_idle(autojump_clock:
     connection = Connection(takes=takes)
     server = Server(lambda _request, _peer: MetadataResponse(), API, config)
     async with trio.open_nursery() as nursery:
-        await nursery.start(server.serve, [Listener(connection)])
+        await nursery.start(server.serve, [ServedListener(Listener(connection))])
         await connection.ended.wait()
         nursery.cancel_scope.cancel()
     assert connection.is_sent == takes
@@ -109,7 +109,7 @@ async def test_a_server_that_was_paused_hears_its_clients_before_it_calls_them_s
         return MetadataResponse()
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(Server(handle, API, config).serve, [Listener(connection)])
+        await nursery.start(Server(handle, API, config).serve, [ServedListener(Listener(connection))])
         await wait_all_tasks_blocked()
         mock_clock.jump(10 * MAX_IDLE_S)
         await wait_all_tasks_blocked()
@@ -125,7 +125,7 @@ async def test_a_client_that_stays_silent_after_a_pause_is_silent(mock_clock: Mo
     connection = LateConnection()
     server = Server(lambda _request, _peer: MetadataResponse(), API, config)
     async with trio.open_nursery() as nursery:
-        await nursery.start(server.serve, [Listener(connection)])
+        await nursery.start(server.serve, [ServedListener(Listener(connection))])
         await wait_all_tasks_blocked()
         mock_clock.jump(10 * MAX_IDLE_S)
         await wait_all_tasks_blocked()

@@ -1,0 +1,68 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512: both ends prove that they know the password, and neither sends it (RFC 5802).
+
+A name without a credential takes the same steps with one that no password has, so that nobody learns which names exist:
+its salt and iterations are always the same, and differ between names. Library: scramp.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+
+from scramp import ScramException, ScramMechanism
+
+from pipeline.broker.security.sasl.mechanism import Proof, SaslRefusedError, SaslStep, checked_user
+from pipeline.coordination.scram_znodes import MIN_ITERATIONS, ScramCredential, ScramHash
+
+REFUSED = "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
+SALT_BYTES = 16
+
+FindCredential = Callable[[str, ScramHash], ScramCredential | None]
+"""Returns the credential of a user for a mechanism."""
+
+
+class ScramExchange:
+    """The exchange with one client: two tokens each way."""
+
+    def __init__(self, kind: ScramHash, find: FindCredential, own_secret: bytes, nonce: str) -> None:
+        """`own_secret`: random, as long as the broker lives; `nonce`: random, for this exchange."""
+        self._kind = kind
+        self._find = find
+        self._own_secret = own_secret
+        self._user = ""
+        self._is_known = False
+        self._is_begun = False
+        self._server = ScramMechanism(kind.value).make_server(self._credential, s_nonce=nonce)
+
+    def step(self, token: bytes) -> SaslStep:
+        """Take the first or the final message of the client. Raises SaslRefusedError."""
+        try:
+            text = token.decode()
+            if not self._is_begun:
+                self._is_begun = True
+                self._server.set_client_first(text)
+                return SaslStep(self._server.get_server_first().encode())
+            self._server.set_client_final(text)
+            final = self._server.get_server_final().encode()
+        except (ScramException, ValueError, KeyError) as error:
+            raise SaslRefusedError(REFUSED.format(self._kind.value)) from error
+        if not self._is_known:
+            raise SaslRefusedError(REFUSED.format(self._kind.value))
+        return SaslStep(final, Proof(checked_user(self._user)))
+
+    def _credential(self, user: str) -> tuple[bytes, bytes, bytes, int]:
+        self._user = user
+        found = self._find(user, self._kind)
+        self._is_known = found is not None
+        credential = self._feigned(user) if found is None else found
+        return credential.salt, credential.stored_key, credential.server_key, credential.iterations
+
+    def _feigned(self, user: str) -> ScramCredential:
+        def derived(purpose: str) -> bytes:
+            return hmac.digest(self._own_secret, f"{purpose}:{user}".encode(), self._kind.algorithm)
+
+        return ScramCredential(
+            salt=derived("salt")[:SALT_BYTES],
+            stored_key=hashlib.new(self._kind.algorithm, derived("stored")).digest(),
+            server_key=derived("server"),
+            iterations=MIN_ITERATIONS,
+        )

@@ -193,7 +193,7 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
     await nursery.start(broker.groups.run)
     await parts.membership.catch_up()
     await nursery.start(parts.watcher.run)
-    await nursery.start(watch_quotas, world.zookeeper, broker.quotas.table)
+    await nursery.start(watch_quotas, world.zookeeper, broker.quotas.table, broker.scram.set)
     if broker.acls is not None:
         await nursery.start(watch_acls, world.zookeeper, broker.acls)
     await nursery.start(replicas.logs.pending.run)

@@ -23,20 +23,32 @@ logger = get_logger(__name__)
 
 
 async def watch_quotas(
-    zookeeper: CoordinationClient, table: QuotaTable, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    zookeeper: CoordinationClient,
+    table: QuotaTable,
+    on_user: Callable[[str, Mapping[str, str]], None] = lambda _user, _settings: None,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Watch all quotas, for ever. Reports started once the present ones have been read."""
+    """Watch all quotas, for ever. Reports started once the present ones have been read.
+
+    `on_user` is told all settings of a user, whose znode holds not quotas alone: now, and after each change.
+    """
 
     async def watch_entity(entity: QuotaEntity, *, task_status: trio.TaskStatus[None]) -> None:
         table.followed += 1
         try:
             async for value in zookeeper.watch_data(entity.path):
-                table.set(entity, {} if value is None else _read(entity, value))
+                settings = {} if value is None else _settings(entity, value)
+                table.set(entity, _quotas(entity, settings))
+                if isinstance(entity.user, str) and entity.client_id is None:
+                    on_user(entity.user, settings)
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED  # may be called only once
         finally:
             table.followed -= 1
             table.set(entity, {})
+            if isinstance(entity.user, str) and entity.client_id is None:
+                on_user(entity.user, {})
 
     async def watch_client(user: EntityName, part: str, *, task_status: trio.TaskStatus[None]) -> None:
         await watch_entity(QuotaEntity(user=user, client_id=decode_name(part)), task_status=task_status)
@@ -80,12 +92,15 @@ async def _watch_names(
             task_status = trio.TASK_STATUS_IGNORED
 
 
-def _read(entity: QuotaEntity, value: NodeValue) -> Mapping[QuotaKind, float]:
+def _settings(entity: QuotaEntity, value: NodeValue) -> Mapping[str, str]:
     try:
-        settings = decode_config(entity.path, value.data)
+        return decode_config(entity.path, value.data)
     except CoordinationError as error:
         logger.error("quota_unreadable", error=str(error))
         return {}
+
+
+def _quotas(entity: QuotaEntity, settings: Mapping[str, str]) -> Mapping[QuotaKind, float]:
     quotas = {}
     for kind in QuotaKind:
         if kind.value in settings:

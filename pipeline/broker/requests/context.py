@@ -27,6 +27,7 @@ from pipeline.broker.requests.producer_ids import ProducerIds
 from pipeline.broker.runtime.scan_threads import ScanThreads
 from pipeline.broker.security.acl_table import AclTable
 from pipeline.broker.security.decisions import NoteDecision, note_nothing
+from pipeline.broker.security.scram_store import ScramStore
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.topics.changes import TopicChanges
 from pipeline.broker.topics.config_changes import ConfigChanges
@@ -102,6 +103,7 @@ class BrokerContext:
     acls: AclTable | None = None
     """The rules by which requests are allowed; None if everybody may do everything."""
     note_decision: NoteDecision = note_nothing
+    scram: ScramStore = field(default_factory=ScramStore)
 
     def is_other_broker(self, replica: BrokerId, broker_epoch: int | None = None) -> bool:
         """True if another live broker has this id and, unless None, this epoch: else a replica id is only a claim."""

@@ -214,6 +214,10 @@ class SocketTransport:
         await trio.lowlevel.wait_writable(self._socket)
         self.sent_at = trio.current_time()
 
+    def detach(self) -> socket.socket:
+        """Return the socket, for another transport. This one is closed then."""
+        return socket.socket(fileno=self._socket.detach())
+
     def end_sending(self) -> None:
         """Tell the peer that nothing more is sent. What it still sends can be received."""
         with suppress(OSError):

@@ -1,0 +1,128 @@
+"""Certificates for a cluster on one machine: an authority, and what it signs. Library: cryptography.
+
+They are for trying things out and for tests. Who runs a company has an authority already.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+VALID = timedelta(days=365)
+BACKDATED = timedelta(minutes=5)
+"""Time before now from which certificates are valid, so that a slow clock takes them, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A certificate and its private key, in PEM."""
+
+    certificate: str
+    key: str
+
+
+class Authority:
+    """A certificate authority."""
+
+    def __init__(self, name: str = "pipeline local authority", *, now: datetime | None = None) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = _name(name)
+        begins = (now or datetime.now(UTC)) - BACKDATED
+        self._certificate = (
+            x509.CertificateBuilder()
+            .subject_name(self._subject)
+            .issuer_name(self._subject)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(begins)
+            .not_valid_after(begins + 10 * VALID)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .add_extension(
+                x509.KeyUsage(
+                    digital_signature=True,
+                    content_commitment=False,
+                    key_encipherment=False,
+                    data_encipherment=False,
+                    key_agreement=False,
+                    key_cert_sign=True,
+                    crl_sign=True,
+                    encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def certificate(self) -> str:
+        """The certificate of the authority, in PEM."""
+        return self._certificate.public_bytes(Encoding.PEM).decode()
+
+    def issue(
+        self,
+        name: str,
+        hosts: Sequence[str] = (),
+        *,
+        unit: str | None = None,
+        begins: datetime | None = None,
+        ends: datetime | None = None,
+        password: str | None = None,
+    ) -> Identity:
+        """Sign a certificate of the common name `name`, for servers and clients, valid for a year unless told.
+
+        `hosts`: names and addresses of a server. `password`: encrypts the key.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        begins = begins or datetime.now(UTC) - BACKDATED
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(_name(name, unit))
+            .issuer_name(self._subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(begins)
+            .not_valid_after(ends or begins + VALID)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+                critical=False,
+            )
+        )
+        if hosts:
+            names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        protection: KeySerializationEncryption = (
+            NoEncryption() if password is None else BestAvailableEncryption(password.encode())
+        )
+        return Identity(
+            certificate=certificate.public_bytes(Encoding.PEM).decode(),
+            key=key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection).decode(),
+        )
+
+
+def _name(common_name: str, unit: str | None = None) -> x509.Name:
+    parts = [] if unit is None else [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit)]
+    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -3,7 +3,8 @@
 Identifiers are NewTypes, so that a type checker tells an offset from an epoch; at run time they are plain values.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, NewType, Protocol
 
@@ -72,9 +73,16 @@ class BrokerEndpoint:
 
     id: BrokerId
     address: HostPort
+    """Address for other brokers."""
     rack: str | None = None
     epoch: int = NO_BROKER_EPOCH
     """The epoch of its registration (KIP-903)."""
+    addresses: Mapping[str, HostPort] = field(default_factory=dict)
+    """Addresses for clients, by the name of the listener. Empty if there is one listener."""
+
+    def address_on(self, listener: str) -> HostPort | None:
+        """Return the address for clients that came in on a listener of this name; None if it has none."""
+        return self.addresses.get(listener) if self.addresses else self.address
 
 
 class OpenFile(Protocol):

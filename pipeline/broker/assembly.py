@@ -1,7 +1,7 @@
 """Assembly of a broker: makes and connects its parts, and runs none."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -76,18 +76,27 @@ class Parts:
 def assemble(
     config: BrokerConfig,
     world: World,
-    address: HostPort,
+    addresses: Mapping[str, HostPort],
     cluster_id: str,
     directories: LogDirectories,
     locks: Sequence[str],
     disks: DiskThreads,
 ) -> Parts:
-    """Make and connect all parts; `locks` are the lock ids of the opened `directories`."""
+    """Make and connect all parts. `addresses`: for clients, by listener. `locks`: ids of the opened `directories`."""
     zookeeper, clock, rng = world.zookeeper, world.clock, world.rng
-    own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
+    inter_broker, is_one = config.inter_broker.name, len(addresses) == 1
+    own = BrokerEndpoint(
+        id=config.broker_id,
+        address=addresses[inter_broker],
+        rack=config.rack,
+        addresses={} if is_one else addresses,
+    )
     registration = BrokerRegistration(
         id=own.id,
-        listeners=(Listener(address=address),),
+        listeners=tuple(
+            Listener(name=plan.name, security_protocol=plan.protocol.value, address=addresses[plan.name])
+            for plan in config.plans
+        ),
         rack=own.rack,
         timestamp_ms=clock(),
         directories=tuple(directories.ids),
@@ -109,7 +118,7 @@ def assemble(
     kept = KeptMemory(config.client_state_max_bytes)
     groups = GroupService(config, view, clock, rng, kept)
     replicas.subscribe(GROUP_METADATA_TOPIC, groups.journal)
-    watcher = ClusterWatcher(zookeeper, settings, view, own)
+    watcher = ClusterWatcher(zookeeper, settings, view, own, inter_broker)
     strays = StrayKeeper(zookeeper, view, replicas, own.id, world.network)
     controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
     lost_replicas = LostReplicas(zookeeper, view, replicas, own.id, controller.counts)
@@ -131,6 +140,7 @@ def assemble(
         produce=_produce_service(config, world),
         fetch=fetch,
         clock=clock,
+        inter_broker_listener=inter_broker,
         acls=_acl_table(config, fetch.sessions) if config.authorizer_class_name else None,
     )
     return Parts(

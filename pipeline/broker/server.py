@@ -23,6 +23,7 @@ from pipeline.broker.membership.identity import find_cluster_id, watch_cluster_i
 from pipeline.broker.membership.membership import Membership
 from pipeline.broker.metrics.cleaner import run_with_metrics
 from pipeline.broker.metrics.collector import BrokerCollector
+from pipeline.broker.protection import Protection
 from pipeline.broker.quotas.watcher import watch_quotas
 from pipeline.broker.replicas.failed_replicas import leave_what_failed
 from pipeline.broker.replicas.logs import log_config
@@ -33,7 +34,8 @@ from pipeline.broker.requests.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.runtime.disk_threads import HUNG_S, DiskThreads
 from pipeline.broker.runtime.loop_watch import watch_loop
 from pipeline.broker.security.acl_watcher import watch_acls
-from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.broker import BrokerConfig, advertised_address
+from pipeline.broker.settings.listeners import ListenerPlan
 from pipeline.broker.settings.topic import topic_settings
 from pipeline.broker.stopping import run_until_relieved
 from pipeline.coordination.interface import CoordinationClient
@@ -49,7 +51,7 @@ from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.net.server import ServedListener, Server, ServerConfig
+from pipeline.net.server import Server, ServerConfig
 from pipeline.records.memory import OPENED_BATCHES
 
 MARK_TIMEOUT_S = 5.0
@@ -57,6 +59,10 @@ MARK_TIMEOUT_S = 5.0
 MAX_PROBLEMS_TOLD = 3
 
 logger = get_logger(__name__)
+
+
+BoundListener = tuple[ListenerPlan, Sequence[ConnectionListener]]
+"""A listener, and the sockets on which it listens."""
 
 
 @dataclass(slots=True)
@@ -157,12 +163,14 @@ async def run_broker(
 async def _run(
     config: BrokerConfig,
     world: World,
-    listeners: Sequence[ConnectionListener],
+    listeners: Sequence[BoundListener],
     handle: BrokerHandle,
     task_status: trio.TaskStatus[BrokerHandle],
 ) -> None:
     """Run the broker without its HTTP port."""
-    handle.address = config.advertised_address(listeners[0].port)
+    addresses = {plan.name: advertised_address(plan, bound[0].port) for plan, bound in listeners}
+    handle.address = next(iter(addresses.values()))
+    protection = Protection(config, world.rng)
     OPENED_BATCHES.resize(config.opened_batches_max_bytes)
     KNOWN_PRODUCERS.resize(config.known_producers_max)
     await refuse_other_owner(world.zookeeper, config, world.files)
@@ -172,11 +180,12 @@ async def _run(
     async with _open_directories(config, world, cluster_id, disks) as directories:
         paths = [directory.path for directory in directories.opened]
         locks = await trio.to_thread.run_sync(find_lock_ids, paths, world.files)
-        handle.parts = assemble(config, world, handle.address, cluster_id, directories, locks, disks)
+        handle.parts = assemble(config, world, addresses, cluster_id, directories, locks, disks)
         with unwrapped_errors():
             async with disks.ending_in_time(), trio.open_nursery() as nursery:
                 await _start(nursery, handle.parts, world)
-                await nursery.start(_serve, handle.parts, listeners, world)
+                nursery.start_soon(protection.follow_files)
+                await nursery.start(_serve, handle.parts, listeners, protection, world)
                 handle.is_serving = True
                 address, http_address = str(handle.address), str(handle.http_address)
                 logger.info("broker_ready", broker=config.broker_id, address=address, http=http_address)
@@ -223,19 +232,22 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
 
 async def _serve(
     parts: Parts,
-    listeners: Sequence[ConnectionListener],
+    listeners: Sequence[BoundListener],
+    protection: Protection,
     world: World,
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Serve the Kafka port and its metrics."""
     broker = parts.context
-    server = Server(Dispatcher(broker).handle, SERVED, _limits(broker.settings.current), LONG_POLLS, world.network)
+    handle = Dispatcher(broker).handle
+    server = Server(handle, SERVED, _limits(broker.settings.current), LONG_POLLS, world.network)
     broker.settings.follow(lambda config: server.reconfigure(_limits(config)))
     collector = BrokerCollector(broker, parts.isr_writer, server.statistics)
     world.metrics.register(collector)
     try:
-        await server.serve([ServedListener(listener) for listener in listeners], task_status=task_status)
+        served = [protection.serve(plan, each, broker, handle) for plan, bound in listeners for each in bound]
+        await server.serve(served, task_status=task_status)
     finally:
         world.metrics.unregister(collector)
 
@@ -252,16 +264,19 @@ def _limits(config: BrokerConfig) -> ServerConfig:
 
 
 @asynccontextmanager
-async def _listening(config: BrokerConfig, network: Network) -> AsyncGenerator[Sequence[ConnectionListener]]:
+async def _listening(config: BrokerConfig, network: Network) -> AsyncGenerator[Sequence[BoundListener]]:
+    bound: list[BoundListener] = []
     try:
-        listeners = await network.listen(config.listener)
-    except OSError as error:
-        raise ConfigurationError("listeners", f"cannot listen on {config.listener}: {error}") from error
-    try:
-        yield listeners
+        for plan in config.plans:
+            try:
+                bound.append((plan, await network.listen(plan.address)))
+            except OSError as error:
+                raise ConfigurationError("listeners", f"cannot listen on {plan.address}: {error}") from error
+        yield bound
     finally:
-        for listener in listeners:
-            listener.close()
+        for _, listeners in bound:
+            for listener in listeners:
+                listener.close()
 
 
 @asynccontextmanager

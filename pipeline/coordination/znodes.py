@@ -139,11 +139,17 @@ class BrokerRegistration:
         return broker_path(self.id)
 
     def endpoint(self, listener_name: str = PLAINTEXT) -> BrokerEndpoint | None:
-        """Return the broker's endpoint for clients of this listener; None if there is no such listener."""
-        for listener in self.listeners:
-            if listener.name == listener_name:
-                return BrokerEndpoint(id=self.id, address=listener.address, rack=self.rack, epoch=self.epoch)
-        return None
+        """Return the broker as others reach it by this listener; None if it has no such listener."""
+        addresses = {listener.name: listener.address for listener in self.listeners}
+        if listener_name not in addresses:
+            return None
+        return BrokerEndpoint(
+            id=self.id,
+            address=addresses[listener_name],
+            rack=self.rack,
+            epoch=self.epoch,
+            addresses={} if len(addresses) == 1 else addresses,
+        )
 
     def encode(self) -> bytes:
         """Encode as JSON version 5. `host` and `port` repeat the plaintext listener for readers of version 1."""

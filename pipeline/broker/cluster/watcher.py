@@ -14,7 +14,7 @@ from pipeline.broker.cluster.topic_watcher import TopicWatcher, WatchTask
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
 from pipeline.coordination.interface import CoordinationClient, NodeValue
-from pipeline.coordination.znodes import BrokerRegistration, broker_config_path, broker_path, decode_config
+from pipeline.coordination.znodes import PLAINTEXT, BrokerRegistration, broker_config_path, broker_path, decode_config
 from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError
 from pipeline.model import BROKER_IDS, BrokerEndpoint, BrokerId, TopicPartition
@@ -31,12 +31,18 @@ class ClusterWatcher:
     """The tasks that watch. `own` is this broker as clients see it; the view has it always, whatever ZooKeeper says."""
 
     def __init__(
-        self, zookeeper: CoordinationClient, broker_settings: DynamicSettings, view: ClusterView, own: BrokerEndpoint
+        self,
+        zookeeper: CoordinationClient,
+        broker_settings: DynamicSettings,
+        view: ClusterView,
+        own: BrokerEndpoint,
+        inter_broker_listener: str = PLAINTEXT,
     ) -> None:
         self._zookeeper = zookeeper
         self._broker_settings = broker_settings
         self._view = view
         self._own = own
+        self._inter_broker_listener = inter_broker_listener
         self._topics = TopicWatcher(zookeeper, broker_settings, view)
         self.states = StateWatcher(zookeeper, view)
 
@@ -84,7 +90,9 @@ class ClusterWatcher:
         except CoordinationError as error:
             logger.error("broker_unreadable", error=str(error))
             return
-        endpoint = registration.endpoint()
+        endpoint = registration.endpoint(self._inter_broker_listener)
+        if endpoint is None:
+            logger.error("broker_unreachable", broker=broker_id, missing_listener=self._inter_broker_listener)
         self._view.log_dirs[broker_id] = frozenset(registration.directories)
         if broker_id == self._own.id:
             endpoint = replace(self._own, epoch=registration.epoch)

@@ -88,11 +88,10 @@ async def refuse_other_owner(zookeeper: CoordinationClient, config: BrokerConfig
 
 def owned_by(broker_id: BrokerId, data: bytes, own: Holdings) -> ConfigurationError:
     """Return the error that names the owner of the broker id."""
-    endpoint, is_copy = None, False
+    where, is_copy = "another broker", False
     with suppress(CoordinationError):
         found = BrokerRegistration.decode(broker_id, data)
-        endpoint, is_copy = found.endpoint(), own.names(found)
-    where = "another broker" if endpoint is None else f"the broker at {endpoint.address}"
+        where, is_copy = f"the broker at {found.listeners[0].address}", own.names(found)
     if is_copy:
         reason = (
             f"{broker_id} is registered already by {where} with the same log dirs, and that broker is alive: one of the"

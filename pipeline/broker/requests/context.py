@@ -100,6 +100,7 @@ class BrokerContext:
     produce: ProduceService
     fetch: FetchService
     clock: Clock
+    inter_broker_listener: str = SecurityProtocol.PLAINTEXT.value
     acls: AclTable | None = None
     """The rules by which requests are allowed; None if everybody may do everything."""
     note_decision: NoteDecision = note_nothing

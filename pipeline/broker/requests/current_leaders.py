@@ -3,7 +3,8 @@
 The client goes there at once. A Metadata request could reach a broker that does not know the new leader yet.
 """
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pipeline.broker.cluster.view import ClusterView, TopicView
 from pipeline.model import BrokerEndpoint, BrokerId, LeaderEpoch
@@ -27,3 +28,16 @@ def find_current_leader(view: ClusterView, own: BrokerId, topic: TopicView | Non
         return None
     broker = view.brokers.get(partition.leader)
     return None if broker is None else CurrentLeader(broker, partition.leader_epoch)
+
+
+def with_addresses(view: ClusterView, listener: str, answer: Any) -> Any:
+    """Return an answer of Produce or Fetch whose leaders have their addresses on a listener. Others are left out."""
+    if not answer.node_endpoints:
+        return answer
+    named = []
+    for node in answer.node_endpoints:
+        broker = view.brokers.get(BrokerId(node.node_id))
+        address = None if broker is None else broker.address_on(listener)
+        if address is not None:
+            named.append(replace(node, host=address.host, port=address.port))
+    return replace(answer, node_endpoints=tuple(named))

@@ -2,11 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from pipeline.broker.quotas.enforcement import handle_within, is_limited, replica_of
 from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.requests.current_leaders import with_addresses
 from pipeline.broker.requests.guards.gate import Gate, Refusal, merged
 from pipeline.broker.requests.guards.table import NEEDS
 from pipeline.broker.requests.handlers import (
@@ -116,6 +118,10 @@ LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.JOIN_GROUP, Ap
 """Requests that end when their client leaves: they wait for records, members or searches, with nothing half done."""
 
 
+NAMES_LEADERS = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+"""Requests whose answers name the present leaders of partitions (KIP-951)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
     """The handler that the server calls."""
@@ -150,6 +156,15 @@ class Dispatcher:
         return handled if outcome.merge is None else merged(handled, outcome.merge)
 
     def _handle(self, request: Request[Message], caller: Caller) -> HandlerResult | Awaitable[HandlerResult]:
+        """Handle a request. Leaders that its answer names have the addresses of the caller's listener."""
+        outcome = self._handle_within_quotas(request, caller)
+        if caller.listener == self.broker.inter_broker_listener or request.api_key not in NAMES_LEADERS:
+            return outcome
+        return merged(outcome, partial(with_addresses, self.broker.view, caller.listener))
+
+    def _handle_within_quotas(
+        self, request: Request[Message], caller: Caller
+    ) -> HandlerResult | Awaitable[HandlerResult]:
         handler, quotas = HANDLERS[request.api_key], self.broker.quotas
         slicing = SLICINGS.get(request.api_key)
         if slicing is not None and slicing.is_large(request.body):

@@ -18,14 +18,23 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.broker.settings.contract import subject_space
+from pipeline.broker.settings.listeners import (
+    PROTOCOLS,
+    ListenerPlan,
+    NamedAddress,
+    inter_broker_listener,
+    parse_listeners,
+    parse_protocol_map,
+    plan_listeners,
+)
+from pipeline.broker.settings.security import ListenerSecurity, Mechanism
 from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
-from pipeline.model import MAX_INT64, BrokerId, HostPort
+from pipeline.model import MAX_INT64, BrokerId, HostPort, SecurityProtocol
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
-from pipeline.settings import MAX_INT16, MAX_INT32, Address, SettingsModel, parse_address, parsed_by
+from pipeline.settings import MAX_INT16, MAX_INT32, Address, parsed_by
 
 PLAINTEXT = "PLAINTEXT"
-_ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
 
 
 class Mark(Enum):
@@ -52,15 +61,6 @@ def _check_gzip_level(value: int) -> int:
     if value == 0:
         raise ValueError("must be -1 or from 1 to 9")
     return value
-
-
-def _parse_listener(text: str) -> HostPort:
-    if "," in text:
-        raise ValueError("one listener is supported; give a single PLAINTEXT://host:port")
-    protocol, separator, address = text.partition("://")
-    if not separator or protocol != PLAINTEXT:
-        raise ValueError(f"{text!r} is not PLAINTEXT://host:port (the one protocol supported)")
-    return parse_address(address)
 
 
 def _parse_overrides(text: str) -> dict[str, int]:
@@ -101,11 +101,12 @@ Authorizer = Literal[
     "kafka.security.authorizer.AclAuthorizer",
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 ]
-Listener = Annotated[HostPort, parsed_by(_parse_listener)]
+Listeners = Annotated[tuple[NamedAddress, ...], parsed_by(parse_listeners)]
+ProtocolMap = Annotated[dict[str, SecurityProtocol], parsed_by(parse_protocol_map)]
 SchemaRegistryUrls = Annotated[tuple[str, ...], parsed_by(_parse_urls)]
 
 
-class BrokerConfig(SettingsModel):
+class BrokerConfig(ListenerSecurity):
     """The settings of one broker. Build them with `from_settings`."""
 
     service: ClassVar[str] = "broker"
@@ -123,11 +124,27 @@ class BrokerConfig(SettingsModel):
     zookeeper_session_timeout_ms: int = Field(18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000)
     """Time in ms without a heartbeat after which ZooKeeper expires the broker's session and other replicas become
     leaders. A broker that was killed and starts again does not wait for this."""
-    listener: Listener = Field(HostPort("", 9092), alias="listeners")
-    """Address to listen on, one `PLAINTEXT://host:port`. Port 0 takes a free port."""
-    advertised_listener: Listener | None = Field(None, alias="advertised.listeners")
-    """Address that clients connect to, one `PLAINTEXT://host:port`, by default the listener. Needed if the broker
-    listens on `0.0.0.0` or `::`."""
+    listeners: Listeners = Field((NamedAddress(PLAINTEXT, HostPort("", 9092)),), alias="listeners")
+    """Addresses to listen on, `NAME://host:port` with commas between them. Port 0 takes a free port."""
+    advertised_listeners: Listeners = Field((), alias="advertised.listeners")
+    """Addresses that clients connect to, `NAME://host:port,...`, by default those of the listeners. Needed for each
+    listener on `0.0.0.0` or `::`."""
+    protocol_map: ProtocolMap = Field(dict(PROTOCOLS), alias="listener.security.protocol.map")
+    """Protocols of the listeners, `NAME:PROTOCOL,...`. Protocols are `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` and
+    `SASL_SSL`; a listener may bear the name of its protocol."""
+    inter_broker_listener_name: str | None = Field(None, alias="inter.broker.listener.name", min_length=1)
+    """Name of the listener by which brokers reach each other."""
+    inter_broker_protocol: SecurityProtocol = Field(SecurityProtocol.PLAINTEXT, alias="security.inter.broker.protocol")
+    """Protocol by which brokers reach each other, if `inter.broker.listener.name` is not set: the first listener with
+    it counts."""
+    inter_broker_mechanism: Mechanism = Field("PLAIN", alias="sasl.mechanism.inter.broker.protocol")
+    """SASL mechanism by which brokers log in to each other, with the name and password of its
+    `MECHANISM.sasl.jaas.config`."""
+    failed_authentication_delay_ms: int = Field(100, alias="connection.failed.authentication.delay.ms", ge=0, le=60_000)
+    """Time in ms by which the answer to a failed authentication is delayed."""
+    of_listeners: dict[str, Any] = Field({}, alias="listener.name")
+    """Settings of single listeners: `listener.name.LISTENER.SETTING`, with the listener's name in lower case, for each
+    setting of TLS and SASL."""
     http_listen: Address = Field(HostPort("127.0.0.1", 0), alias="http.listen")
     """Address of the HTTP server for `/metrics`, `/healthz` and `/readyz`. Port 0 takes a free port."""
 
@@ -399,14 +416,18 @@ class BrokerConfig(SettingsModel):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Build the configuration. Raises ConfigurationError, also for settings that contradict each other."""
-        config = super().from_settings(settings)
-        if config.advertised_listener is None and config.listener.host in _ANY_ADDRESS:
-            raise ConfigurationError(
-                "advertised.listeners",
-                f"is needed when listening on {config.listener.host}, which clients cannot reach",
-            )
-        if config.advertised_listener is not None and config.advertised_listener.host in {"", *_ANY_ADDRESS}:
-            raise ConfigurationError("advertised.listeners", "needs a host name or address that clients can reach")
+        prefix = "listener.name."
+        own = {key: value for key, value in settings.items() if key.startswith(prefix)}
+        others = {key: value for key, value in settings.items() if key not in own}
+        config = super().from_settings(others | ({prefix[:-1]: own} if own else {}))
+        names = {plan.name.lower() for plan in config.plans}
+        for key in own:
+            name = key.removeprefix(prefix).partition(".")[0]
+            if name not in names:
+                raise ConfigurationError(key, f"names no listener; there are {', '.join(sorted(names))}")
+        for plan in config.plans:
+            config.security_of(plan)
+        assert config.inter_broker
         if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
             raise ConfigurationError(
                 "max.connections.per.ip",
@@ -415,12 +436,37 @@ class BrokerConfig(SettingsModel):
             )
         return config
 
-    def advertised_address(self, bound_port: int) -> HostPort:
-        """Return the address for clients: the advertised listener, else the listener, with the bound port."""
-        if self.advertised_listener is not None:
-            port = self.advertised_listener.port or bound_port
-            return HostPort(self.advertised_listener.host, port)
-        return HostPort(self.listener.host or socket.getfqdn(), bound_port)
+    @property
+    def plans(self) -> tuple[ListenerPlan, ...]:
+        """The listeners. Raises ConfigurationError for settings that contradict each other."""
+        return plan_listeners(self.listeners, self.advertised_listeners, self.protocol_map)
+
+    @property
+    def inter_broker(self) -> ListenerPlan:
+        """The listener by which brokers reach each other. Raises ConfigurationError if there is none."""
+        return inter_broker_listener(self.plans, self.inter_broker_listener_name, self.inter_broker_protocol)
+
+    def security_of(self, plan: ListenerPlan) -> ListenerSecurity:
+        """Return the settings that protect a listener. Raises ConfigurationError."""
+        names = ListenerSecurity.names()
+        given = {
+            str(field.alias): getattr(self, name)
+            for name, field in type(self).model_fields.items()
+            if name in self.model_fields_set and field.alias in names
+        }
+        prefix = f"listener.name.{plan.name.lower()}."
+        own = {key.removeprefix(prefix): value for key, value in self.of_listeners.items() if key.startswith(prefix)}
+        try:
+            return ListenerSecurity.from_settings(given | own)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{prefix}{error.key}", error.reason) from error
+
+
+def advertised_address(plan: ListenerPlan, bound_port: int) -> HostPort:
+    """Return the address of a listener for clients: as advertised, else as bound."""
+    if plan.advertised is not None:
+        return HostPort(plan.advertised.host, plan.advertised.port or bound_port)
+    return HostPort(plan.address.host or socket.getfqdn(), bound_port)
 
 
 FIELDS: Mapping[str, str] = MappingProxyType(

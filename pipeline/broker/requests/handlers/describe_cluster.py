@@ -22,7 +22,7 @@ MAX_LOST_ZNODES = 100
 
 
 def handle(
-    broker: BrokerContext, request: DescribeClusterRequest, _version: int, _caller: Caller
+    broker: BrokerContext, request: DescribeClusterRequest, _version: int, caller: Caller
 ) -> DescribeClusterResponse:
     """Answer at once, as this broker sees the cluster."""
     if request.endpoint_type != BROKERS:
@@ -35,10 +35,9 @@ def handle(
         cluster_id=broker.view.cluster_id,
         controller_id=broker.view.controller,
         brokers=[
-            DescribeClusterBroker(
-                broker_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port, rack=endpoint.rack
-            )
+            DescribeClusterBroker(broker_id=endpoint.id, host=address.host, port=address.port, rack=endpoint.rack)
             for endpoint in broker.view.brokers.values()
+            if (address := endpoint.address_on(caller.listener)) is not None
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR

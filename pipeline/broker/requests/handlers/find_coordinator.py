@@ -25,29 +25,34 @@ NO_PORT = -1
 
 
 def handle(
-    broker: BrokerContext, request: FindCoordinatorRequest, version: int, _caller: Caller
+    broker: BrokerContext, request: FindCoordinatorRequest, version: int, caller: Caller
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """Answer at once, unless the topic must be created first."""
     keys = request.coordinator_keys if version >= FIRST_VERSION_OF_MANY_KEYS else (request.key,)
     if request.key_type == GROUP and broker.view.applied(GROUP_METADATA_TOPIC) is None:
-        return _create_and_answer(broker, keys, version)
-    return _answer([_find(broker, request.key_type, key) for key in keys], version)
+        return _create_and_answer(broker, caller.listener, keys, version)
+    return _answer([_find(broker, caller.listener, request.key_type, key) for key in keys], version)
 
 
-async def _create_and_answer(broker: BrokerContext, keys: Sequence[str], version: int) -> FindCoordinatorResponse:
+async def _create_and_answer(
+    broker: BrokerContext, listener: str, keys: Sequence[str], version: int
+) -> FindCoordinatorResponse:
     try:
         await ensure_journal_topic(broker.topics)
     except KafkaError as error:
         return _answer([_refusal(key, error) for key in keys], version)
-    return _answer([_find(broker, GROUP, key) for key in keys], version)
+    return _answer([_find(broker, listener, GROUP, key) for key in keys], version)
 
 
-def _find(broker: BrokerContext, key_type: int, key: str) -> Coordinator:
+def _find(broker: BrokerContext, listener: str, key_type: int, key: str) -> Coordinator:
     try:
         endpoint = _endpoint(broker, key_type, key)
+        address = endpoint.address_on(listener)
+        if address is None:  # that broker cannot be reached in the client's way
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     except KafkaError as error:
         return _refusal(key, error)
-    return Coordinator(key=key, node_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port)
+    return Coordinator(key=key, node_id=endpoint.id, host=address.host, port=address.port)
 
 
 def _refusal(key: str, error: KafkaError) -> Coordinator:

@@ -66,18 +66,19 @@ logger = get_logger(__name__)
 
 
 def handle(
-    broker: BrokerContext, request: MetadataRequest, version: int, _caller: Caller
+    broker: BrokerContext, request: MetadataRequest, version: int, caller: Caller
 ) -> MetadataResponse | Awaitable[Any]:
     """Answer at once, unless topics must be created first, or are very many."""
+    listener = caller.listener
     if version < FIRST_VERSION_OF_ASKING_BY_ID and (unnamed := _refuse_unnamed(request)):
-        return _answer(broker, request, unnamed)
+        return _answer(broker, listener, request, unnamed)
     if request.topics is not None:
         request = replace(request, topics=_each_once(request.topics))
     if request.topics is None or (version == 0 and not request.topics):
         known = [topic for topic in broker.view.topics() if is_listed(topic, broker.view)]
         if sum(len(topic.partitions) for topic in known) > MAX_PARTITIONS_AT_ONCE:
-            return _describe_many(broker, request, known)
-        return _answer(broker, request, [describe_topic(topic, broker.view) for topic in known])
+            return _describe_many(broker, listener, request, known)
+        return _answer(broker, listener, request, [describe_topic(topic, broker.view) for topic in known])
     if broker.settings.static.auto_create_topics and request.allow_auto_topic_creation:
         missing = [
             topic.name
@@ -88,10 +89,10 @@ def handle(
             and not _is_known_here(broker, topic.name)
         ]
         if missing:
-            return _create_and_answer(broker, request, missing)
+            return _create_and_answer(broker, listener, request, missing)
     if _is_large(broker, request.topics):
-        return _describe_many(broker, request, request.topics)
-    return _answer(broker, request, [_find_topic(broker, topic) for topic in request.topics])
+        return _describe_many(broker, listener, request, request.topics)
+    return _answer(broker, listener, request, [_find_topic(broker, topic) for topic in request.topics])
 
 
 def _is_large(broker: BrokerContext, topics: Sequence[MetadataRequestTopic]) -> bool:
@@ -122,6 +123,7 @@ def _refuse_unnamed(request: MetadataRequest) -> Sequence[MetadataResponseTopic]
 
 async def _describe_many(
     broker: BrokerContext,
+    listener: str,
     request: MetadataRequest,
     topics: Sequence[TopicView | MetadataRequestTopic],
     refusals: Mapping[str, ErrorCode] = MappingProxyType({}),
@@ -138,10 +140,12 @@ async def _describe_many(
         else:
             described.append(_find_topic(broker, topic))
         await turns.after(1 + len(described[-1].partitions))
-    return LargeAnswer(_answer(broker, request, described))
+    return LargeAnswer(_answer(broker, listener, request, described))
 
 
-async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, missing: Sequence[str]) -> LargeAnswer:
+async def _create_and_answer(
+    broker: BrokerContext, listener: str, request: MetadataRequest, missing: Sequence[str]
+) -> LargeAnswer:
     refusals: dict[str, ErrorCode] = {}
     turns = Turns(MAX_TOPICS_AT_ONCE)
     deadline = trio.current_time() + AUTO_CREATE_TIMEOUT_S
@@ -160,7 +164,7 @@ async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, mi
         if name not in refusals and broker.view.topic(name) is None:
             refusals[name] = ErrorCode.LEADER_NOT_AVAILABLE
         await turns.after()
-    return await _describe_many(broker, request, request.topics or (), refusals)
+    return await _describe_many(broker, listener, request, request.topics or (), refusals)
 
 
 def _is_known_here(broker: BrokerContext, name: str) -> bool:
@@ -236,7 +240,7 @@ def code_of_missing(name: str) -> ErrorCode:
 
 
 def _answer(
-    broker: BrokerContext, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]
+    broker: BrokerContext, listener: str, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         topics = [
@@ -247,10 +251,9 @@ def _answer(
         ]
     return MetadataResponse(
         brokers=tuple(
-            MetadataResponseBroker(
-                node_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port, rack=endpoint.rack
-            )
+            MetadataResponseBroker(node_id=endpoint.id, host=address.host, port=address.port, rack=endpoint.rack)
             for endpoint in broker.view.brokers.values()
+            if (address := endpoint.address_on(listener)) is not None
         ),
         cluster_id=broker.view.cluster_id,
         controller_id=broker.view.controller,

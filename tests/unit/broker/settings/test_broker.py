@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.broker import BrokerConfig, advertised_address
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import ConfigurationError
-from pipeline.model import HostPort
+from pipeline.model import HostPort, SecurityProtocol
 
 NEEDED: dict[str, Any] = {"broker.id": 1, "log.dirs": "/data", "zookeeper.connect": "localhost:2181"}
 
@@ -15,7 +15,9 @@ NEEDED: dict[str, Any] = {"broker.id": 1, "log.dirs": "/data", "zookeeper.connec
 def test_defaults_are_kafkas() -> None:
     config = BrokerConfig.from_settings(NEEDED)
     assert config.log_dirs == (Path("/data"),)
-    assert config.listener == HostPort("", 9092)
+    (plan,) = config.plans
+    assert (plan.name, plan.address, plan.protocol) == ("PLAINTEXT", HostPort("", 9092), SecurityProtocol.PLAINTEXT)
+    assert config.inter_broker == plan
     assert config.auto_create_topics
     assert config.num_partitions == 1
     assert config.message_max_bytes == 1_048_588
@@ -64,9 +66,25 @@ def test_text_and_numbers_mean_the_same() -> None:
         ({"max.connections.per.ip": 0}, "max.connections.per.ip", "only if max.connections.per.ip.overrides names"),
         ({"max.connections.per.ip.overrides": "host:1"}, "max.connections.per.ip.overrides", "with an IP address"),
         ({"max.connections.per.ip.overrides": "127.0.0.1:x"}, "max.connections.per.ip.overrides", "number of connect"),
-        ({"listeners": "SSL://h:1"}, "listeners", "PLAINTEXT://host:port"),
+        ({"listeners": "h:1"}, "listeners", "NAME://host:port"),
+        ({"listeners": "SSL://h:1"}, "security.inter.broker.protocol", "inter.broker.listener.name to one of SSL"),
+        ({"listeners": "CLIENT://h:1"}, "listener.security.protocol.map", "add CLIENT:PROTOCOL"),
+        ({"listener.security.protocol.map": "CLIENT:TLS"}, "listener.security.protocol.map", "a protocol of PLAINTEXT"),
+        ({"inter.broker.listener.name": "OTHER"}, "inter.broker.listener.name", "not among the listeners"),
+        ({"listener.name.client.ssl.client.auth": "none"}, "listener.name.client.ssl.client.auth", "names no listener"),
+        ({"listener.name.plaintext.ssl.client": "x"}, "listener.name.plaintext.ssl.client", "is not a setting"),
+        (
+            {"listener.name.plaintext.ssl.client.auth": "maybe"},
+            "listener.name.plaintext.ssl.client.auth",
+            "'none', 'requested' or 'required'",
+        ),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "sasl.enabled.mechanisms", "GSSAPI is not served"),
+        ({"plain.sasl.jaas.config": "s3cret"}, "plain.sasl.jaas.config", "MODULE required"),
+        ({"super.users": "alice"}, "super.users", "User:NAME"),
+        ({"authorizer.class.name": "Other"}, "authorizer.class.name", "AclAuthorizer"),
         ({"listeners": "PLAINTEXT://h:99999"}, "listeners", "not host:port"),
-        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "listeners", "one listener"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "listeners", "the same name"),
+        ({"advertised.listeners": "SSL://h:1"}, "advertised.listeners", "names SSL, which is not among"),
         ({"advertised.listeners": "PLAINTEXT://h..example:1"}, "advertised.listeners", "no host has such a name"),
         ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients cannot reach"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients can reach"),
@@ -91,6 +109,6 @@ def test_missing_settings_are_named(key: str) -> None:
 
 def test_advertised_address_takes_the_bound_port() -> None:
     plain = BrokerConfig.from_settings({**NEEDED, "listeners": "PLAINTEXT://[::1]:0"})
-    assert plain.advertised_address(1234) == HostPort("::1", 1234)
+    assert advertised_address(plain.plans[0], 1234) == HostPort("::1", 1234)
     advertised = BrokerConfig.from_settings({**NEEDED, "advertised.listeners": "PLAINTEXT://public:9"})
-    assert advertised.advertised_address(1234) == HostPort("public", 9)
+    assert advertised_address(advertised.plans[0], 1234) == HostPort("public", 9)

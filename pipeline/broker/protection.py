@@ -1,0 +1,137 @@
+"""Protection of the listeners of a running broker: TLS contexts that follow their files, and SASL mechanisms."""
+
+import random
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from pipeline.broker.requests.context import BrokerContext
+from pipeline.broker.security.authentication import AuthenticationCounts, SaslAuthenticator, SaslPlan
+from pipeline.broker.security.principal_rules import user_of
+from pipeline.broker.security.sasl.mechanism import SaslMechanism
+from pipeline.broker.security.sasl.plain import PlainMechanism
+from pipeline.broker.security.sasl.scram import ScramExchange
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.listeners import ListenerPlan
+from pipeline.broker.settings.security import ListenerSecurity
+from pipeline.coordination.scram_znodes import ScramHash
+from pipeline.errors import ConfigurationError
+from pipeline.model import ANONYMOUS
+from pipeline.net.answers import Handler
+from pipeline.net.network import ConnectionListener
+from pipeline.net.server import ServedListener
+from pipeline.net.tls import Handshakes
+from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, TlsTrust, server_context
+from pipeline.net.transport import SocketTransport, Transport
+
+LOOK_S = 10.0
+"""Interval at which the files of certificates are looked at."""
+NONCE_BITS = 130
+SECRET_BYTES = 32
+
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def tls_plan(security: ListenerSecurity) -> TlsPlan:
+    """Return what the TLS contexts of a listener are made of."""
+    has_identity = security.keystore_location is not None or security.keystore_certificate_chain is not None
+    has_trust = security.truststore_location is not None or security.truststore_certificates is not None
+    return TlsPlan(
+        identity=TlsIdentity(
+            certificate_path=security.keystore_location,
+            certificate=security.keystore_certificate_chain,
+            key=security.keystore_key,
+            key_password=security.key_password,
+        )
+        if has_identity
+        else None,
+        trust=TlsTrust(path=security.truststore_location, certificates=security.truststore_certificates)
+        if has_trust
+        else None,
+        versions=security.enabled_protocols,
+        ciphers=security.cipher_suites,
+    )
+
+
+@dataclass(slots=True)
+class Protection:
+    """The protection of all listeners of a broker."""
+
+    config: BrokerConfig
+    rng: random.Random
+    counts: AuthenticationCounts = field(default_factory=AuthenticationCounts)
+    handshakes: Handshakes = field(default_factory=Handshakes)
+    contexts: dict[str, ReloadingContext] = field(default_factory=dict)
+    """By the name of the listener."""
+    own_secret: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Read all certificates. Raises ConfigurationError."""
+        if any(plan.protocol.is_sasl for plan in self.config.plans):
+            self.own_secret = self.rng.randbytes(SECRET_BYTES)
+        for plan in self.config.plans:
+            security = self.config.security_of(plan)
+            if plan.protocol.is_encrypted:
+                make = partial(server_context, tls_plan(security), _CLIENT_AUTH[security.client_auth])
+                paths = [security.keystore_location, security.truststore_location]
+                self.contexts[plan.name] = ReloadingContext(make, paths)
+            if plan.protocol.is_sasl and not security.sasl_enabled_mechanisms:
+                raise ConfigurationError(
+                    "sasl.enabled.mechanisms", f"is missing: nobody could log in to the listener {plan.name}"
+                )
+
+    async def follow_files(self) -> None:
+        """Take over changed certificates, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_S)
+            for context in self.contexts.values():
+                await trio.to_thread.run_sync(context.look)
+
+    def serve(
+        self, plan: ListenerPlan, listener: ConnectionListener, broker: BrokerContext, handle: Handler
+    ) -> ServedListener:
+        """Return a bound listener with its protection."""
+        security = self.config.security_of(plan)
+        return ServedListener(
+            listener,
+            plan.name,
+            plan.protocol,
+            partial(self._secure, plan, security) if plan.protocol.is_encrypted else None,
+            partial(SaslAuthenticator, self._sasl_plan(security, broker, handle)) if plan.protocol.is_sasl else None,
+        )
+
+    async def _secure(
+        self, plan: ListenerPlan, security: ListenerSecurity, transport: Transport
+    ) -> tuple[Transport, str]:
+        assert isinstance(transport, SocketTransport)  # no other network has TLS
+        encrypted, name = await self.handshakes.accept(transport, self.contexts[plan.name].context)
+        if plan.protocol.is_sasl or name == ANONYMOUS:
+            return encrypted, ANONYMOUS
+        try:
+            return encrypted, user_of(security.principal_mapping_rules, name)
+        except BaseException:
+            encrypted.close()
+            raise
+
+    def _sasl_plan(self, security: ListenerSecurity, broker: BrokerContext, handle: Handler) -> SaslPlan:
+        passwords = security.plain_users
+        begin: Mapping[str, Callable[[], SaslMechanism]] = {
+            "PLAIN": lambda: PlainMechanism(passwords),
+            **{kind.value: partial(self._begin_scram, broker, kind) for kind in ScramHash},
+        }
+        return SaslPlan(
+            mechanisms={name: begin[name] for name in security.sasl_enabled_mechanisms},
+            handle=handle,
+            clock=broker.clock,
+            counts=self.counts,
+            max_request_bytes=security.sasl_server_max_receive_size,
+            max_session_ms=security.connections_max_reauth_ms,
+            failure_delay_s=self.config.failed_authentication_delay_ms / 1000,
+        )
+
+    def _begin_scram(self, broker: BrokerContext, kind: ScramHash) -> ScramExchange:
+        nonce = f"{self.rng.getrandbits(NONCE_BITS):x}"
+        return ScramExchange(kind, broker.scram.find, self.own_secret, nonce)

@@ -84,19 +84,10 @@ def assemble(
 ) -> Parts:
     """Make and connect all parts. `addresses`: for clients, by listener. `locks`: ids of the opened `directories`."""
     zookeeper, clock, rng = world.zookeeper, world.clock, world.rng
-    inter_broker, is_one = config.inter_broker.name, len(addresses) == 1
-    own = BrokerEndpoint(
-        id=config.broker_id,
-        address=addresses[inter_broker],
-        rack=config.rack,
-        addresses={} if is_one else addresses,
-    )
+    own, inter_broker = _own_endpoint(config, addresses), config.listening.inter_broker.name
     registration = BrokerRegistration(
         id=own.id,
-        listeners=tuple(
-            Listener(name=plan.name, security_protocol=plan.protocol.value, address=addresses[plan.name])
-            for plan in config.plans
-        ),
+        listeners=_registered(config, addresses),
         rack=own.rack,
         timestamp_ms=clock(),
         directories=tuple(directories.ids),
@@ -141,7 +132,7 @@ def assemble(
         fetch=fetch,
         clock=clock,
         inter_broker_listener=inter_broker,
-        acls=_acl_table(config, fetch.sessions) if config.authorizer_class_name else None,
+        acls=_acl_table(config, fetch.sessions) if config.listening.authorizer_class_name else None,
     )
     return Parts(
         context=context,
@@ -154,9 +145,27 @@ def assemble(
     )
 
 
+def _own_endpoint(config: BrokerConfig, addresses: Mapping[str, HostPort]) -> BrokerEndpoint:
+    return BrokerEndpoint(
+        id=config.broker_id,
+        address=addresses[config.listening.inter_broker.name],
+        rack=config.rack,
+        addresses={} if len(addresses) == 1 else addresses,
+    )
+
+
+def _registered(config: BrokerConfig, addresses: Mapping[str, HostPort]) -> tuple[Listener, ...]:
+    return tuple(
+        Listener(name=plan.name, security_protocol=plan.protocol.value, address=addresses[plan.name])
+        for plan in config.listening.plans
+    )
+
+
 def _acl_table(config: BrokerConfig, sessions: FetchSessions) -> AclTable:
     return AclTable(
-        config.super_users, allow_if_no_rule=config.allow_everyone_if_no_acl_found, on_change=sessions.end_all
+        config.listening.super_users,
+        allow_if_no_rule=config.listening.allow_everyone_if_no_acl_found,
+        on_change=sessions.end_all,
     )
 
 

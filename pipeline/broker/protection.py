@@ -14,8 +14,7 @@ from pipeline.broker.security.principal_rules import user_of
 from pipeline.broker.security.sasl.mechanism import SaslMechanism
 from pipeline.broker.security.sasl.plain import PlainMechanism
 from pipeline.broker.security.sasl.scram import ScramExchange
-from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.broker.settings.listeners import ListenerPlan
+from pipeline.broker.settings.listeners import ListenerPlan, ListenersConfig
 from pipeline.broker.settings.security import ListenerSecurity
 from pipeline.coordination.scram_znodes import ScramHash
 from pipeline.errors import ConfigurationError
@@ -60,7 +59,7 @@ def tls_plan(security: ListenerSecurity) -> TlsPlan:
 class Protection:
     """The protection of all listeners of a broker."""
 
-    config: BrokerConfig
+    config: ListenersConfig
     rng: random.Random
     counts: AuthenticationCounts = field(default_factory=AuthenticationCounts)
     handshakes: Handshakes = field(default_factory=Handshakes)

@@ -34,8 +34,8 @@ from pipeline.broker.requests.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.runtime.disk_threads import HUNG_S, DiskThreads
 from pipeline.broker.runtime.loop_watch import watch_loop
 from pipeline.broker.security.acl_watcher import watch_acls
-from pipeline.broker.settings.broker import BrokerConfig, advertised_address
-from pipeline.broker.settings.listeners import ListenerPlan
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.listeners import ListenerPlan, advertised_address
 from pipeline.broker.settings.topic import topic_settings
 from pipeline.broker.stopping import run_until_relieved
 from pipeline.coordination.interface import CoordinationClient
@@ -170,7 +170,7 @@ async def _run(
     """Run the broker without its HTTP port."""
     addresses = {plan.name: advertised_address(plan, bound[0].port) for plan, bound in listeners}
     handle.address = next(iter(addresses.values()))
-    protection = Protection(config, world.rng)
+    protection = Protection(config.listening, world.rng)
     OPENED_BATCHES.resize(config.opened_batches_max_bytes)
     KNOWN_PRODUCERS.resize(config.known_producers_max)
     await refuse_other_owner(world.zookeeper, config, world.files)
@@ -267,7 +267,7 @@ def _limits(config: BrokerConfig) -> ServerConfig:
 async def _listening(config: BrokerConfig, network: Network) -> AsyncGenerator[Sequence[BoundListener]]:
     bound: list[BoundListener] = []
     try:
-        for plan in config.plans:
+        for plan in config.listening.plans:
             try:
                 bound.append((plan, await network.listen(plan.address)))
             except OSError as error:

@@ -26,7 +26,7 @@ BACKDATED = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class KeyPair:
     """A certificate and its private key, in PEM."""
 
     certificate: str
@@ -81,7 +81,7 @@ class Authority:
         begins: datetime | None = None,
         ends: datetime | None = None,
         password: str | None = None,
-    ) -> Identity:
+    ) -> KeyPair:
         """Sign a certificate of the common name `name`, for servers and clients, valid for a year unless told.
 
         `hosts`: names and addresses of a server. `password`: encrypts the key.
@@ -110,7 +110,7 @@ class Authority:
         protection: KeySerializationEncryption = (
             NoEncryption() if password is None else BestAvailableEncryption(password.encode())
         )
-        return Identity(
+        return KeyPair(
             certificate=certificate.public_bytes(Encoding.PEM).decode(),
             key=key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection).decode(),
         )

@@ -19,7 +19,8 @@ MIN_ITERATIONS = 4096
 """Least iterations of a credential (RFC 7677)."""
 MAX_ITERATIONS = 16384
 """Most iterations: more take a client's processor for long (as Kafka bounds them)."""
-MIN_SALT_BYTES, MAX_SALT_BYTES = 12, 1024
+MIN_SALT_BYTES = 12
+MAX_SALT_BYTES = 1024
 """Bounds of a salt. Kafka's tools make some 26 bytes."""
 
 
@@ -47,7 +48,7 @@ def user_path(user: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What a broker knows of a password."""
+    """Knowledge of a password that proves it without telling it."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)

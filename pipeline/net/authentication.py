@@ -1,4 +1,4 @@
-"""What stands between the connection of a client and the handler of its requests, until the client is known."""
+"""Step between the connection of a client and the handler of its requests, until the client is known."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol

@@ -78,7 +78,6 @@ class Conversation:
     __slots__ = (
         "_activity",
         "_arrived_at",
-        "_authenticator",
         "_claim",
         "_elements",
         "_granted",
@@ -93,6 +92,7 @@ class Conversation:
         "_turn_at",
         "_until_settled",
         "active_at",
+        "authenticator",
         "began_at",
         "ended_because",
         "peer",
@@ -101,16 +101,10 @@ class Conversation:
     def __init__(
         self, shared: Shared, transport: Transport, peer: Peer, authenticator: Authenticator | None = None
     ) -> None:
-        """`authenticator`: None if every client is welcome as it is."""
         self._shared = shared
         self._transport = transport
-        self._authenticator = authenticator
-        if authenticator is None:
-            self._handle = shared.handle
-            self._machine = ServerConnection(shared.max_request_bytes, shared.apis, shared.buffer)
-        else:
-            self._handle = authenticator.handle
-            self._machine = ServerConnection(authenticator.max_request_bytes, OPEN_TO_STRANGERS, shared.buffer)
+        self.authenticator = authenticator
+        self._handle, self._machine = _first_state(shared, authenticator)
         self._scope = trio.CancelScope()
         self._claim: Claim | None = None
         self._memory = shared.memories.decoded
@@ -135,11 +129,6 @@ class Conversation:
     def is_busy(self) -> bool:
         """True if the client waits for the server, False if the server waits for the client."""
         return self._activity.phase is not Phase.READING or bool(self._owed)
-
-    @property
-    def is_of_stranger(self) -> bool:
-        """True if the client has not been authenticated yet."""
-        return self._authenticator is not None and not self._authenticator.is_open
 
     def end(self, reason: str) -> None:
         """End the connection, whatever it is doing."""
@@ -171,7 +160,7 @@ class Conversation:
                 del request  # frees the buffer that it was received into, once it is decoded
                 if unfinished is not None:
                     await unfinished
-                if self._authenticator is not None and await self._note_authentication(self._authenticator):
+                if self.authenticator is not None and await self._note_authentication(self.authenticator):
                     return
                 if trio.current_time() - self._turn_at > TURN_S:  # invariant E
                     await self._send_much()
@@ -188,11 +177,9 @@ class Conversation:
         self._machine.takes_tokens = authenticator.takes_tokens
         if authenticator.is_open:
             self._machine.admit(self._shared.max_request_bytes, self._shared.apis)
-        if not authenticator.is_refused:
-            return False
-        await self._settle_all()
-        await self._send_much()
-        return True
+        if authenticator.is_refused:
+            await self._send_much()
+        return authenticator.is_refused
 
     async def _receive(self) -> bool:
         """Send ready answers, then wait for more bytes. False if the peer has ended its side and nothing is owed."""
@@ -206,12 +193,11 @@ class Conversation:
             await self._give_way()
         if machine.growth:
             await self._take_memory(*shared.memories.growth(machine))
-        received = transport.receive_now(machine.get_buffer())
-        has_waited = received is None
-        while received is None:
+        has_waited = False
+        while (received := transport.receive_now(machine.get_buffer())) is None:
+            has_waited = True
             machine.park()
             await self._wait_meanwhile(transport.wait_readable)
-            received = transport.receive_now(machine.get_buffer())
         if not received:
             await self._settle_all()
         self._arrived_at = self.active_at = trio.current_time()
@@ -486,6 +472,14 @@ class Conversation:
     def _go_on(self) -> None:
         if self._granted is not None:
             self._granted.set()
+
+
+def _first_state(shared: Shared, authenticator: Authenticator | None) -> tuple[Handler, ServerConnection]:
+    """Return the handler and the machine of a new connection (invariant F)."""
+    if authenticator is None:
+        return shared.handle, ServerConnection(shared.max_request_bytes, shared.apis, shared.buffer)
+    machine = ServerConnection(authenticator.max_request_bytes, OPEN_TO_STRANGERS, shared.buffer)
+    return authenticator.handle, machine
 
 
 def _grant(claims: Sequence[Claim]) -> None:

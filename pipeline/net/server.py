@@ -218,7 +218,8 @@ class Server:
             await trio.sleep(STRANGER_S / IDLE_CHECKS)
             oldest = trio.current_time() - STRANGER_S
             for conversation in self._conversations:
-                if conversation.began_at < oldest and conversation.is_of_stranger:
+                known = conversation.authenticator is None or conversation.authenticator.is_open
+                if conversation.began_at < oldest and not known:
                     self.statistics.refused_strangers += 1
                     conversation.end(f"not authenticated within {STRANGER_S:g} s")
 

@@ -30,7 +30,8 @@ JOINED_BYTES = 64 * 1024
 READ_BYTES = 256 * 1024
 """Bytes of a file that are read at a time."""
 
-_EXPIRED, _NOT_YET_VALID = 10, 9
+_EXPIRED = 10
+_NOT_YET_VALID = 9
 _UNTRUSTED = frozenset({2, 18, 19, 20, 21, 24})
 _OTHER_NAME = frozenset({62, 64})
 

@@ -44,7 +44,7 @@ class TlsTrust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsPlan:
-    """What a context is made of."""
+    """Parts of a context."""
 
     identity: TlsIdentity | None = None
     trust: TlsTrust | None = None

@@ -19,9 +19,10 @@ from pydantic.fields import FieldInfo
 
 from pipeline.audit.config import AuditConfig, ClusterConfig, CountingConfig
 from pipeline.audit.counting.reader_config import ReaderConfig
-from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.broker import FIELDS, BrokerConfig
 from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
+from pipeline.broker.settings.listeners import ListenersConfig
 from pipeline.broker.settings.topic import DefaultOf, TopicSettings
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
 from pipeline.client.connector.config import ConnectorConfig
@@ -37,6 +38,7 @@ from pipeline.settings import MAX_INT32, SettingsModel
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS: Mapping[type[Any], str] = {
     BrokerConfig: "broker.md",
+    ListenersConfig: "broker.md",
     CountingConfig: "broker.md",
     TopicSettings: "broker.md",
     MirrorConfig: "mirror/settings.md",
@@ -64,7 +66,8 @@ def settings_table(model: type[Any]) -> str:
     texts = descriptions(model)
     if model is BrokerConfig:
         extra, texts = ["dynamic"], texts | dict(BROKER_TEXTS)
-        rows = [[*_cells(field), "yes" if field.alias in CHANGEABLE else ""] for field in model.model_fields.values()]
+        fields = [model.model_fields[name] for name in FIELDS.values()]
+        rows = [[*_cells(field), "yes" if field.alias in CHANGEABLE else ""] for field in fields]
     elif issubclass(model, SettingsModel):
         extra, rows = [], [_cells(field) for field in model.model_fields.values()]
     else:

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.broker.quotas.enforcement import handle_within, is_limited, replica_of
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.requests.current_leaders import with_addresses
-from pipeline.broker.requests.guards.gate import Gate, Refusal, merged
+from pipeline.broker.requests.guards.gate import Gate, Refused, answered_with
 from pipeline.broker.requests.guards.table import NEEDS
 from pipeline.broker.requests.handlers import (
     alter_client_quotas,
@@ -150,17 +150,17 @@ class Dispatcher:
             note=self.broker.note_decision,
         )
         outcome = guard(gate, request.body, request.api_version)
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, Refused):
             return outcome.answer
         handled = self._handle(request._replace(body=outcome.body), caller)
-        return handled if outcome.merge is None else merged(handled, outcome.merge)
+        return handled if outcome.merge is None else answered_with(handled, outcome.merge)
 
     def _handle(self, request: Request[Message], caller: Caller) -> HandlerResult | Awaitable[HandlerResult]:
         """Handle a request. Leaders that its answer names have the addresses of the caller's listener."""
         outcome = self._handle_within_quotas(request, caller)
         if caller.listener == self.broker.inter_broker_listener or request.api_key not in NAMES_LEADERS:
             return outcome
-        return merged(outcome, partial(with_addresses, self.broker.view, caller.listener))
+        return answered_with(outcome, partial(with_addresses, self.broker.view, caller.listener))
 
     def _handle_within_quotas(
         self, request: Request[Message], caller: Caller

@@ -1,1 +1,1 @@
-"""Who a client is, and what it may do."""
+"""Authentication of clients, and decisions about what they may do."""

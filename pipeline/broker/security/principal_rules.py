@@ -24,6 +24,11 @@ class PrincipalRule:
     replacement: str = ""
     case: str = ""
 
+    def __str__(self) -> str:
+        if self.pattern is None:
+            return "DEFAULT"
+        return f"RULE:{self.pattern.pattern}/{self.replacement}/{self.case}"
+
     def apply(self, name: str) -> str | None:
         """Return the name of the user; None if the rule does not fit."""
         if self.pattern is None:

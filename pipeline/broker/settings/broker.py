@@ -5,7 +5,6 @@ setting also provides its bounds and text (`topic.py`).
 """
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -18,23 +17,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.broker.settings.contract import subject_space
-from pipeline.broker.settings.listeners import (
-    PROTOCOLS,
-    ListenerPlan,
-    NamedAddress,
-    inter_broker_listener,
-    parse_listeners,
-    parse_protocol_map,
-    plan_listeners,
-)
-from pipeline.broker.settings.security import ListenerSecurity, Mechanism
+from pipeline.broker.settings.listeners import ListenersConfig
 from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
-from pipeline.model import MAX_INT64, BrokerId, HostPort, SecurityProtocol
+from pipeline.model import MAX_INT64, BrokerId, HostPort
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
-from pipeline.settings import MAX_INT16, MAX_INT32, Address, parsed_by
-
-PLAINTEXT = "PLAINTEXT"
+from pipeline.settings import MAX_INT16, MAX_INT32, Address, SettingsModel, parsed_by
 
 
 class Mark(Enum):
@@ -44,6 +32,8 @@ class Mark(Enum):
     """The setting can be changed while the broker runs (KIP-226), like every default of a topic setting."""
     LIST = auto()
     """Values can be appended and removed one by one."""
+    TABLE = auto()
+    """The field stands for settings that are declared elsewhere."""
 
 
 TimestampType = Literal["CreateTime", "LogAppendTime"]
@@ -88,25 +78,10 @@ def _parse_urls(text: str) -> tuple[str, ...]:
     return urls
 
 
-def _parse_principals(text: str) -> tuple[str, ...]:
-    principals = tuple(part.strip() for part in text.split(";") if part.strip())
-    for principal in principals:
-        if not principal.startswith("User:") or principal in {"User:", "User:*"}:
-            raise ValueError(f"{principal!r} is not User:NAME; several are written User:NAME;User:NAME")
-    return principals
-
-
-Authorizer = Literal[
-    "",
-    "kafka.security.authorizer.AclAuthorizer",
-    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-]
-Listeners = Annotated[tuple[NamedAddress, ...], parsed_by(parse_listeners)]
-ProtocolMap = Annotated[dict[str, SecurityProtocol], parsed_by(parse_protocol_map)]
 SchemaRegistryUrls = Annotated[tuple[str, ...], parsed_by(_parse_urls)]
 
 
-class BrokerConfig(ListenerSecurity):
+class BrokerConfig(SettingsModel):
     """The settings of one broker. Build them with `from_settings`."""
 
     service: ClassVar[str] = "broker"
@@ -124,27 +99,8 @@ class BrokerConfig(ListenerSecurity):
     zookeeper_session_timeout_ms: int = Field(18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000)
     """Time in ms without a heartbeat after which ZooKeeper expires the broker's session and other replicas become
     leaders. A broker that was killed and starts again does not wait for this."""
-    listeners: Listeners = Field((NamedAddress(PLAINTEXT, HostPort("", 9092)),), alias="listeners")
-    """Addresses to listen on, `NAME://host:port` with commas between them. Port 0 takes a free port."""
-    advertised_listeners: Listeners = Field((), alias="advertised.listeners")
-    """Addresses that clients connect to, `NAME://host:port,...`, by default those of the listeners. Needed for each
-    listener on `0.0.0.0` or `::`."""
-    protocol_map: ProtocolMap = Field(dict(PROTOCOLS), alias="listener.security.protocol.map")
-    """Protocols of the listeners, `NAME:PROTOCOL,...`. Protocols are `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` and
-    `SASL_SSL`; a listener may bear the name of its protocol."""
-    inter_broker_listener_name: str | None = Field(None, alias="inter.broker.listener.name", min_length=1)
-    """Name of the listener by which brokers reach each other."""
-    inter_broker_protocol: SecurityProtocol = Field(SecurityProtocol.PLAINTEXT, alias="security.inter.broker.protocol")
-    """Protocol by which brokers reach each other, if `inter.broker.listener.name` is not set: the first listener with
-    it counts."""
-    inter_broker_mechanism: Mechanism = Field("PLAIN", alias="sasl.mechanism.inter.broker.protocol")
-    """SASL mechanism by which brokers log in to each other, with the name and password of its
-    `MECHANISM.sasl.jaas.config`."""
-    failed_authentication_delay_ms: int = Field(100, alias="connection.failed.authentication.delay.ms", ge=0, le=60_000)
-    """Time in ms by which the answer to a failed authentication is delayed."""
-    of_listeners: dict[str, Any] = Field({}, alias="listener.name")
-    """Settings of single listeners: `listener.name.LISTENER.SETTING`, with the listener's name in lower case, for each
-    setting of TLS and SASL."""
+    listening: Annotated[ListenersConfig, Mark.TABLE] = Field(ListenersConfig.from_settings({}), alias="listening")
+    """Listeners, and who may do what: settings with a table of their own."""
     http_listen: Address = Field(HostPort("127.0.0.1", 0), alias="http.listen")
     """Address of the HTTP server for `/metrics`, `/healthz` and `/readyz`. Port 0 takes a free port."""
 
@@ -354,15 +310,6 @@ class BrokerConfig(ListenerSecurity):
     quota_window_size_seconds: int = Field(1, alias="quota.window.size.seconds", ge=1, le=3600)
     """Length in seconds of one sample of a rate."""
 
-    authorizer_class_name: Authorizer = Field("", alias="authorizer.class.name")
-    """Authorizer of requests: empty for none, which allows everything to everybody, or one of Kafka's names
-    `kafka.security.authorizer.AclAuthorizer` and `org.apache.kafka.metadata.authorizer.StandardAuthorizer`. Both stand
-    for the broker's own, by ACLs in ZooKeeper."""
-    super_users: Annotated[tuple[str, ...], parsed_by(_parse_principals)] = Field((), alias="super.users")
-    """Users who may do everything, `User:NAME;User:NAME`. Give those of the brokers."""
-    allow_everyone_if_no_acl_found: bool = Field(default=False, alias="allow.everyone.if.no.acl.found")
-    """True if everybody may do everything with a resource that has no ACL."""
-
     schema_registry_urls: SchemaRegistryUrls = Field((), alias="confluent.schema.registry.url")
     """URLs of schema registries that hold the same schemas, `http://HOST:PORT,...`; with `/contexts/.NAME` behind
     each, subjects are those of this context. Needed on every broker that leads a partition of a topic with
@@ -416,18 +363,11 @@ class BrokerConfig(ListenerSecurity):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Build the configuration. Raises ConfigurationError, also for settings that contradict each other."""
-        prefix = "listener.name."
-        own = {key: value for key, value in settings.items() if key.startswith(prefix)}
-        others = {key: value for key, value in settings.items() if key not in own}
-        config = super().from_settings(others | ({prefix[:-1]: own} if own else {}))
-        names = {plan.name.lower() for plan in config.plans}
-        for key in own:
-            name = key.removeprefix(prefix).partition(".")[0]
-            if name not in names:
-                raise ConfigurationError(key, f"names no listener; there are {', '.join(sorted(names))}")
-        for plan in config.plans:
-            config.security_of(plan)
-        assert config.inter_broker
+        of_listeners = {key: value for key, value in settings.items() if ListenersConfig.has(key)}
+        others = {key: value for key, value in settings.items() if key not in of_listeners}
+        if of_listeners:
+            others["listening"] = ListenersConfig.from_settings(of_listeners)
+        config = super().from_settings(others)
         if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
             raise ConfigurationError(
                 "max.connections.per.ip",
@@ -436,40 +376,8 @@ class BrokerConfig(ListenerSecurity):
             )
         return config
 
-    @property
-    def plans(self) -> tuple[ListenerPlan, ...]:
-        """The listeners. Raises ConfigurationError for settings that contradict each other."""
-        return plan_listeners(self.listeners, self.advertised_listeners, self.protocol_map)
-
-    @property
-    def inter_broker(self) -> ListenerPlan:
-        """The listener by which brokers reach each other. Raises ConfigurationError if there is none."""
-        return inter_broker_listener(self.plans, self.inter_broker_listener_name, self.inter_broker_protocol)
-
-    def security_of(self, plan: ListenerPlan) -> ListenerSecurity:
-        """Return the settings that protect a listener. Raises ConfigurationError."""
-        names = ListenerSecurity.names()
-        given = {
-            str(field.alias): getattr(self, name)
-            for name, field in type(self).model_fields.items()
-            if name in self.model_fields_set and field.alias in names
-        }
-        prefix = f"listener.name.{plan.name.lower()}."
-        own = {key.removeprefix(prefix): value for key, value in self.of_listeners.items() if key.startswith(prefix)}
-        try:
-            return ListenerSecurity.from_settings(given | own)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{prefix}{error.key}", error.reason) from error
-
-
-def advertised_address(plan: ListenerPlan, bound_port: int) -> HostPort:
-    """Return the address of a listener for clients: as advertised, else as bound."""
-    if plan.advertised is not None:
-        return HostPort(plan.advertised.host, plan.advertised.port or bound_port)
-    return HostPort(plan.address.host or socket.getfqdn(), bound_port)
-
 
 FIELDS: Mapping[str, str] = MappingProxyType(
-    {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}
+    {str(field.alias): name for name, field in BrokerConfig.model_fields.items() if Mark.TABLE not in field.metadata}
 )
 """Attributes of `BrokerConfig` by the names of the settings."""

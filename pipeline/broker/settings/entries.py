@@ -5,6 +5,8 @@ that is set applies; all of them are the setting's synonyms, in this order.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -12,10 +14,13 @@ from typing import Any, get_args
 from annotated_types import Le
 from pydantic.fields import FieldInfo
 
-from pipeline.broker.settings.broker import FIELDS, PLAINTEXT, BrokerConfig, Mark
+from pipeline.broker.security.principal_rules import PrincipalRule
+from pipeline.broker.settings.broker import FIELDS, BrokerConfig, Mark
 from pipeline.broker.settings.dynamic import CHANGEABLE, DynamicSettings
+from pipeline.broker.settings.listeners import ListenersConfig, NamedAddress
 from pipeline.broker.settings.topic import BROKER_DEFAULTS, TopicSettings, readable_settings
 from pipeline.coordination.znodes import ALL_BROKERS
+from pipeline.credentials import Secret
 from pipeline.protocol.messages.describe_configs import (
     ConfigSource,
     ConfigType,
@@ -31,9 +36,13 @@ LISTS = frozenset(
 )
 """Settings that are lists, to which values can be appended."""
 
+_SHOWN = NamedAddress | PrincipalRule
+"""Values that spell themselves as in a settings file."""
+
 TOPIC_TEXTS: Mapping[str, str] = MappingProxyType(TopicSettings.descriptions())
 BROKER_TEXTS: Mapping[str, str] = MappingProxyType(
     BrokerConfig.descriptions()
+    | ListenersConfig.descriptions()
     | {
         setting: f"{TOPIC_TEXTS[name]} Default for topics that do not set `{name}`."
         for name, setting in BROKER_DEFAULTS.items()
@@ -45,8 +54,6 @@ SAME_SETTING: Mapping[str, Sequence[str]] = MappingProxyType(
     {"log.retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours")}
 )
 """Settings that have several units, each with a name of its own. The first name that is set applies."""
-
-_LISTENERS = frozenset({"listeners", "advertised.listeners"})
 
 
 def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> Iterator[DescribeConfigsResourceResult]:
@@ -64,10 +71,20 @@ def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> It
 
 def broker_entries(settings: DynamicSettings) -> Iterator[DescribeConfigsResourceResult]:
     """Yield all settings of this broker."""
-    for attribute, field in BrokerConfig.model_fields.items():
-        name = str(field.alias)
+    for name, attribute in FIELDS.items():
+        field = BrokerConfig.model_fields[attribute]
         value = as_text(name, getattr(settings.current, attribute))
         yield _entry(field, value, _broker_synonyms(name, settings), BROKER_TEXTS, read_only=name not in CHANGEABLE)
+    listening = settings.static.listening
+    for attribute, field in ListenersConfig.model_fields.items():
+        name, given = str(field.alias), getattr(listening, attribute)
+        value, default = as_text(name, given), as_text(name, field.get_default())
+        synonyms = [_synonym(name, value, ConfigSource.STATIC)] if attribute in listening.model_fields_set else []
+        if default is not None:
+            synonyms.append(_synonym(name, default, ConfigSource.DEFAULT))
+        entry = _entry(field, value, synonyms, BROKER_TEXTS, read_only=True)
+        is_secret = Secret in get_args(field.annotation) or name == "listener.name"
+        yield replace(entry, is_sensitive=True, value=None, synonyms=()) if is_secret else entry
 
 
 def all_brokers_entries(settings: DynamicSettings) -> Iterator[DescribeConfigsResourceResult]:
@@ -143,10 +160,10 @@ def as_text(name: str, value: Any) -> str | None:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if name in _LISTENERS:
-        return f"{PLAINTEXT}://{value}"
+    if isinstance(value, Enum):
+        return str(value.value)
     if isinstance(value, Mapping):
-        return ",".join(f"{key}:{item}" for key, item in value.items())
-    if isinstance(value, list | tuple) and all(isinstance(item, str | Path) for item in value):
+        return ",".join(f"{key}:{as_text(name, item)}" for key, item in value.items())
+    if isinstance(value, list | tuple) and all(isinstance(item, str | Path | _SHOWN) for item in value):
         return ",".join(map(str, value))
     return str(value)

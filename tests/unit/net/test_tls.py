@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.cli.certificates import Authority, Identity
+from pipeline.cli.certificates import Authority, KeyPair
 from pipeline.credentials import Secret
 from pipeline.errors import AuthenticationError, ConfigurationError, NetworkError
 from pipeline.model import ANONYMOUS, FileRegion, HostPort, SecurityProtocol
@@ -36,15 +36,15 @@ ALICE = AUTHORITY.issue("alice", unit="logs")
 TRUST = TlsTrust(certificates=AUTHORITY.certificate)
 
 
-def identity(made: Identity, **fields: Any) -> TlsIdentity:
+def identity(made: KeyPair, **fields: Any) -> TlsIdentity:
     return TlsIdentity(certificate=made.certificate, key=Secret(made.key), **fields)
 
 
-def for_server(made: Identity = SERVER, client_auth: ssl.VerifyMode = ssl.CERT_OPTIONAL, **plan: Any) -> ssl.SSLContext:
+def for_server(made: KeyPair = SERVER, client_auth: ssl.VerifyMode = ssl.CERT_OPTIONAL, **plan: Any) -> ssl.SSLContext:
     return server_context(TlsPlan(identity=identity(made), trust=TRUST, **plan), client_auth)
 
 
-def for_client(made: Identity | None = None, trust: TlsTrust | None = TRUST, **plan: Any) -> ssl.SSLContext:
+def for_client(made: KeyPair | None = None, trust: TlsTrust | None = TRUST, **plan: Any) -> ssl.SSLContext:
     known = None if made is None else identity(made)
     return client_context(TlsPlan(identity=known, trust=trust, **plan), checks_name=True)
 
@@ -128,7 +128,7 @@ async def test_records_and_files_of_all_sizes_arrive_whole(tmp_path: Path, versi
     assert list(map(len, found[4:])) == [0, 1, 65_536, 1_000_000]
 
 
-def faulty(**fields: Any) -> Identity:
+def faulty(**fields: Any) -> KeyPair:
     return AUTHORITY.issue("broker-1", ["localhost"], **fields)
 
 
@@ -261,7 +261,7 @@ def test_what_is_no_certificate_is_said_with_the_name_of_the_setting(tmp_path: P
     assert server_context(TlsPlan(identity=right), ssl.CERT_NONE)
 
 
-def _pem(made: Identity) -> tuple[str, str]:
+def _pem(made: KeyPair) -> tuple[str, str]:
     return made.key, made.certificate
 
 

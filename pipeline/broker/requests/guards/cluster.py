@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refusal
+from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refused
 from pipeline.broker.requests.guards.topics import own_cluster_operations
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.errors import ErrorCode
@@ -18,16 +18,16 @@ def cluster_guard(operation: AclOperation) -> Guard:
     return partial(_guard_cluster, operation)
 
 
-def _guard_cluster(operation: AclOperation, gate: Gate, body: Any, _version: int) -> Passage | Refusal:
+def _guard_cluster(operation: AclOperation, gate: Gate, body: Any, _version: int) -> Passage | Refused:
     if gate.may_cluster(operation):
         return Passage(body)
     refused: type[Any] = ApiKey(body.API_KEY).response
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     fields: dict[str, Any] = {"error_code": code, "error_message": code.message}
-    return Refusal(refused(**{name: value for name, value in fields.items() if name in refused.__dataclass_fields__}))
+    return Refused(refused(**{name: value for name, value in fields.items() if name in refused.__dataclass_fields__}))
 
 
-def guard_describe_cluster(gate: Gate, body: DescribeClusterRequest, _version: int) -> Passage | Refusal:
+def guard_describe_cluster(gate: Gate, body: DescribeClusterRequest, _version: int) -> Passage | Refused:
     """Show brokers to everybody; operations and faults of the cluster to who has DESCRIBE on it."""
 
     def merge(handled: DescribeClusterResponse) -> DescribeClusterResponse:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refusal
+from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refused
 from pipeline.protocol.schema import Message
 
 Refuse = Callable[[Gate, Any, int], Any | None]
@@ -29,7 +29,7 @@ def _guard(
     gate: Gate,
     body: Any,
     version: int,
-) -> Passage | Refusal:
+) -> Passage | Refused:
     elements = getattr(body, asked)
     passed, refused = [], []
     for element in elements or ():
@@ -41,7 +41,7 @@ def _guard(
     if not refused:
         return Passage(body)
     if not passed:
-        return Refusal(replace(answer(), **{field: tuple(refused)}))
+        return Refused(replace(answer(), **{field: tuple(refused)}))
 
     def merge(handled: Any) -> Message:
         answered: Message = replace(handled, **{field: (*getattr(handled, field), *refused)})

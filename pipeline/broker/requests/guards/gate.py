@@ -68,17 +68,17 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Refused:
     """A request that is not handled, and its answer."""
 
     answer: Message
 
 
-Guard = Callable[[Gate, Any, int], Passage | Refusal]
+Guard = Callable[[Gate, Any, int], Passage | Refused]
 """Takes the body and version of a request. Raises ProtocolError to have the connection closed."""
 
 
-def merged(
+def answered_with(
     outcome: HandlerResult | Awaitable[HandlerResult], merge: Callable[[Any], Message]
 ) -> HandlerResult | Awaitable[HandlerResult]:
     """Return the outcome of a handler with `merge` applied to its answer."""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.broker.requests.guards.elements import element_guard
-from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refusal
+from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refused
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages import (
     delete_groups,
@@ -27,7 +27,8 @@ from pipeline.protocol.schema import ZERO_UUID, Message
 
 REFUSED_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
 REFUSED_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-OF_GROUP, OF_TRANSACTION = 0, 1
+OF_GROUP = 0
+OF_TRANSACTION = 1
 """Types of the keys of FindCoordinator."""
 FIRST_VERSION_OF_MANY_KEYS = 4
 FIRST_VERSION_OF_GROUPS = 8
@@ -39,22 +40,22 @@ def _membership_guard(refused: Message) -> Guard:
     return partial(_guard_membership, refused)
 
 
-def _guard_membership(refused: Message, gate: Gate, body: Any, _version: int) -> Passage | Refusal:
-    return Passage(body) if gate.may_group(AclOperation.READ, body.group_id) else Refusal(refused)
+def _guard_membership(refused: Message, gate: Gate, body: Any, _version: int) -> Passage | Refused:
+    return Passage(body) if gate.may_group(AclOperation.READ, body.group_id) else Refused(refused)
 
 
-guard_join_group = _membership_guard(join_group.JoinGroupResponse(error_code=REFUSED_GROUP))
-guard_sync_group = _membership_guard(sync_group.SyncGroupResponse(error_code=REFUSED_GROUP))
-guard_heartbeat = _membership_guard(heartbeat.HeartbeatResponse(error_code=REFUSED_GROUP))
-guard_leave_group = _membership_guard(leave_group.LeaveGroupResponse(error_code=REFUSED_GROUP))
+GUARD_JOIN_GROUP = _membership_guard(join_group.JoinGroupResponse(error_code=REFUSED_GROUP))
+GUARD_SYNC_GROUP = _membership_guard(sync_group.SyncGroupResponse(error_code=REFUSED_GROUP))
+GUARD_HEARTBEAT = _membership_guard(heartbeat.HeartbeatResponse(error_code=REFUSED_GROUP))
+GUARD_LEAVE_GROUP = _membership_guard(leave_group.LeaveGroupResponse(error_code=REFUSED_GROUP))
 
 
-def guard_offset_commit(gate: Gate, body: offset_commit.OffsetCommitRequest, version: int) -> Passage | Refusal:
+def guard_offset_commit(gate: Gate, body: offset_commit.OffsetCommitRequest, version: int) -> Passage | Refused:
     """Ask for READ on the group, and on each topic."""
     if gate.may_group(AclOperation.READ, body.group_id):
         return _COMMIT(gate, body, version)
     refused = tuple(_refused_commit(topic, REFUSED_GROUP) for topic in body.topics)
-    return Refusal(offset_commit.OffsetCommitResponse(topics=refused))
+    return Refused(offset_commit.OffsetCommitResponse(topics=refused))
 
 
 def _refuse_commit(gate: Gate, topic: offset_commit.OffsetCommitRequestTopic, _version: int) -> Any:
@@ -78,7 +79,7 @@ def _refused_commit(
 _COMMIT = element_guard("topics", "topics", _refuse_commit, offset_commit.OffsetCommitResponse)
 
 
-def guard_offset_fetch(gate: Gate, body: offset_fetch.OffsetFetchRequest, version: int) -> Passage | Refusal:
+def guard_offset_fetch(gate: Gate, body: offset_fetch.OffsetFetchRequest, version: int) -> Passage | Refused:
     """Ask for DESCRIBE on each group, and on each topic; topics that were not named are left out of the answer."""
     if version < FIRST_VERSION_OF_GROUPS:
         return _guard_offsets_of_one(gate, body)
@@ -94,7 +95,7 @@ def guard_offset_fetch(gate: Gate, body: offset_fetch.OffsetFetchRequest, versio
         topics = None if group.topics is None else tuple(topic for topic in group.topics if may[topic])
         passed.append(replace(group, topics=topics))
     if groups and not passed:
-        return Refusal(offset_fetch.OffsetFetchResponse(groups=tuple(groups)))
+        return Refused(offset_fetch.OffsetFetchResponse(groups=tuple(groups)))
 
     def merge(handled: offset_fetch.OffsetFetchResponse) -> offset_fetch.OffsetFetchResponse:
         answered = tuple(
@@ -106,10 +107,10 @@ def guard_offset_fetch(gate: Gate, body: offset_fetch.OffsetFetchRequest, versio
     return Passage(replace(body, groups=tuple(passed)), merge)
 
 
-def _guard_offsets_of_one(gate: Gate, body: offset_fetch.OffsetFetchRequest) -> Passage | Refusal:
+def _guard_offsets_of_one(gate: Gate, body: offset_fetch.OffsetFetchRequest) -> Passage | Refused:
     if not gate.may_group(AclOperation.DESCRIBE, body.group_id):
         answered = tuple(_refused_old_offsets(topic, REFUSED_GROUP) for topic in body.topics or ())
-        return Refusal(offset_fetch.OffsetFetchResponse(topics=answered, error_code=REFUSED_GROUP))
+        return Refused(offset_fetch.OffsetFetchResponse(topics=answered, error_code=REFUSED_GROUP))
     may = {topic: gate.may_topic(AclOperation.DESCRIBE, topic.name) for topic in body.topics or ()}
     refused = [_refused_old_offsets(topic, REFUSED_TOPIC) for topic in may if not may[topic]]
     topics = None if body.topics is None else tuple(topic for topic in body.topics if may[topic])
@@ -158,11 +159,11 @@ def _refused_old_offsets(
     )
 
 
-def guard_offset_delete(gate: Gate, body: offset_delete.OffsetDeleteRequest, version: int) -> Passage | Refusal:
+def guard_offset_delete(gate: Gate, body: offset_delete.OffsetDeleteRequest, version: int) -> Passage | Refused:
     """Ask for DELETE on the group, and READ on each topic."""
     if gate.may_group(AclOperation.DELETE, body.group_id):
         return _OFFSET_DELETE(gate, body, version)
-    return Refusal(offset_delete.OffsetDeleteResponse(error_code=REFUSED_GROUP))
+    return Refused(offset_delete.OffsetDeleteResponse(error_code=REFUSED_GROUP))
 
 
 def _refuse_offset_deletion(gate: Gate, topic: offset_delete.OffsetDeleteRequestTopic, _version: int) -> Any:
@@ -189,10 +190,10 @@ def _refuse_description(gate: Gate, group: str, _version: int) -> Any:
 _DESCRIPTIONS = element_guard("groups", "groups", _refuse_description, describe_groups.DescribeGroupsResponse)
 
 
-def guard_describe_groups(gate: Gate, body: describe_groups.DescribeGroupsRequest, version: int) -> Passage | Refusal:
+def guard_describe_groups(gate: Gate, body: describe_groups.DescribeGroupsRequest, version: int) -> Passage | Refused:
     """Ask for DESCRIBE on each group."""
     outcome = _DESCRIPTIONS(gate, body, version)
-    if isinstance(outcome, Refusal) or not body.include_authorized_operations:
+    if isinstance(outcome, Refused) or not body.include_authorized_operations:
         return outcome
     inner = outcome.merge
 
@@ -217,12 +218,12 @@ def _refuse_group_deletion(gate: Gate, group: str, _version: int) -> Any:
     return delete_groups.DeletableGroupResult(group_id=group, error_code=REFUSED_GROUP)
 
 
-guard_delete_groups = element_guard(
+GUARD_DELETE_GROUPS = element_guard(
     "groups_names", "results", _refuse_group_deletion, delete_groups.DeleteGroupsResponse
 )
 
 
-def guard_list_groups(gate: Gate, body: list_groups.ListGroupsRequest, _version: int) -> Passage | Refusal:
+def guard_list_groups(gate: Gate, body: list_groups.ListGroupsRequest, _version: int) -> Passage | Refused:
     """Show all groups to who has DESCRIBE on the cluster, to others those on which they have it."""
     if gate.may_cluster(AclOperation.DESCRIBE):
         return Passage(body)
@@ -236,13 +237,13 @@ def guard_list_groups(gate: Gate, body: list_groups.ListGroupsRequest, _version:
 
 def guard_find_coordinator(
     gate: Gate, body: find_coordinator.FindCoordinatorRequest, version: int
-) -> Passage | Refusal:
+) -> Passage | Refused:
     """Ask for DESCRIBE on each group or transactional id."""
     kind, code = _KINDS_OF_KEYS.get(body.key_type, _KINDS_OF_KEYS[OF_GROUP])
     if version < FIRST_VERSION_OF_MANY_KEYS:
         if gate.may(AclOperation.DESCRIBE, kind, body.key):
             return Passage(body)
-        return Refusal(find_coordinator.FindCoordinatorResponse(error_code=code, node_id=-1, port=-1))
+        return Refused(find_coordinator.FindCoordinatorResponse(error_code=code, node_id=-1, port=-1))
     return element_guard(
         "coordinator_keys",
         "coordinators",

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.broker.quotas.enforcement import replica_of
 from pipeline.broker.requests.guards.elements import element_guard
-from pipeline.broker.requests.guards.gate import Gate, Passage, Refusal
+from pipeline.broker.requests.guards.gate import Gate, Passage, Refused
 from pipeline.errors import ProtocolError
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages import (
@@ -23,7 +23,7 @@ REFUSED_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 UNKNOWN = -1
 
 
-def guard_produce(gate: Gate, body: produce.ProduceRequest, version: int) -> Passage | Refusal:
+def guard_produce(gate: Gate, body: produce.ProduceRequest, version: int) -> Passage | Refused:
     """Ask for WRITE on each topic, ALTER for copies at given offsets, and WRITE on the transactional id.
 
     A client that awaits no answer learns of a refusal by the end of its connection, as in Kafka.
@@ -31,12 +31,12 @@ def guard_produce(gate: Gate, body: produce.ProduceRequest, version: int) -> Pas
     named = body.transactional_id
     if named is not None and not gate.may(AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, named):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        refusal: Passage | Refusal = Refusal(
+        refusal: Passage | Refused = Refused(
             produce.ProduceResponse(responses=tuple(_refused_batches(topic, code) for topic in body.topic_data))
         )
     else:
         refusal = _PRODUCE(gate, body, version)
-    is_refused = isinstance(refusal, Refusal) or refusal.merge is not None
+    is_refused = isinstance(refusal, Refused) or refusal.merge is not None
     if is_refused and body.acks == 0:
         raise ProtocolError("a client that awaits no answer may not write to a topic that it has named")
     return refusal
@@ -65,7 +65,7 @@ def _refused_batches(topic: produce.TopicProduceData, code: ErrorCode) -> produc
 _PRODUCE = element_guard("topic_data", "responses", _refuse_batches, produce.ProduceResponse)
 
 
-def guard_fetch(gate: Gate, body: fetch.FetchRequest, version: int) -> Passage | Refusal:
+def guard_fetch(gate: Gate, body: fetch.FetchRequest, version: int) -> Passage | Refused:
     """Ask for READ on each topic, and of who claims to be a broker for CLUSTER_ACTION.
 
     Partitions of a fetch session were allowed when they were named: a change of ACLs ends the sessions, and a session
@@ -75,7 +75,7 @@ def guard_fetch(gate: Gate, body: fetch.FetchRequest, version: int) -> Passage |
         return _guard_reads(gate, body, version)
     if gate.may_cluster(AclOperation.CLUSTER_ACTION):
         return Passage(body)
-    return Refusal(fetch.FetchResponse(responses=tuple(_refused_reads(topic) for topic in body.topics)))
+    return Refused(fetch.FetchResponse(responses=tuple(_refused_reads(topic) for topic in body.topics)))
 
 
 def _refuse_reads(gate: Gate, topic: fetch.FetchTopic, _version: int) -> Any:
@@ -99,7 +99,7 @@ def _refused_reads(topic: fetch.FetchTopic) -> fetch.FetchableTopicResponse:
 _FETCH = element_guard("topics", "responses", _refuse_reads, fetch.FetchResponse)
 
 
-def _guard_reads(gate: Gate, body: fetch.FetchRequest, version: int) -> Passage | Refusal:
+def _guard_reads(gate: Gate, body: fetch.FetchRequest, version: int) -> Passage | Refused:
     """Let a request in a session pass even if nothing of it is left: the session goes on."""
     outcome = _FETCH(gate, body, version)
     if isinstance(outcome, Passage) or body.session_epoch == fetch.FINAL_EPOCH:
@@ -124,7 +124,7 @@ def _refuse_offsets(gate: Gate, topic: list_offsets.ListOffsetsTopic, _version: 
     )
 
 
-guard_list_offsets = element_guard("topics", "topics", _refuse_offsets, list_offsets.ListOffsetsResponse)
+GUARD_LIST_OFFSETS = element_guard("topics", "topics", _refuse_offsets, list_offsets.ListOffsetsResponse)
 
 
 def _refuse_deletion(gate: Gate, topic: delete_records.DeleteRecordsTopic, _version: int) -> Any:
@@ -141,7 +141,7 @@ def _refuse_deletion(gate: Gate, topic: delete_records.DeleteRecordsTopic, _vers
     )
 
 
-guard_delete_records = element_guard("topics", "topics", _refuse_deletion, delete_records.DeleteRecordsResponse)
+GUARD_DELETE_RECORDS = element_guard("topics", "topics", _refuse_deletion, delete_records.DeleteRecordsResponse)
 
 
 def _refuse_epochs(gate: Gate, topic: offset_for_leader_epoch.OffsetForLeaderTopic, _version: int) -> Any:
@@ -161,7 +161,7 @@ _EPOCHS = element_guard("topics", "topics", _refuse_epochs, offset_for_leader_ep
 
 def guard_offset_for_leader_epoch(
     gate: Gate, body: offset_for_leader_epoch.OffsetForLeaderEpochRequest, version: int
-) -> Passage | Refusal:
+) -> Passage | Refused:
     """Ask for CLUSTER_ACTION, which brokers have, or DESCRIBE on each topic."""
     return Passage(body) if gate.may_cluster(AclOperation.CLUSTER_ACTION) else _EPOCHS(gate, body, version)
 
@@ -180,14 +180,14 @@ def _refuse_producers(gate: Gate, topic: describe_producers.TopicRequest, _versi
     )
 
 
-guard_describe_producers = element_guard(
+GUARD_DESCRIBE_PRODUCERS = element_guard(
     "topics", "topics", _refuse_producers, describe_producers.DescribeProducersResponse
 )
 
 
 def guard_init_producer_id(
     gate: Gate, body: init_producer_id.InitProducerIdRequest, _version: int
-) -> Passage | Refusal:
+) -> Passage | Refused:
     """Ask for WRITE on the transactional id; without one for IDEMPOTENT_WRITE, or WRITE on some topic (KIP-679)."""
     named = body.transactional_id
     if named is not None:
@@ -200,4 +200,4 @@ def guard_init_producer_id(
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if is_allowed:
         return Passage(body)
-    return Refusal(init_producer_id.InitProducerIdResponse(error_code=code))
+    return Refused(init_producer_id.InitProducerIdResponse(error_code=code))

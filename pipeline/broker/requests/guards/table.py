@@ -31,17 +31,17 @@ NEEDS: Mapping[ApiKey, Need] = MappingProxyType(
             records.guard_produce,
         ),
         ApiKey.FETCH: Need("READ on each topic; CLUSTER_ACTION on the cluster for followers", records.guard_fetch),
-        ApiKey.LIST_OFFSETS: Need("DESCRIBE on each topic", records.guard_list_offsets),
+        ApiKey.LIST_OFFSETS: Need("DESCRIBE on each topic", records.GUARD_LIST_OFFSETS),
         ApiKey.METADATA: Need(
             "DESCRIBE on each topic; CREATE on the cluster or the topic, if it would be created", topics.guard_metadata
         ),
         ApiKey.OFFSET_COMMIT: Need("READ on the group and on each topic", groups.guard_offset_commit),
         ApiKey.OFFSET_FETCH: Need("DESCRIBE on each group and each topic", groups.guard_offset_fetch),
         ApiKey.FIND_COORDINATOR: Need("DESCRIBE on each group or transactional id", groups.guard_find_coordinator),
-        ApiKey.JOIN_GROUP: Need("READ on the group", groups.guard_join_group),
-        ApiKey.HEARTBEAT: Need("READ on the group", groups.guard_heartbeat),
-        ApiKey.LEAVE_GROUP: Need("READ on the group", groups.guard_leave_group),
-        ApiKey.SYNC_GROUP: Need("READ on the group", groups.guard_sync_group),
+        ApiKey.JOIN_GROUP: Need("READ on the group", groups.GUARD_JOIN_GROUP),
+        ApiKey.HEARTBEAT: Need("READ on the group", groups.GUARD_HEARTBEAT),
+        ApiKey.LEAVE_GROUP: Need("READ on the group", groups.GUARD_LEAVE_GROUP),
+        ApiKey.SYNC_GROUP: Need("READ on the group", groups.GUARD_SYNC_GROUP),
         ApiKey.DESCRIBE_GROUPS: Need("DESCRIBE on each group", groups.guard_describe_groups),
         ApiKey.LIST_GROUPS: Need("DESCRIBE on the cluster, or on the groups to see", groups.guard_list_groups),
         ApiKey.SASL_HANDSHAKE: Need("nothing", None),
@@ -51,7 +51,7 @@ NEEDS: Mapping[ApiKey, Need] = MappingProxyType(
             topics.guard_create_topics,
         ),
         ApiKey.DELETE_TOPICS: Need("DELETE on each topic", topics.guard_delete_topics),
-        ApiKey.DELETE_RECORDS: Need("DELETE on each topic", records.guard_delete_records),
+        ApiKey.DELETE_RECORDS: Need("DELETE on each topic", records.GUARD_DELETE_RECORDS),
         ApiKey.INIT_PRODUCER_ID: Need(
             "WRITE on the transactional id; without one, WRITE on some topic or IDEMPOTENT_WRITE on the cluster",
             records.guard_init_producer_id,
@@ -63,18 +63,18 @@ NEEDS: Mapping[ApiKey, Need] = MappingProxyType(
         ApiKey.CREATE_ACLS: _of_cluster(AclOperation.ALTER),
         ApiKey.DELETE_ACLS: _of_cluster(AclOperation.ALTER),
         ApiKey.DESCRIBE_CONFIGS: Need(
-            "DESCRIBE_CONFIGS on each topic, on the cluster for brokers", topics.guard_describe_configs
+            "DESCRIBE_CONFIGS on each topic, on the cluster for brokers", topics.GUARD_DESCRIBE_CONFIGS
         ),
         ApiKey.ALTER_CONFIGS: Need(
-            "ALTER_CONFIGS on each topic, on the cluster for brokers", topics.guard_alter_configs
+            "ALTER_CONFIGS on each topic, on the cluster for brokers", topics.GUARD_ALTER_CONFIGS
         ),
         ApiKey.DESCRIBE_LOG_DIRS: _of_cluster(AclOperation.DESCRIBE),
         ApiKey.SASL_AUTHENTICATE: Need("nothing", None),
-        ApiKey.CREATE_PARTITIONS: Need("ALTER on each topic", topics.guard_create_partitions),
-        ApiKey.DELETE_GROUPS: Need("DELETE on each group", groups.guard_delete_groups),
+        ApiKey.CREATE_PARTITIONS: Need("ALTER on each topic", topics.GUARD_CREATE_PARTITIONS),
+        ApiKey.DELETE_GROUPS: Need("DELETE on each group", groups.GUARD_DELETE_GROUPS),
         ApiKey.ELECT_LEADERS: _of_cluster(AclOperation.ALTER),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: Need(
-            "ALTER_CONFIGS on each topic, on the cluster for brokers", topics.guard_incremental_alter_configs
+            "ALTER_CONFIGS on each topic, on the cluster for brokers", topics.GUARD_INCREMENTAL_ALTER_CONFIGS
         ),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: _of_cluster(AclOperation.ALTER),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: _of_cluster(AclOperation.DESCRIBE),
@@ -84,7 +84,7 @@ NEEDS: Mapping[ApiKey, Need] = MappingProxyType(
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _of_cluster(AclOperation.DESCRIBE),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _of_cluster(AclOperation.ALTER),
         ApiKey.DESCRIBE_CLUSTER: Need("DESCRIBE on the cluster to see its faults", guard_describe_cluster),
-        ApiKey.DESCRIBE_PRODUCERS: Need("READ on each topic", records.guard_describe_producers),
+        ApiKey.DESCRIBE_PRODUCERS: Need("READ on each topic", records.GUARD_DESCRIBE_PRODUCERS),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: Need("DESCRIBE on each topic", topics.guard_describe_topic_partitions),
     }
 )

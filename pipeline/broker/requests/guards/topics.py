@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.broker.requests.guards.elements import element_guard
-from pipeline.broker.requests.guards.gate import Gate, Passage, Refusal
+from pipeline.broker.requests.guards.gate import Gate, Passage, Refused
 from pipeline.broker.security.acl_table import CLUSTER_NAME
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages import (
@@ -30,7 +30,7 @@ TOPIC_SETTINGS = 2
 """Resource type of a topic's settings. All other settings are the cluster's."""
 
 
-def guard_metadata(gate: Gate, body: metadata.MetadataRequest, version: int) -> Passage | Refusal:
+def guard_metadata(gate: Gate, body: metadata.MetadataRequest, version: int) -> Passage | Refused:
     """Ask for DESCRIBE on each topic, and for CREATE before one is created. Topics that were not named stay unseen.
 
     Brokers are shown to everybody.
@@ -102,10 +102,10 @@ def _may_create(gate: Gate, name: str) -> bool:
 
 def guard_describe_topic_partitions(
     gate: Gate, body: describe_topic_partitions.DescribeTopicPartitionsRequest, version: int
-) -> Passage | Refusal:
+) -> Passage | Refused:
     """Ask for DESCRIBE on each topic. Topics that were not named stay unseen."""
     outcome = _TOPIC_PARTITIONS(gate, body, version) if body.topics else Passage(body, partial(_seen_pages, gate))
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, Refused):
         return outcome
     inner = outcome.merge
 
@@ -138,10 +138,10 @@ _TOPIC_PARTITIONS = element_guard(
 )
 
 
-def guard_create_topics(gate: Gate, body: create_topics.CreateTopicsRequest, version: int) -> Passage | Refusal:
+def guard_create_topics(gate: Gate, body: create_topics.CreateTopicsRequest, version: int) -> Passage | Refused:
     """Ask for CREATE on the cluster or on each topic. Its settings are shown to who has DESCRIBE_CONFIGS on it."""
     outcome = Passage(body) if gate.may_cluster(AclOperation.CREATE) else _CREATE_TOPICS(gate, body, version)
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, Refused):
         return outcome
     inner = outcome.merge
 
@@ -169,7 +169,7 @@ def _refuse_creation(gate: Gate, topic: create_topics.CreatableTopic, _version: 
 _CREATE_TOPICS = element_guard("topics", "topics", _refuse_creation, create_topics.CreateTopicsResponse)
 
 
-def guard_delete_topics(gate: Gate, body: delete_topics.DeleteTopicsRequest, version: int) -> Passage | Refusal:
+def guard_delete_topics(gate: Gate, body: delete_topics.DeleteTopicsRequest, version: int) -> Passage | Refused:
     """Ask for DELETE on each topic. Who names an id and lacks DESCRIBE does not learn the name."""
     return (_DELETE_STATES if version >= FIRST_VERSION_OF_TOPIC_IDS else _DELETE_NAMES)(gate, body, version)
 
@@ -205,7 +205,7 @@ def _refuse_growth(gate: Gate, topic: create_partitions.CreatePartitionsTopic, _
     )
 
 
-guard_create_partitions = element_guard("topics", "results", _refuse_growth, create_partitions.CreatePartitionsResponse)
+GUARD_CREATE_PARTITIONS = element_guard("topics", "results", _refuse_growth, create_partitions.CreatePartitionsResponse)
 
 
 def _code_of_settings(gate: Gate, operation: AclOperation, resource: Any) -> ErrorCode | None:
@@ -227,7 +227,7 @@ def _refuse_settings(gate: Gate, resource: describe_configs.DescribeConfigsResou
     )
 
 
-guard_describe_configs = element_guard(
+GUARD_DESCRIBE_CONFIGS = element_guard(
     "resources", "results", _refuse_settings, describe_configs.DescribeConfigsResponse
 )
 
@@ -244,7 +244,7 @@ def _refuse_changes(gate: Gate, resource: Any, _version: int) -> Any:
     )
 
 
-guard_alter_configs = element_guard("resources", "responses", _refuse_changes, alter_configs.AlterConfigsResponse)
-guard_incremental_alter_configs = element_guard(
+GUARD_ALTER_CONFIGS = element_guard("resources", "responses", _refuse_changes, alter_configs.AlterConfigsResponse)
+GUARD_INCREMENTAL_ALTER_CONFIGS = element_guard(
     "resources", "responses", _refuse_changes, incremental_alter_configs.IncrementalAlterConfigsResponse
 )

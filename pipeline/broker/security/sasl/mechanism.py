@@ -1,4 +1,4 @@
-"""What all SASL mechanisms have in common: tokens come in, tokens go out, until the user is known. Pure."""
+"""Shape of all SASL mechanisms: tokens come in, tokens go out, until the user is known. Pure."""
 
 from typing import NamedTuple, Protocol
 

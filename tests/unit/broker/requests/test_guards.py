@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pipeline.broker.cluster.view import ClusterView
-from pipeline.broker.requests.guards.gate import Gate, Passage, Refusal, merged
+from pipeline.broker.requests.guards.gate import Gate, Passage, Refused, answered_with
 from pipeline.broker.requests.guards.table import NEEDS
 from pipeline.broker.security.acl_table import AclTable, Actor
 from pipeline.broker.security.decisions import note_nothing
@@ -65,7 +65,7 @@ def test_a_closed_gate_lets_nothing_pass_that_names_a_resource(key: ApiKey, vers
         except ProtocolError:
             assert isinstance(body, ProduceRequest) and body.acks == 0
             return
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, Refused):
             answer = outcome.answer
         else:
             assert names(outcome.body) == set()
@@ -137,14 +137,14 @@ async def test_every_kind_of_outcome_is_merged() -> None:
     async def later() -> Message:
         return answer
 
-    assert merged(answer, merge) is other
-    assert merged(None, merge) is None
-    assert merged(Throttled(answer, 1.0), merge) == Throttled(other, 1.0)
-    assert merged(LargeAnswer(answer, 7), merge) == LargeAnswer(other, 7)
-    pending = merged(PendingAnswer(build, 5), merge)
+    assert answered_with(answer, merge) is other
+    assert answered_with(None, merge) is None
+    assert answered_with(Throttled(answer, 1.0), merge) == Throttled(other, 1.0)
+    assert answered_with(LargeAnswer(answer, 7), merge) == LargeAnswer(other, 7)
+    pending = answered_with(PendingAnswer(build, 5), merge)
     assert isinstance(pending, PendingAnswer)
     assert await pending.build() is other
-    assert await merged(later(), merge) is other  # type: ignore[misc]
-    owed = merged(Owed((), 0.0, lambda: answer), merge)
+    assert await answered_with(later(), merge) is other  # type: ignore[misc]
+    owed = answered_with(Owed((), 0.0, lambda: answer), merge)
     assert isinstance(owed, Owed)
     assert await owed is other

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.broker.settings.broker import BrokerConfig, advertised_address
+from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
+from pipeline.broker.settings.listeners import advertised_address
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort, SecurityProtocol
@@ -15,9 +16,9 @@ NEEDED: dict[str, Any] = {"broker.id": 1, "log.dirs": "/data", "zookeeper.connec
 def test_defaults_are_kafkas() -> None:
     config = BrokerConfig.from_settings(NEEDED)
     assert config.log_dirs == (Path("/data"),)
-    (plan,) = config.plans
+    (plan,) = config.listening.plans
     assert (plan.name, plan.address, plan.protocol) == ("PLAINTEXT", HostPort("", 9092), SecurityProtocol.PLAINTEXT)
-    assert config.inter_broker == plan
+    assert config.listening.inter_broker == plan
     assert config.auto_create_topics
     assert config.num_partitions == 1
     assert config.message_max_bytes == 1_048_588
@@ -109,6 +110,6 @@ def test_missing_settings_are_named(key: str) -> None:
 
 def test_advertised_address_takes_the_bound_port() -> None:
     plain = BrokerConfig.from_settings({**NEEDED, "listeners": "PLAINTEXT://[::1]:0"})
-    assert advertised_address(plain.plans[0], 1234) == HostPort("::1", 1234)
+    assert advertised_address(plain.listening.plans[0], 1234) == HostPort("::1", 1234)
     advertised = BrokerConfig.from_settings({**NEEDED, "advertised.listeners": "PLAINTEXT://public:9"})
-    assert advertised_address(advertised.plans[0], 1234) == HostPort("public", 9)
+    assert advertised_address(advertised.listening.plans[0], 1234) == HostPort("public", 9)

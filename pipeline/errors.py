@@ -260,9 +260,10 @@ class NetworkError(PipelineError):
     """A peer could not be reached, or the connection to it ended. The request may or may not have been carried out."""
 
 
-class AuthenticationError(PipelineError):
-    """Server and client do not accept each other: credentials, certificates or mechanisms. Trying again is of no use
-    before one of the two is changed.
+class AuthenticationError(NetworkError):
+    """Server and client do not accept each other: credentials, certificates or mechanisms. Nothing was carried out.
+
+    Trying again helps only once one of the two is changed. Services do, since credentials are changed while they run.
     """
 
 

@@ -43,6 +43,7 @@ from pipeline.coordination.znodes import BrokerRegistration, Listener
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.files import Files
 from pipeline.model import MAX_INT64, BrokerEndpoint, Clock, HostPort
+from pipeline.net.dialing import Dialer
 from pipeline.net.network import Network
 
 
@@ -57,6 +58,8 @@ class World:
     metrics: CollectorRegistry
     files: Files
     network: Network
+    dialer: Dialer
+    """Opens connections to other brokers."""
     compile_schema: CompileSchema | None
 
 
@@ -103,14 +106,14 @@ def assemble(
         clock,
         own_id=own.id,
         in_sync=in_sync,
-        fetchers=replica_fetchers(settings, view, clock, world.network),
+        fetchers=replica_fetchers(settings, view, clock, world.dialer),
         producer_expiration_ms=config.producer_id_expiration_ms,
     )
     kept = KeptMemory(config.client_state_max_bytes)
     groups = GroupService(config, view, clock, rng, kept)
     replicas.subscribe(GROUP_METADATA_TOPIC, groups.journal)
     watcher = ClusterWatcher(zookeeper, settings, view, own, inter_broker)
-    strays = StrayKeeper(zookeeper, view, replicas, own.id, world.network)
+    strays = StrayKeeper(zookeeper, view, replicas, own.id, world.dialer)
     controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
     lost_replicas = LostReplicas(zookeeper, view, replicas, own.id, controller.counts)
     assigner = ReplicaAssigner(view, replicas, lost_replicas, own.id)

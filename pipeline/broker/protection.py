@@ -20,6 +20,8 @@ from pipeline.coordination.scram_znodes import ScramHash
 from pipeline.errors import ConfigurationError
 from pipeline.model import ANONYMOUS
 from pipeline.net.answers import Handler
+from pipeline.net.client_security import ClientSecurity
+from pipeline.net.dialing import Connect, Dialer
 from pipeline.net.network import ConnectionListener
 from pipeline.net.server import ServedListener
 from pipeline.net.tls import Handshakes
@@ -55,6 +57,22 @@ def tls_plan(security: ListenerSecurity) -> TlsPlan:
     )
 
 
+def _tls_of_client(security: ListenerSecurity) -> dict[str, object]:
+    """Return a broker's settings of TLS as those of a client."""
+    found: dict[str, object] = {
+        "ssl.ca.location": security.truststore_location,
+        "ssl.ca.pem": security.truststore_certificates,
+        "ssl.certificate.location": security.keystore_location,
+        "ssl.key.location": security.keystore_location,
+        "ssl.certificate.pem": security.keystore_certificate_chain,
+        "ssl.key.pem": security.keystore_key,
+        "ssl.key.password": security.key_password,
+        "ssl.cipher.suites": security.cipher_suites,
+        "ssl.endpoint.identification.algorithm": security.endpoint_identification or "none",
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
 @dataclass(slots=True)
 class Protection:
     """The protection of all listeners of a broker."""
@@ -81,6 +99,24 @@ class Protection:
                 raise ConfigurationError(
                     "sasl.enabled.mechanisms", f"is missing: nobody could log in to the listener {plan.name}"
                 )
+
+    def inter_broker_dialer(self, plain: Connect) -> Dialer:
+        """Return what this broker dials other brokers with. Raises ConfigurationError."""
+        plan = self.config.inter_broker
+        security = self.config.security_of(plan)
+        given: dict[str, object] = {"security.protocol": plan.protocol.value}
+        if plan.protocol.is_encrypted:
+            given |= _tls_of_client(security)
+        if plan.protocol.is_sasl:
+            mechanism = self.config.inter_broker_mechanism
+            login = security.login(mechanism)
+            if login.username is None or login.password is None:
+                raise ConfigurationError(
+                    f"listener.name.{plan.name.lower()}.{mechanism.lower()}.sasl.jaas.config",
+                    "lacks username and password, with which this broker logs in to others",
+                )
+            given |= {"sasl.mechanism": mechanism, "sasl.username": login.username, "sasl.password": login.password}
+        return ClientSecurity.from_settings(given).dialer(plain)
 
     async def follow_files(self) -> None:
         """Take over changed certificates, until cancelled."""

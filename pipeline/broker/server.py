@@ -148,13 +148,15 @@ async def run_broker(
     also in place of the cancellation, if the stop was not clean.
     """
     handle = BrokerHandle()
-    world = World(zookeeper, clock, rng, observer, metrics, files or DiskFiles(), network, compile_schema)
+    protection = Protection(config.listening, rng)
+    dialer = protection.inter_broker_dialer(network.connect)
+    world = World(zookeeper, clock, rng, observer, metrics, files or DiskFiles(), network, dialer, compile_schema)
 
     async def run() -> None:
         async with _listening(config, network) as listeners, trio.open_nursery() as nursery:
             routes = operations_routes(metrics, handle.health, handle.readiness, handle.warning)
             handle.http_address = await nursery.start(serve_http, http_application(routes), config.http_listen)
-            await _run(config, world, listeners, handle, task_status)
+            await _run(config, world, listeners, protection, handle, task_status)
 
     with unwrapped_errors():
         await run_until_relieved(run, handle.relieve)
@@ -164,13 +166,13 @@ async def _run(
     config: BrokerConfig,
     world: World,
     listeners: Sequence[BoundListener],
+    protection: Protection,
     handle: BrokerHandle,
     task_status: trio.TaskStatus[BrokerHandle],
 ) -> None:
     """Run the broker without its HTTP port."""
     addresses = {plan.name: advertised_address(plan, bound[0].port) for plan, bound in listeners}
     handle.address = next(iter(addresses.values()))
-    protection = Protection(config.listening, world.rng)
     OPENED_BATCHES.resize(config.opened_batches_max_bytes)
     KNOWN_PRODUCERS.resize(config.known_producers_max)
     await refuse_other_owner(world.zookeeper, config, world.files)

@@ -172,11 +172,11 @@ class Server:
             await conversation.run()
             if conversation.ended_because is not None:
                 logger.info("connection_ended", peer=str(peer.address), reason=conversation.ended_because)
-        except (NetworkError, OSError) as error:
-            logger.debug("connection_lost", peer=str(peer.address), error=str(error))
         except AuthenticationError as error:
             self.statistics.refused_strangers += 1
             logger.warning("client_refused", peer=str(peer.address), listener=peer.listener, error=str(error))
+        except (NetworkError, OSError) as error:
+            logger.debug("connection_lost", peer=str(peer.address), error=str(error))
         except ProtocolError as error:
             self.statistics.broken += 1
             logger.warning("connection_broken", peer=str(peer.address), error=str(error))

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 
 import trio
-from cryptography import x509
 
 from pipeline.errors import AuthenticationError, NetworkError
 from pipeline.model import ANONYMOUS, FileRegion
@@ -247,6 +246,8 @@ def distinguished_name(certificate: bytes) -> str:
 
     Raises AuthenticationError.
     """
+    from cryptography import x509  # clients, which have no use for it, would take the time and memory, too
+
     try:
         return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
     except ValueError as error:

@@ -18,7 +18,7 @@ from pipeline.broker.settings.topic import topic_settings
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
-from pipeline.net.network import SOCKETS
+from pipeline.net.dialing import PLAIN_DIALER
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.support.broker_in_process import NOW_MS, TIMEOUT_S, Broker, Observed
 from tests.support.replicas import CONFIG, OWN
@@ -46,7 +46,7 @@ async def opened(
         lambda: NOW_MS,
         own_id=OWN,
         in_sync=InSyncWatch(view, 10.0),
-        fetchers=replica_fetchers(settings, view, lambda: NOW_MS, SOCKETS),
+        fetchers=replica_fetchers(settings, view, lambda: NOW_MS, PLAIN_DIALER),
         producer_expiration_ms=1_000_000,
     )
     try:

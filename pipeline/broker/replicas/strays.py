@@ -31,7 +31,6 @@ from pipeline.log.directories.logs_set_aside import HeldLog, LogName
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.net.dialing import Dialer
-from pipeline.net.network import Network
 from pipeline.net.signals import Wakeup
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.offset_for_leader_epoch import (
@@ -101,7 +100,7 @@ class StrayKeeper:
     view: ClusterView
     replicas: Replicas
     own_id: BrokerId
-    network: Network
+    dialer: Dialer
     strays: Sequence[Stray] = ()
     lacking: frozenset[TopicPartition] = frozenset()
     """Strays that may lack their tail: they must not be elected if their topic comes back."""
@@ -214,7 +213,7 @@ class StrayKeeper:
             elif question:
                 confirmed.append(found)
         if questions:
-            async with open_connection_pool(f"broker-{self.own_id}-strays", Dialer(self.network.connect)) as pool:
+            async with open_connection_pool(f"broker-{self.own_id}-strays", self.dialer) as pool:
                 for leader, asked in questions.items():
                     for start in range(0, len(asked), ASKED_AT_ONCE):
                         confirmed += await self._ask(pool, leader, asked[start : start + ASKED_AT_ONCE])

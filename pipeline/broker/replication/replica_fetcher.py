@@ -48,7 +48,6 @@ from pipeline.log.appends import AppendInfo
 from pipeline.model import BrokerId, Clock, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.net.dialing import Dialer
-from pipeline.net.network import Network
 from pipeline.net.signals import Wakeup
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
@@ -110,7 +109,7 @@ class FetcherSettings:
     limits: FetchLimits
     request_timeout_s: float
     clock: Clock
-    network: Network
+    dialer: Dialer
     throttle: ReplicationThrottle
     find_address: Callable[[BrokerId], HostPort | None]
     """Return the address of a broker, None if it is not registered."""
@@ -217,7 +216,7 @@ class ReplicaFetcher:
         client_id = f"broker-{self.settings.limits.own_id}-fetcher-{self.number}"
         with self.scope:
             async with (
-                open_connection_pool(client_id, Dialer(self.settings.network.connect)) as pool,
+                open_connection_pool(client_id, self.settings.dialer) as pool,
                 trio.open_nursery() as nursery,
             ):
                 while True:

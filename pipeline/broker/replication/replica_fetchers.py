@@ -20,7 +20,7 @@ from pipeline.broker.replication.replication_quota import ReplicationThrottle
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.model import BrokerId, Clock, HostPort, TopicPartition
-from pipeline.net.network import Network
+from pipeline.net.dialing import Dialer
 
 FetcherKey = tuple[BrokerId, int]
 """The leader, and the number of its fetcher."""
@@ -130,7 +130,7 @@ def _throttle(settings: DynamicSettings, rate_of: Callable[[BrokerConfig], int])
     return throttle
 
 
-def replica_fetchers(settings: DynamicSettings, view: ClusterView, clock: Clock, network: Network) -> ReplicaFetchers:
+def replica_fetchers(settings: DynamicSettings, view: ClusterView, clock: Clock, dialer: Dialer) -> ReplicaFetchers:
     """Return the fetchers of a broker with these settings."""
     config = settings.static
 
@@ -150,7 +150,7 @@ def replica_fetchers(settings: DynamicSettings, view: ClusterView, clock: Clock,
         limits=limits,
         request_timeout_s=(config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000,
         clock=clock,
-        network=network,
+        dialer=dialer,
         throttle=_throttle(settings, lambda config: config.follower_replication_throttled_rate),
         find_address=find_address,
         find_epoch=lambda: view.own_epoch,

@@ -30,7 +30,7 @@ from pipeline.errors import (
 )
 from pipeline.model import BrokerId, HostPort
 from pipeline.net.connection_pool import ConnectionPool, LostConnection, open_connection_pool
-from pipeline.net.dialing import Connect, Dialer
+from pipeline.net.dialing import Connect
 from pipeline.net.signals import Signal, Wakeup
 from pipeline.net.transport import connect
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -392,7 +392,10 @@ async def open_cluster(
         if not config.bootstrap:
             raise ConfigurationError("bootstrap.servers", "is empty: name at least one broker as host:port")
         discover = from_bootstrap(config.bootstrap)
-    async with open_connection_pool(config.client_id, Dialer(connect)) as pool, background_tasks() as nursery:
+    async with (
+        open_connection_pool(config.client_id, config.security.dialer(connect)) as pool,
+        background_tasks() as nursery,
+    ):
         cluster = Cluster(config, pool, discover)
         pool.on_lost = cluster.note_loss  # a broker that no longer leads can only close the connection of acks=0
         nursery.start_soon(cluster.keep_fresh)

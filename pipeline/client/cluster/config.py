@@ -11,6 +11,7 @@ from typing import Annotated, get_type_hints
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.protocol.messages.produce import ACKS_ALL
 from pipeline.protocol.primitives import MAX_STRING_BYTES
 from pipeline.records.builder import Header, encode_headers
@@ -129,12 +130,15 @@ class ClientConfig:
     """Longest time in ms to wait before a retry, at least `retry_backoff_ms`."""
     metadata_max_age_ms: Timeout = 300_000
     """Age in ms at which the metadata of the cluster is requested again."""
+    security: ClientSecurity = OPEN_SECURITY
+    """Protection of the connections: `ClientSecurity.from_settings({"security.protocol": "SASL_SSL", ...})`."""
     allow_auto_create_topics: bool = False
     """True if a broker with `auto.create.topics.enable` may create the topics that the program asks for."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        require_kinds(self, {"client_id": str, "bootstrap": (tuple, list), "allow_auto_create_topics": bool})
+        require_kinds(self, {"client_id": str, "bootstrap": (tuple, list), "security": ClientSecurity})
+        require_kinds(self, {"allow_auto_create_topics": bool})
         if not all(isinstance(address, HostPort) for address in self.bootstrap):
             raise ConfigurationError("bootstrap", f"is {self.bootstrap!r}, must hold addresses, see `parse_addresses`")
         if not _is_client_id(self.client_id):

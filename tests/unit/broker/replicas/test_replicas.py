@@ -32,7 +32,7 @@ from pipeline.log.directories.logs_set_aside import LogName
 from pipeline.log.files import DiskFiles
 from pipeline.log.log_failure import abandon
 from pipeline.model import Offset, TopicPartition
-from pipeline.net.network import SOCKETS
+from pipeline.net.dialing import PLAIN_DIALER
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.records.batch import set_base_offset
 from tests.support.broker_in_process import NOW_MS, Observed, batch
@@ -73,7 +73,7 @@ def opened(path: Path) -> Iterator[tuple[Replicas, LogDirectories]]:
             lambda: NOW_MS,
             own_id=OWN,
             in_sync=InSyncWatch(view, 10.0),
-            fetchers=replica_fetchers(settings, view, lambda: NOW_MS, SOCKETS),
+            fetchers=replica_fetchers(settings, view, lambda: NOW_MS, PLAIN_DIALER),
             producer_expiration_ms=1_000_000,
         ),
         directories,

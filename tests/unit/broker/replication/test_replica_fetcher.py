@@ -30,7 +30,7 @@ from pipeline.log.loader import load_log
 from pipeline.log.log_failure import abandon
 from pipeline.log.truncation import truncate_to
 from pipeline.model import MAX_INT64, LeaderEpoch, Offset, TopicPartition
-from pipeline.net.network import SOCKETS
+from pipeline.net.dialing import PLAIN_DIALER
 from pipeline.protocol.errors import ErrorCode
 from pipeline.records.batch import place_batch
 from pipeline.testing.faulty_files import FaultyFiles
@@ -50,7 +50,7 @@ def settings_for(leader: Leader, max_wait_ms: int = LONG_WAIT_MS) -> FetcherSett
         ),
         request_timeout_s=TIMEOUT_S,
         clock=lambda: NOW_MS,
-        network=SOCKETS,
+        dialer=PLAIN_DIALER,
         throttle=ReplicationThrottle(MAX_INT64),
         find_address=lambda _: leader.address,
         find_epoch=lambda: 3,

@@ -1,0 +1,136 @@
+"""Two brokers that reach each other by SASL_SSL alone, with our own client: replication, and wrong passwords."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.broker.replication.observer import NoObserver
+from pipeline.broker.server import BrokerHandle, run_broker
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.cli.certificates import Authority
+from pipeline.cli.terminal.connect import wall_clock
+from pipeline.client.admin.topics import NewTopic, create_topics, list_topics
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.producer.producer import open_producer
+from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.model import HostPort
+from pipeline.net.client_security import ClientSecurity
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+
+AUTHORITY = Authority()
+JAAS = 'x.PlainLoginModule required username="broker" password="b2b" user_broker="b2b" user_alice="pencil";'
+
+
+def config_of(number: int, directory: Path, **more: str) -> BrokerConfig:
+    certified = AUTHORITY.issue(f"broker-{number}", ["127.0.0.1"])
+    (directory / f"{number}.pem").write_text(certified.key + certified.certificate)
+    (directory / "ca.pem").write_text(AUTHORITY.certificate)
+    return BrokerConfig.from_settings(
+        {
+            "broker.id": number,
+            "log.dirs": str(directory / f"logs-{number}"),
+            "zookeeper.connect": "memory:0",
+            "listeners": "INTERNAL://127.0.0.1:0,CLIENT://127.0.0.1:0",
+            "listener.security.protocol.map": "INTERNAL:SASL_SSL,CLIENT:SASL_SSL",
+            "inter.broker.listener.name": "INTERNAL",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.internal.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.internal.plain.sasl.jaas.config": JAAS,
+            "listener.name.client.plain.sasl.jaas.config": JAAS,
+            "ssl.keystore.location": str(directory / f"{number}.pem"),
+            "ssl.truststore.location": str(directory / "ca.pem"),
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "super.users": "User:broker;User:alice",
+            "replica.fetch.backoff.ms": "50",
+            "connection.failed.authentication.delay.ms": "10",
+            **more,
+        }
+    )
+
+
+@asynccontextmanager
+async def cluster(*configs: BrokerConfig) -> AsyncIterator[list[HostPort]]:
+    """Addresses for clients."""
+    zookeeper = MemoryZooKeeper()
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        addresses = []
+        for config in configs:
+            client = await stack.enter_async_context(zookeeper.open())
+            run = partial(
+                run_broker,
+                config,
+                client,
+                clock=wall_clock,
+                rng=random.SystemRandom(),
+                observer=NoObserver(),
+                metrics=CollectorRegistry(),
+            )
+            handle: BrokerHandle = await nursery.start(run)
+            assert handle.parts is not None
+            addresses.append(handle.parts.context.view.brokers[config.broker_id].addresses["CLIENT"])
+        yield addresses
+        nursery.cancel_scope.cancel()
+
+
+def client_config(directory: Path, addresses: list[HostPort], password: str = "pencil") -> ClientConfig:
+    security = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": password,
+        "ssl.ca.location": str(directory / "ca.pem"),
+    }
+    return ClientConfig(
+        bootstrap=tuple(addresses), security=ClientSecurity.from_settings(security), default_api_timeout_ms=8000
+    )
+
+
+async def test_records_are_replicated_over_encrypted_and_authenticated_connections(tmp_path: Path) -> None:
+    configs = [config_of(number, tmp_path) for number in (1, 2)]
+    async with cluster(*configs) as addresses, open_cluster(client_config(tmp_path, addresses)) as opened:
+        topic = NewTopic(name="clicks", partitions=2, replication_factor=2, configs={"min.insync.replicas": "2"})
+        await create_topics(opened, [topic])
+        with trio.fail_after(30):
+            async with open_producer(opened, ProducerConfig(), clock=wall_clock, rng=random.Random(1)) as producer:
+                deliveries = [
+                    await producer.send("clicks", b"%d" % number, partition=number % 2) for number in range(20)
+                ]
+                await producer.flush()
+                assert all(delivery.is_done for delivery in deliveries)
+            while any(len(each.isr) < 2 for each in (await list_topics(opened))["clicks"].partitions.values()):
+                await trio.sleep(0.05)
+
+
+async def test_who_has_the_wrong_password_is_told_so(tmp_path: Path) -> None:
+    async with (
+        cluster(config_of(1, tmp_path)) as addresses,
+        open_cluster(client_config(tmp_path, addresses, "wrong")) as opened,
+    ):
+        with pytest.raises(PipelineError) as refusal:
+            await opened.refresh(timeout_s=3)
+        said = f"{refusal.value} {refusal.value.__cause__}"
+        assert "does not accept alice" in said, said
+        assert "wrong" not in said
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"listener.name.internal.plain.sasl.jaas.config": 'x required user_a="b";'}, "listener.name.internal.plain"),
+        ({"listener.name.client.sasl.enabled.mechanisms": ""}, "sasl.enabled.mechanisms"),
+        ({"ssl.keystore.location": "/nowhere.pem"}, "ssl.keystore.location"),
+    ],
+)
+async def test_a_broker_that_could_not_work_does_not_start(tmp_path: Path, more: dict[str, str], key: str) -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigurationError, check=lambda error: error.key.startswith(key))):
+        async with cluster(config_of(1, tmp_path, **more)):
+            pass

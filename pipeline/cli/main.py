@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from pipeline.cli.entry import raise_interruptions, uncollected
 from pipeline.cli.terminal import output
+from pipeline.cli.terminal.client_config import choose_client_config
 from pipeline.cli.terminal.profiles import choose_profile
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.version import VERSION, source_commit
@@ -102,15 +103,19 @@ def _none() -> None:
     """Do nothing: the nouns do all."""
 
 
+ADDED = frozenset({"profile", "client_config"})
+"""Options of all commands that connect to a cluster."""
+
+
 def _let_choose_profile(command: Any, noun: str) -> None:
-    """Add `--profile` to each command below that asks a cluster, or a registry, whose address a profile may have."""
+    """Add options to each command below that asks a cluster, or a registry, whose address a profile may have."""
     for below in getattr(command, "commands", {}).values():
         _let_choose_profile(below, noun)
     names = {parameter.name for parameter in command.params}
     if names >= {"bootstrap", "zookeeper"} or (noun == "schema" and "url" in names):
         alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
         alone.command()(_choose_profile)
-        command.params += [option for option in typer.main.get_command(alone).params if option.name == "profile"]
+        command.params += [option for option in typer.main.get_command(alone).params if option.name in ADDED]
 
 
 def _choose_profile(
@@ -125,8 +130,19 @@ def _choose_profile(
             callback=choose_profile,
         ),
     ] = None,
+    client_config: Annotated[
+        str | None,
+        typer.Option(
+            "--client-config",
+            metavar="FILE",
+            help="Client settings of TLS and SASL, key=value or TOML. Default: PIPELINE_CLIENT_CONFIG.",
+            is_eager=True,
+            expose_value=False,
+            callback=choose_client_config,
+        ),
+    ] = None,
 ) -> None:
-    """Do nothing: the option's callback does all."""
+    """Do nothing: the options' callbacks do all."""
 
 
 def _show_version(is_asked: bool) -> None:

@@ -75,6 +75,9 @@ class ClientSecurity(SettingsModel):
     identification: Literal["https", "none"] = Field("https", alias="ssl.endpoint.identification.algorithm")
     """Check of the server's name against its certificate: `https`, or `none`."""
 
+    def __str__(self) -> str:
+        return self.protocol.value
+
     @classmethod
     def has(cls, key: str) -> bool:
         """True if a setting of this name belongs here."""

@@ -31,7 +31,7 @@ KAFKAS_NAMES = {
     "max_partition_bytes": "max.partition.fetch.bytes",
 }
 """Fields whose names are not Kafka's with `_` for `.`."""
-NOT_ON_A_COMMAND_LINE = frozenset({"bootstrap", "record_headers", "window_ms", "group_id"})
+NOT_ON_A_COMMAND_LINE = frozenset({"bootstrap", "security", "record_headers", "window_ms", "group_id"})
 """Fields that have options of their own, or no text."""
 _BOOLEANS = {"true": True, "false": False}
 _LIST = "list"

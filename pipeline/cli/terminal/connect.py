@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.cli.terminal import output
+from pipeline.cli.terminal.client_config import client_security
 from pipeline.cli.terminal.profiles import resolve_cluster
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import list_topics
@@ -74,7 +75,7 @@ async def connected(
     Raises ConfigurationError if none or more than one is named, NetworkError when no broker answers soon: a user
     at a terminal learns of a wrong address at once, while services wait for brokers that start late.
     """
-    settings = {"client_id": client_id, **(settings or {})}
+    settings = {"client_id": client_id, "security": client_security(), **(settings or {})}
     bootstrap, zookeeper = resolve_cluster(bootstrap, zookeeper)
     if zookeeper is not None:
         from pipeline.coordination.zookeeper import open_zookeeper  # services would take the time and memory, too

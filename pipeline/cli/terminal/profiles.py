@@ -18,7 +18,7 @@ BOOTSTRAP_VARIABLE = "PIPELINE_BOOTSTRAP"
 ZOOKEEPER_VARIABLE = "PIPELINE_ZOOKEEPER"
 REGISTRY_VARIABLE = "PIPELINE_REGISTRY"
 PROFILE_VARIABLE = "PIPELINE_PROFILE"
-FIELDS = ("bootstrap", "zookeeper", "registry")
+FIELDS = ("bootstrap", "zookeeper", "registry", "client_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Profile:
     bootstrap: str | None = None
     zookeeper: str | None = None
     registry: str | None = None
+    client_config: str | None = None
+    """Path of a file of client settings."""
 
 
 def choose_profile(name: str | None) -> None:

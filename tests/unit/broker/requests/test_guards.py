@@ -1,7 +1,9 @@
 """Guards of all api keys: nothing passes a closed gate unseen, everything passes an open one unchanged."""
 
+import re
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from pipeline.protocol.messages.produce import ProduceRequest
 from pipeline.protocol.schema import Message
 from tests.support.protocol_messages import messages_of
 
+ROOT = Path(__file__).parents[4]
 REFUSALS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -148,3 +151,9 @@ async def test_every_kind_of_outcome_is_merged() -> None:
     owed = answered_with(Owed((), 0.0, lambda: answer), merge)
     assert isinstance(owed, Owed)
     assert await owed is other
+
+
+def test_the_page_says_what_each_request_needs() -> None:
+    rows = re.findall(r"^\| (\w+) \| (.+) \|$", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
+    needs = {key.name.title().replace("_", ""): need.text for key, need in NEEDS.items()}
+    assert dict(rows).items() >= needs.items()

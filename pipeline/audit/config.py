@@ -1,10 +1,11 @@
 """Declares the settings of an audit service, and of a broker's counts. Pure."""
 
 from collections import Counter
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -35,6 +36,13 @@ class ClusterConfig(SettingsModel):
     """Name of the cluster, the same as `datacenter` of its brokers."""
     bootstrap: Addresses = Field(alias="bootstrap.servers", min_length=1)
     """Addresses of brokers of the cluster, `host:port,...`."""
+    security: ClientSecurity = Field(default=OPEN_SECURITY, alias="security")
+    """TLS and SASL of the connections: `security.protocol`, `sasl.username` and so on, see docs/security.md."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_security(cls, settings: Any) -> Any:
+        return gathered(settings)
 
 
 class AuditConfig(SettingsModel):

@@ -27,7 +27,7 @@ async def _run(settings: Settings) -> None:
     from pipeline.schema_registry.server import run_registry
 
     config = RegistryConfig.from_settings(settings)
-    client = ClientConfig(bootstrap=config.bootstrap_servers, client_id="pipeline-registry")
+    client = ClientConfig(bootstrap=config.bootstrap_servers, client_id="pipeline-registry", security=config.security)
     async with open_cluster(client) as cluster, trio.open_nursery() as nursery:
         registry = partial(run_registry, config, cluster, clock=wall_clock, rng=randomness(), metrics=service_metrics())
         with RARE_COLLECTIONS:  # a replay creates objects for every schema, and hardly any garbage

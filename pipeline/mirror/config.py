@@ -4,13 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.selection import is_of_its_cluster, is_plain_name, without_escapes
 from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, TIMESTAMP_TYPE, check_followed
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.provenance import MAX_NAME_LENGTH
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -57,10 +58,17 @@ class SourceConfig(SettingsModel):
     it."""
     bootstrap: Addresses = Field(alias="bootstrap.servers", min_length=1)
     """Addresses of brokers of the cluster, `host:port,...`."""
+    security: ClientSecurity = Field(default=OPEN_SECURITY, alias="security")
+    """TLS and SASL of the connections: `security.protocol`, `sasl.username` and so on, see docs/security.md."""
     zookeeper_connect: str | None = Field(default=None, alias="zookeeper.connect", min_length=1)
     """Addresses of the cluster's ZooKeeper servers, `host:port,...`, with an optional path (chroot) at the end. Set it
     to copy offsets that consumers of before Kafka 0.9 keep there; nothing is written there. Has no effect without
     `group.offsets.enabled`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_security(cls, settings: Any) -> Any:
+        return gathered(settings)
 
 
 class FlowConfig(SettingsModel):
@@ -122,6 +130,9 @@ class MirrorConfig(SettingsModel):
 
     destination: Addresses = Field(alias="destination.bootstrap.servers", min_length=1)
     """Addresses of brokers of the hub, `host:port,...`."""
+    destination_security: ClientSecurity = Field(default=OPEN_SECURITY, alias="destination.security")
+    """TLS and SASL of the connections: `destination.security.protocol`, `destination.sasl.username` and so on, see
+    docs/security.md."""
     destination_mode: DestinationMode = Field(default=DestinationMode.EXACT, alias="destination.mode")
     """Offsets of the replicas. `exact` are those of the sources; the hub needs brokers of this project. `append` are
     those that the hub gives; it may be any Kafka cluster from version 2.5 on, such as Apache Kafka."""
@@ -266,6 +277,11 @@ class MirrorConfig(SettingsModel):
     def _followed_settings_can_be_followed(self) -> Self:
         check_followed(self.topic_settings)
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_security(cls, settings: Any) -> Any:
+        return gathered(settings, "destination.")
 
 
 def _check_can_be_mirrored(patterns: Iterable[str]) -> None:

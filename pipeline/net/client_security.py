@@ -158,5 +158,27 @@ async def _dial_encrypted(
         raise AuthenticationError(f"{address}: {error}") from error
 
 
+def gathered(settings: Any, prefix: str = "") -> Any:
+    """Return the settings of a service with those of `ClientSecurity` (behind a prefix) as one value, `security`.
+
+    Raises ConfigurationError.
+    """
+    if not isinstance(settings, Mapping):
+        return settings
+    own = {key: value for key, value in settings.items() if _is_own(key, prefix)}
+    if not own:
+        return settings
+    try:
+        security = ClientSecurity.from_settings({key.removeprefix(prefix): value for key, value in own.items()})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{prefix}{error.key}", error.reason) from error
+    others = {key: value for key, value in settings.items() if key not in own}
+    return {**others, f"{prefix}security": security}
+
+
+def _is_own(key: object, prefix: str) -> bool:
+    return isinstance(key, str) and key.startswith(prefix) and ClientSecurity.has(key.removeprefix(prefix))
+
+
 OPEN_SECURITY = ClientSecurity.from_settings({})
 """Connections that are neither encrypted nor authenticated."""

@@ -3,11 +3,12 @@
 Every wait has an upper bound, which a value of zero cannot switch off.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.model import HostPort
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -26,6 +27,8 @@ class RegistryConfig(SettingsModel):
     """Address of the HTTP server for the API, `/metrics` and `/healthz`."""
     bootstrap_servers: Addresses = Field(alias="bootstrap.servers")
     """Addresses of brokers of the cluster that stores the schemas, `host:port,...`."""
+    security: ClientSecurity = Field(default=OPEN_SECURITY, alias="security")
+    """TLS and SASL of the connections: `security.protocol`, `sasl.username` and so on, see docs/security.md."""
     topic: TopicName = Field(default="_schemas", alias="kafkastore.topic")
     """Topic that stores the schemas. A missing topic is created with one partition, `cleanup.policy=compact` and a
     `min.compaction.lag.ms` of a day. A topic that deletes records by their age is refused."""
@@ -52,3 +55,8 @@ class RegistryConfig(SettingsModel):
     `kafkastore.timeout.ms`."""
     level: CompatibilityLevel = Field(default=CompatibilityLevel.BACKWARD, alias="schema.compatibility.level")
     """Compatibility level of subjects for which the API has set no level."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_security(cls, settings: Any) -> Any:
+        return gathered(settings)

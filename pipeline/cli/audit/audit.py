@@ -47,7 +47,9 @@ async def _run(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         clusters = {
             cluster.name: await stack.enter_async_context(
-                open_cluster(ClientConfig(bootstrap=cluster.bootstrap, client_id="pipeline-audit"))
+                open_cluster(
+                    ClientConfig(bootstrap=cluster.bootstrap, client_id="pipeline-audit", security=cluster.security)
+                )
             )
             for cluster in config.clusters
         }

@@ -53,13 +53,17 @@ async def _run(file: Path, settings: Settings) -> None:
     keep_one_heap()
 
     def connect(source: SourceConfig) -> AbstractAsyncContextManager[Cluster]:
-        return open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))
+        return open_cluster(
+            ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror", security=source.security)
+        )
 
     config = MirrorConfig.from_settings(settings)
     async with AsyncExitStack() as stack:
         observer = None
-        hub = open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror"))
-        destination = await stack.enter_async_context(hub)
+        hub = ClientConfig(
+            bootstrap=config.destination, client_id="pipeline-mirror", security=config.destination_security
+        )
+        destination = await stack.enter_async_context(open_cluster(hub))
         coordination = None
         if config.zookeeper_connect is not None:
             from pipeline.coordination.zookeeper import open_zookeeper

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from pipeline.client.cluster.config import IsolationLevel
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.layout import PathFormat
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Addresses, SettingsModel
@@ -26,6 +27,8 @@ class LoadConfig(SettingsModel):
 
     bootstrap: Annotated[Addresses, Field(alias="bootstrap.servers")]
     """Addresses of brokers of the cluster, `host:port,...`; option `-b`."""
+    security: ClientSecurity = Field(default=OPEN_SECURITY, alias="security")
+    """TLS and SASL of the connections: `security.protocol`, `sasl.username` and so on, see docs/security.md."""
     topic: Annotated[str, Field(alias="topic")]
     """Topic to load; option `--topic`."""
     root: Annotated[str, Field(alias="root", min_length=1)]
@@ -137,6 +140,11 @@ class LoadConfig(SettingsModel):
             reason = f"'{','.join(self.accept_truncation)}' is not PARTITION@OFFSET,..."
             raise ConfigurationError("accept.truncation", reason) from error
 
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_security(cls, settings: Any) -> Any:
+        return gathered(settings)
+
 
 class LoadSelection(SettingsModel):
     """Settings of loads of several topics: which topics, and how many at once."""
@@ -210,6 +218,11 @@ class LoadsConfig:
     def bootstrap(self) -> Addresses:
         """Addresses of brokers of the cluster."""
         return self.config_of(min(self.named or {"any"})).bootstrap
+
+    @property
+    def security(self) -> ClientSecurity:
+        """Protection of the connections to the cluster."""
+        return self.config_of(min(self.named or {"any"})).security
 
     @property
     def named(self) -> Collection[str]:

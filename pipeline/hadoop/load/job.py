@@ -364,7 +364,9 @@ class PreparedLoad:
             table_schemas=self.schemas,
             versions=None if registry is None else registry.versions,
         )
-        client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{self.run_id}")
+        client = ClientConfig(
+            bootstrap=config.bootstrap, client_id=f"pipeline-load-{self.run_id}", security=config.security
+        )
         job = LoadJob(
             client=client,
             spec=spec,
@@ -382,7 +384,7 @@ class PreparedLoad:
 
 async def _ask_and_prepare(opened: OpenedLoad) -> PreparedLoad | None:
     config = opened.config
-    client = ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")
+    client = ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load", security=config.security)
     async with open_cluster(client) as cluster:
         state = (await topic_state(cluster, config.topic)).at(config.isolation)
         first_start = None

@@ -112,7 +112,10 @@ def plan_loads(config: LoadsConfig, *, clock: Clock) -> list[_Planned]:
 
 async def _plan_all(config: LoadsConfig, clock: Clock) -> list[_Planned]:
     client = ClientConfig(
-        bootstrap=config.bootstrap, client_id="pipeline-load", default_api_timeout_ms=PLANNING_TIMEOUT_MS
+        bootstrap=config.bootstrap,
+        client_id="pipeline-load",
+        default_api_timeout_ms=PLANNING_TIMEOUT_MS,
+        security=config.security,
     )
     async with open_cluster(client) as cluster:
         topics = set(config.named)

@@ -156,7 +156,7 @@ class ListenersConfig(ListenerSecurity):
     `MECHANISM.sasl.jaas.config`."""
     failed_authentication_delay_ms: int = Field(100, alias="connection.failed.authentication.delay.ms", ge=0, le=60_000)
     """Time in ms by which the answer to a failed authentication is delayed."""
-    of_listeners: dict[str, Any] = Field({}, alias="listener.name")
+    of_listeners: dict[str, Any] = Field({}, alias="listener.name", repr=False)
     """Settings of single listeners: `listener.name.LISTENER.SETTING`, with the listener's name in lower case, for each
     setting of TLS and SASL."""
 

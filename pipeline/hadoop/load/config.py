@@ -176,8 +176,8 @@ class LoadsConfig:
     """Settings of the loads of several topics: those of all topics, and those of single ones, which win."""
 
     selection: LoadSelection
-    common: Mapping[str, Any]
-    by_topic: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    common: Mapping[str, Any] = field(repr=False)
+    by_topic: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], by_topic: Mapping[str, Mapping[str, Any]]) -> Self:

@@ -5,6 +5,7 @@ import pytest
 
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
+from pipeline.broker.settings.entries import broker_entries
 from pipeline.broker.settings.listeners import advertised_address
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import ConfigurationError
@@ -113,3 +114,23 @@ def test_advertised_address_takes_the_bound_port() -> None:
     assert advertised_address(plain.listening.plans[0], 1234) == HostPort("::1", 1234)
     advertised = BrokerConfig.from_settings({**NEEDED, "advertised.listeners": "PLAINTEXT://public:9"})
     assert advertised_address(advertised.listening.plans[0], 1234) == HostPort("public", 9)
+
+
+def test_no_secret_is_shown() -> None:
+    jaas = 'x required username="b" password="s3cret" user_b="s3cret";'
+    config = BrokerConfig.from_settings(
+        {
+            **NEEDED,
+            "listener.name.plaintext.plain.sasl.jaas.config": jaas,
+            "plain.sasl.jaas.config": jaas,
+            "ssl.key.password": "s3cret",
+            "ssl.keystore.key": "s3cret",
+        }
+    )
+    assert "s3cret" not in f"{config!r} {config} {config.listening.security_of(config.listening.plans[0])!r}"
+    described = list(broker_entries(DynamicSettings(config)))
+    assert "s3cret" not in repr(described)
+    hidden = {entry.name for entry in described if entry.is_sensitive}
+    assert hidden >= {"ssl.key.password", "ssl.keystore.key", "plain.sasl.jaas.config", "listener.name"}
+    assert {entry.name: entry.value for entry in described}["listeners"] == "PLAINTEXT://:9092"
+    assert {entry.name: entry.value for entry in described}["ssl.principal.mapping.rules"] == "DEFAULT"

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -67,6 +67,11 @@ class Secret:
     def resolved(cls, key: str, text: str, environ: Mapping[str, str] = os.environ) -> Self:
         """Return the secret that a setting's text holds or names. Raises ConfigurationError."""
         return cls(resolved(key, text, environ))
+
+
+def holds_secret(annotation: object) -> bool:
+    """True if a value of this type may be, or hold, a secret."""
+    return annotation is Secret or any(map(holds_secret, get_args(annotation)))
 
 
 def resolved(key: str, text: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -12,11 +12,11 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from pipeline.credentials import Secret
+from pipeline.credentials import holds_secret
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 
@@ -160,4 +160,4 @@ def _fault(model: type[SettingsModel], found: Any) -> ConfigurationError:
 def _is_secret(model: type[SettingsModel], place: Sequence[object]) -> bool:
     """True if a fault is of a setting that holds a secret, which no error may show."""
     kinds = [field.annotation for field in model.model_fields.values() if place and field.alias == place[0]]
-    return any(kind is Secret or Secret in get_args(kind) for kind in kinds)
+    return any(map(holds_secret, kinds))

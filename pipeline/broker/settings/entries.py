@@ -20,7 +20,7 @@ from pipeline.broker.settings.dynamic import CHANGEABLE, DynamicSettings
 from pipeline.broker.settings.listeners import ListenersConfig, NamedAddress
 from pipeline.broker.settings.topic import BROKER_DEFAULTS, TopicSettings, readable_settings
 from pipeline.coordination.znodes import ALL_BROKERS
-from pipeline.credentials import Secret
+from pipeline.credentials import holds_secret
 from pipeline.protocol.messages.describe_configs import (
     ConfigSource,
     ConfigType,
@@ -83,7 +83,7 @@ def broker_entries(settings: DynamicSettings) -> Iterator[DescribeConfigsResourc
         if default is not None:
             synonyms.append(_synonym(name, default, ConfigSource.DEFAULT))
         entry = _entry(field, value, synonyms, BROKER_TEXTS, read_only=True)
-        is_secret = Secret in get_args(field.annotation) or name == "listener.name"
+        is_secret = holds_secret(field.annotation) or name == "listener.name"
         yield replace(entry, is_sensitive=True, value=None, synonyms=()) if is_secret else entry
 
 

@@ -130,6 +130,10 @@ def test_no_secret_is_shown() -> None:
     assert "s3cret" not in f"{config!r} {config} {config.listening.security_of(config.listening.plans[0])!r}"
     described = list(broker_entries(DynamicSettings(config)))
     assert "s3cret" not in repr(described)
+    for wrong in ("s3cret", 'x required user_a="s3cret'):
+        with pytest.raises(ConfigurationError) as refusal:
+            BrokerConfig.from_settings({**NEEDED, "plain.sasl.jaas.config": wrong})
+        assert "s3cret" not in str(refusal.value)
     hidden = {entry.name for entry in described if entry.is_sensitive}
     assert hidden >= {"ssl.key.password", "ssl.keystore.key", "plain.sasl.jaas.config", "listener.name"}
     assert {entry.name: entry.value for entry in described}["listeners"] == "PLAINTEXT://:9092"

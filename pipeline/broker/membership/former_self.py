@@ -91,7 +91,8 @@ def owned_by(broker_id: BrokerId, data: bytes, own: Holdings) -> ConfigurationEr
     where, is_copy = "another broker", False
     with suppress(CoordinationError):
         found = BrokerRegistration.decode(broker_id, data)
-        where, is_copy = f"the broker at {found.listeners[0].address}", own.names(found)
+        is_copy = own.names(found)
+        where = f"the broker at {found.listeners[0].address}" if found.listeners else where
     if is_copy:
         reason = (
             f"{broker_id} is registered already by {where} with the same log dirs, and that broker is alive: one of the"

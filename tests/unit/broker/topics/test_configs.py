@@ -8,9 +8,10 @@ import pytest
 import trio
 import trio.lowlevel
 
-from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.broker import FIELDS
 from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, TOPIC_TEXTS
+from pipeline.broker.settings.listeners import ListenersConfig
 from pipeline.broker.settings.topic import KEEPING_ALL, TopicSettings
 from pipeline.coordination.znodes import ALL_BROKERS, broker_config_path, decode_config, topic_config_path
 from pipeline.model import TopicPartition
@@ -105,7 +106,8 @@ async def test_topic_settings_are_described_with_type_source_and_documentation(s
 async def test_broker_settings_are_described_and_marked_as_read_only_or_not(start: Start) -> None:
     async with start(broker_rack="r") as broker:
         found = {config.name: config for config in (await describe(broker, BROKER, "1")).configs}
-        assert list(found) == [field.alias for field in BrokerConfig.model_fields.values()]
+        of_listeners = [field.alias for field in ListenersConfig.model_fields.values()]
+        assert list(found) == [*FIELDS, *of_listeners]
         assert found["broker.id"].documentation
         assert {name for name, config in found.items() if not config.read_only} == CHANGEABLE
         assert (found["broker.rack"].value, found["broker.rack"].config_source) == ("r", ConfigSource.STATIC)

@@ -123,7 +123,7 @@ async def test_records_and_files_of_all_sizes_arrive_whole(tmp_path: Path, versi
                 assert received.pop() == sent
             answer = await pool.request(address, FetchRequest(), timeout_s=20)
     whole = path.read_bytes()
-    found: list[bytes] = [bytes(each.records) for each in answer.responses[0].partitions]  # type: ignore[arg-type]
+    found: list[bytes] = [bytes(each.records) for each in answer.responses[0].partitions]
     assert found[:4] == [whole[position : position + size] for position, size in regions]
     assert list(map(len, found[4:])) == [0, 1, 65_536, 1_000_000]
 

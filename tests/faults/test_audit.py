@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import crc32c
+import pytest
 import trio
 
 from pipeline.audit.counting.lives import open_audited_producer
@@ -148,6 +149,7 @@ def is_settled(report: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.long
 async def test_the_audit_names_mirror_faults_and_disk_losses_with_place_and_hour(tmp_path: Path) -> None:
     async with (
         Datacenters(tmp_path, ["none"]) as datacenters,

@@ -3,6 +3,7 @@
 from pathlib import Path
 from random import Random
 
+import pytest
 import trio
 
 from pipeline.audit.counting.counted_consumers import open_counted_group_consumer
@@ -109,6 +110,7 @@ async def copy_all_but_one(source: Cluster, hub: Cluster) -> int:
     return lost
 
 
+@pytest.mark.long
 async def test_without_the_reader_nothing_is_exact(tmp_path: Path) -> None:
     async with serving_cluster(tmp_path / LIVE) as source, counting_hub(tmp_path / "hub") as hub:
         await create_topics(source, [NewTopic(name="clicks", partitions=len(CLICKS), replication_factor=1)])

@@ -20,6 +20,7 @@ import pickle
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -207,6 +208,10 @@ class _Pickler(pickle.Pickler):
         self._shelf = shelf
         self.rows: dict[int, tuple[ShelvedRows, str]] = {}
         self._folder = folder
+
+    def reducer_override(self, value: Any) -> Any:
+        """Write members of enumerations by class and value: some versions of Python name them by `getattr`."""
+        return (type(value), (value.value,)) if isinstance(value, Enum) else NotImplemented
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, ShelvedRows):

@@ -39,7 +39,7 @@ class AlterUserScramCredentialsRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlteredUser:
+class AlterUserScramCredentialsResult:
     """A user, and the result of the changes."""
 
     user: String = ""
@@ -56,4 +56,4 @@ class AlterUserScramCredentialsResponse(Message):
     FLEXIBLE_SINCE: ClassVar[int] = 0
 
     throttle_time_ms: Int32 = 0
-    results: Sequence[AlteredUser] = ()
+    results: Sequence[AlterUserScramCredentialsResult] = ()

@@ -34,7 +34,7 @@ class CredentialInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedUser:
+class DescribeUserScramCredentialsResult:
     """A user and their credentials."""
 
     user: String = ""
@@ -54,4 +54,4 @@ class DescribeUserScramCredentialsResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = None
-    results: Sequence[DescribedUser] = ()
+    results: Sequence[DescribeUserScramCredentialsResult] = ()

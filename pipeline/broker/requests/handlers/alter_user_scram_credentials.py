@@ -28,9 +28,9 @@ from pipeline.coordination.znodes import decode_config, encode_config
 from pipeline.errors import NodeContendedError, PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_user_scram_credentials import (
-    AlteredUser,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
@@ -55,7 +55,9 @@ async def handle(
     return AlterUserScramCredentialsResponse(results=results)
 
 
-async def _alter(broker: BrokerContext, user: str, wanted: Sequence[_Change], deadline: float) -> AlteredUser:
+async def _alter(
+    broker: BrokerContext, user: str, wanted: Sequence[_Change], deadline: float
+) -> AlterUserScramCredentialsResult:
     try:
         if not user or len(user) > MAX_USER_LETTERS:
             raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty, or very long")
@@ -69,11 +71,11 @@ async def _alter(broker: BrokerContext, user: str, wanted: Sequence[_Change], de
             await _write(broker, user, credentials)
     except trio.TooSlowError:
         message = "ZooKeeper did not answer in time."
-        return AlteredUser(user=user, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message)
+        return AlterUserScramCredentialsResult(user=user, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message)
     except PipelineError as error:
         failure = failure_of(error)
-        return AlteredUser(user=user, error_code=failure.code, error_message=failure.message)
-    return AlteredUser(user=user)
+        return AlterUserScramCredentialsResult(user=user, error_code=failure.code, error_message=failure.message)
+    return AlterUserScramCredentialsResult(user=user)
 
 
 def _kind(number: int) -> ScramHash:

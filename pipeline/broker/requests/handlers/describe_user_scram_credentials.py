@@ -8,9 +8,9 @@ from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, shortened
 from pipeline.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
-    DescribedUser,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
 )
 
 NUMBERS = {ScramHash.SHA_256: 1, ScramHash.SHA_512: 2}
@@ -27,15 +27,19 @@ def handle(
     return LargeAnswer(DescribeUserScramCredentialsResponse(results=results))
 
 
-def _describe(broker: BrokerContext, user: str, times: int) -> DescribedUser:
+def _describe(broker: BrokerContext, user: str, times: int) -> DescribeUserScramCredentialsResult:
     if times > 1:
         message = shortened(f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}")
-        return DescribedUser(user=user, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=message)
+        return DescribeUserScramCredentialsResult(
+            user=user, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=message
+        )
     found = broker.scram.of(user)
     if not found:
         message = shortened(f"Attempt to describe a user credential that does not exist: {user}")
-        return DescribedUser(user=user, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=message)
-    return DescribedUser(
+        return DescribeUserScramCredentialsResult(
+            user=user, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=message
+        )
+    return DescribeUserScramCredentialsResult(
         user=user,
         credential_infos=tuple(
             CredentialInfo(mechanism=NUMBERS[kind], iterations=credential.iterations)

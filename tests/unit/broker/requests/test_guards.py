@@ -38,7 +38,7 @@ GUARDED = [
     for version in range(key.min_version, key.max_version + 1)
     if NEEDS[key].guard is not None
 ]
-bounded = settings(max_examples=10, suppress_health_check=list(HealthCheck))
+bounded = settings(max_examples=5, suppress_health_check=list(HealthCheck))
 
 
 def gate(table: AclTable) -> Gate:

@@ -60,6 +60,7 @@ def test_a_load_of_several_files_whose_store_refuses_one_has_one_error(tmp_path:
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_a_compaction_onto_a_full_disk_has_one_error(tmp_path: Path, ignored: list[Any]) -> None:
     written = WrittenTable(str(tmp_path))
     for _ in range(2):

@@ -14,6 +14,7 @@ LAST_SEED_TO_NOTICE = 300
 SELDOM_NOTICED = frozenset(
     {
         "appends without an expected end",
+        "checks no copier epochs",
         "counts the age of an answer from its arrival",
         "does the duties of a source at once",
         "remembers its position",

@@ -77,11 +77,13 @@ COMMANDS = tuple(
 )
 CLIENTS = ("unit/cli", "unit/client")
 MIRROR, BROKER, REGISTRY = ("unit/mirror",), ("unit/broker",), ("unit/schema_registry",)
+AUDIT = ("unit/audit",)
 PARTS = (
     Part("unit of the broker", BROKER),
     Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES]),
     Part("conformance", ["conformance"]),
-    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY]),
+    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY, *AUDIT]),
+    Part("unit of the audit", AUDIT),
     Part("Spark", SPARK),
     Part("unit of the mirror", MIRROR),
     Part("unit of clients and commands", CLIENTS),

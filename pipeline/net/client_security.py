@@ -53,7 +53,7 @@ class ClientSecurity(SettingsModel):
     password: Secret | None = Field(None, alias="sasl.password")
     """Password of the user. Write `${env:NAME}`, `${file:PATH:KEY}` or `${directory:DIR:FILE}` to keep it elsewhere."""
     token: Secret | None = Field(None, alias="sasl.oauthbearer.token")
-    """Token (JWT) for OAUTHBEARER. It is read again for each connection if it names a file."""
+    """Token (JWT) for OAUTHBEARER. It is taken once: give a new one to a new client before it ends."""
     ca_location: Path | None = Field(None, alias="ssl.ca.location")
     """File or directory with the certificates of trusted authorities, in PEM. By default those of the system."""
     ca_pem: str | None = Field(None, alias="ssl.ca.pem")

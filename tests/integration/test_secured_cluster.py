@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 from pipeline.broker.replication.observer import NoObserver
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.cli.certificates import Authority
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.client.admin.topics import NewTopic, create_topics, list_topics
 from pipeline.client.cluster.cluster import open_cluster
@@ -23,6 +22,7 @@ from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import HostPort
 from pipeline.net.client_security import ClientSecurity
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
 JAAS = 'x.PlainLoginModule required username="broker" password="b2b" user_broker="b2b" user_alice="pencil";'

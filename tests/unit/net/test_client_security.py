@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.certificates import Authority
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.net.dialing import PLAIN_DIALER
 from pipeline.net.sasl_client import SaslLogin
+from tests.support.certificates import Authority
 
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "alice", "sasl.password": "s3cret"}
 
@@ -72,3 +72,11 @@ def test_a_false_server_is_found_out() -> None:
         tokens.next(b"v=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
     with pytest.raises(Exception, match="does not prove"):
         exchange.begin().next(b"e=other-error")
+
+
+def test_a_token_is_sent_as_it_is() -> None:
+    settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": "t0k.en"}
+    made = ClientSecurity.from_settings(settings)
+    exchange = SaslLogin(mechanism="OAUTHBEARER", token=made.token).begin()
+    assert exchange.first() == b"n,,\x01auth=Bearer t0k.en\x01\x01"
+    assert exchange.next(b"") is None

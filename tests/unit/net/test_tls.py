@@ -1,6 +1,7 @@
 """TLS between our client and our server: data as over plain sockets, and sentences where it fails."""
 
 import os
+import random
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.cli.certificates import Authority, KeyPair
 from pipeline.credentials import Secret
 from pipeline.errors import AuthenticationError, ConfigurationError, NetworkError
 from pipeline.model import ANONYMOUS, FileRegion, HostPort, SecurityProtocol
@@ -29,6 +29,7 @@ from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tests.support.certificates import Authority, KeyPair
 
 AUTHORITY = Authority()
 SERVER = AUTHORITY.issue("broker-1", ["localhost", "127.0.0.1"])
@@ -301,3 +302,26 @@ async def test_a_closed_transport_wakes_who_waits() -> None:
             transport.close()
         with pytest.raises(NetworkError):
             await transport.send([b"x" * 100_000])
+
+
+async def test_hostile_bytes_before_and_after_the_handshake_harm_no_other_client() -> None:
+    rng = random.Random(1)
+    async with (
+        served(for_server()) as (address, server),
+        open_connection_pool("test", dialer(for_client())) as pool,
+    ):
+        assert await who(pool, address) == ANONYMOUS
+        for number in range(200):
+            garbage = rng.randbytes(rng.randint(1, 400))
+            if number % 2:
+                garbage = b"\x16\x03\x01" + garbage  # the beginning of a handshake
+            async with await trio.open_tcp_stream(address.host, address.port) as stream:
+                await stream.send_all(garbage)
+        for _ in range(50):
+            transport = await Handshakes().connect(await connect(address), for_client(), "localhost")
+            await transport.send([rng.randbytes(rng.randint(1, 400))])
+            transport.close()
+        assert await who(pool, address) == ANONYMOUS
+        with trio.fail_after(15):
+            while server.statistics.open_connections > 1:
+                await trio.sleep(0.01)

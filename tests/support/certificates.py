@@ -1,7 +1,4 @@
-"""Certificates for a cluster on one machine: an authority, and what it signs. Library: cryptography.
-
-They are for trying things out and for tests. Who runs a company has an authority already.
-"""
+"""Certificates for tests: an authority, and what it signs. Library: cryptography."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -36,7 +33,7 @@ class KeyPair:
 class Authority:
     """A certificate authority."""
 
-    def __init__(self, name: str = "pipeline local authority", *, now: datetime | None = None) -> None:
+    def __init__(self, name: str = "authority of tests", *, now: datetime | None = None) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = _name(name)
         begins = (now or datetime.now(UTC)) - BACKDATED

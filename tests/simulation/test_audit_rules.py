@@ -148,6 +148,14 @@ def test_a_counter_may_not_know_what_was_deleted(
     assert len(list(rules.problems([doubtful], WHOLE))) == problems
 
 
+@pytest.mark.parametrize(("names_clock", "wrong", "problems"), [(True, "hub", 0), (True, "east", 1), (False, "hub", 1)])
+def test_a_wrong_clock_is_named(names_clock: bool, wrong: str, problems: int) -> None:
+    clock = Witness(name="clock of the brokers of hub", reason="it is 65 s ahead", cluster="hub")
+    rules = FinalRules(may_explain=False, may_recompress=False, reasons=[], wrong_clocks=frozenset([wrong]))
+    doubtful = replace(hour(Status.UNKNOWN), missing_witnesses=[WITNESS, *([clock] if names_clock else [])])
+    assert len(list(rules.problems([doubtful], WHOLE))) == problems
+
+
 @pytest.mark.parametrize(
     ("status", "problems"), [(Status.UNKNOWN, 0), (Status.EXACT, 0), (Status.MISSING, 1), (Status.PENDING, 1)]
 )

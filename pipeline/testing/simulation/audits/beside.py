@@ -8,6 +8,7 @@ from functools import partial
 
 import trio
 
+from pipeline.audit.collecting.clocks import TOLERANCE_MS
 from pipeline.audit.judgement.judge import Judgement
 from pipeline.audit.judgement.verdicts import AuditedHour, Status
 from pipeline.broker.replication.partition import Partition
@@ -189,6 +190,12 @@ class AuditBeside:
             may_recompress=plan.recompresses,
             deleted=frozenset([RECREATED[0]] if plan.has_recreations else []),
             reasons=self._reasons(),
+            wrong_clocks=frozenset(
+                cluster.name
+                for cluster in site.clusters
+                for machine in cluster.machines
+                if machine.clock() > true_time_ms() + TOLERANCE_MS
+            ),
             shortened=frozenset((source.source, source.partition) for source, start in site.starts.items() if start),
         )
         yield from rules.problems(self.hours, truths)

@@ -126,6 +126,7 @@ class SimulatedAudit:
                 for source, replica in site.journals.assigned.items()
             ],
             losses=collector.losses,
+            unknown=collector.clocks,
             read_to_ms=collector.read_to_ms,
         )
 

@@ -4,7 +4,7 @@
    hub, unless the ledger of gaps names it.
 2. At the end, an hour of which nothing was lost or changed is no difference, and nothing is pending. An hour that is
    not exact then names a witness, and there is a reason why somebody's word is missing: among others, that brokers of
-   the source had batches of the hour, and lost them.
+   the source had batches of the hour, and lost them; or that a broker's clock is wrong, if a witness says so.
 3. At the end, an hour that lost records is neither exact nor explained away.
 """
 
@@ -22,6 +22,8 @@ MARGIN_MS = 1_000
 MAX_TOLD = 5
 COUNTER_OF = "counter of "
 """Begins the name of the witness for a broker's counter."""
+CLOCK_OF = "clock of "
+"""Begins the name of the witness for the clocks of a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,8 @@ class FinalRules:
     """Topics that were deleted and created again: what became of the former ones is not compared."""
     shortened: frozenset[tuple[str | None, TopicPartition | None]] = frozenset()
     """Clusters and partitions whose first records were deleted, perhaps before a counter had reported them."""
+    wrong_clocks: frozenset[str | None] = frozenset()
+    """Clusters with a broker whose clock is ahead by more than the audit tolerates."""
 
     def problems(self, hours: Sequence[AuditedHour], truths: Mapping[SourceName, SourceTruth]) -> Iterator[str]:
         """Yield what is wrong with the verdicts at the end."""
@@ -168,9 +172,18 @@ class FinalRules:
             case Status.EXPLAINED:
                 return self.may_explain
             case Status.UNKNOWN:
-                return bool(self.reasons) or hour.topic in self.deleted or self._lacks_deleted_records_alone(hour)
+                if self.reasons or hour.topic in self.deleted or self._names_wrong_clock(hour):
+                    return True
+                return self._lacks_deleted_records_alone(hour)
             case _:
                 return False
+
+    def _names_wrong_clock(self, hour: AuditedHour) -> bool:
+        """True if a witness is the clock of a cluster, and it is wrong indeed."""
+        return any(
+            witness.name.startswith(CLOCK_OF) and witness.cluster in self.wrong_clocks
+            for witness in hour.missing_witnesses
+        )
 
     def _lacks_deleted_records_alone(self, hour: AuditedHour) -> bool:
         """True if no word is missing but that of counters of partitions whose first records were deleted."""

@@ -29,6 +29,8 @@ NOUNS = {
     "cluster": ("cluster.cluster", "app"),
     "topic": ("topic", "app"),
     "group": ("group", "app"),
+    "user": ("user", "app"),
+    "acl": ("acl.acl", "app"),
     "quota": ("quota", "app"),
     "log": ("log", "app"),
     "produce": ("produce.produce", "produce"),

@@ -36,6 +36,11 @@ class ScramHash(Enum):
         return self.name.replace("_", "").lower()
 
     @property
+    def number(self) -> int:
+        """The mechanism as requests name it (KIP-554)."""
+        return 1 if self is ScramHash.SHA_256 else 2
+
+    @property
     def size_bytes(self) -> int:
         """The size of a key."""
         return hashlib.new(self.algorithm).digest_size

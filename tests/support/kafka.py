@@ -127,9 +127,11 @@ def _write_properties(node: KafkaNode, directory: Path, voters: str, settings: M
 
 
 @contextmanager
-def running_kafka(directory: Path, settings: Mapping[str, object] | None = None) -> Iterator[Kafka]:
+def running_kafka(
+    directory: Path, settings: Mapping[str, object] | None = None, *, port: int | None = None
+) -> Iterator[Kafka]:
     """Formats and starts a node below `directory`, waits until it accepts connections, and stops it at the end."""
-    port = free_port()
+    port = port or free_port()
     command = prepare_kafka(directory, port, settings, options=UNMEASURED)
     with (directory / "kafka.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

@@ -11,7 +11,6 @@ import trio
 
 from pipeline.broker.failures import failure_of
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.requests.handlers.describe_user_scram_credentials import NUMBERS
 from pipeline.broker.security.sasl.mechanism import MAX_USER_LETTERS
 from pipeline.coordination.interface import NodeValue
 from pipeline.coordination.scram_znodes import (
@@ -38,7 +37,7 @@ from pipeline.protocol.messages.alter_user_scram_credentials import (
 TIMEOUT_S = 30.0
 """Time for all users of a request."""
 
-_KINDS = {number: kind for kind, number in NUMBERS.items()}
+_KINDS = {kind.number: kind for kind in ScramHash}
 _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 

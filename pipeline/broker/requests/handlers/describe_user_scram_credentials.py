@@ -3,7 +3,6 @@
 from collections import Counter
 
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.coordination.scram_znodes import ScramHash
 from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, shortened
 from pipeline.protocol.messages.describe_user_scram_credentials import (
@@ -12,9 +11,6 @@ from pipeline.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-
-NUMBERS = {ScramHash.SHA_256: 1, ScramHash.SHA_512: 2}
-"""The mechanisms as requests name them."""
 
 
 def handle(
@@ -42,7 +38,7 @@ def _describe(broker: BrokerContext, user: str, times: int) -> DescribeUserScram
     return DescribeUserScramCredentialsResult(
         user=user,
         credential_infos=tuple(
-            CredentialInfo(mechanism=NUMBERS[kind], iterations=credential.iterations)
+            CredentialInfo(mechanism=kind.number, iterations=credential.iterations)
             for kind, credential in found.items()
         ),
     )

@@ -1,0 +1,1 @@
+"""`pipeline acl`: its verbs, and what their options mean."""

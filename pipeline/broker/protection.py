@@ -1,24 +1,29 @@
-"""Protection of the listeners of a running broker: TLS contexts that follow their files, and SASL mechanisms."""
+"""Protection of the listeners of a running broker: TLS contexts that follow their files, and SASL mechanisms.
+
+Certificates and the keys of tokens are read again while the broker runs.
+"""
 
 import random
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.security.authentication import AuthenticationCounts, SaslAuthenticator, SaslPlan
 from pipeline.broker.security.principal_rules import user_of
-from pipeline.broker.security.sasl.mechanism import SaslMechanism
+from pipeline.broker.security.sasl.mechanism import Proof, SaslMechanism
+from pipeline.broker.security.sasl.oauthbearer import OAuthBearerMechanism, VerifyToken
 from pipeline.broker.security.sasl.plain import PlainMechanism
 from pipeline.broker.security.sasl.scram import ScramExchange
 from pipeline.broker.settings.listeners import ListenerPlan, ListenersConfig
 from pipeline.broker.settings.security import ListenerSecurity
 from pipeline.coordination.scram_znodes import ScramHash
 from pipeline.errors import ConfigurationError
-from pipeline.model import ANONYMOUS
+from pipeline.model import ANONYMOUS, Clock
 from pipeline.net.answers import Handler
 from pipeline.net.client_security import ClientSecurity
 from pipeline.net.dialing import Connect, Dialer
@@ -28,10 +33,14 @@ from pipeline.net.tls import Handshakes
 from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, TlsTrust, server_context
 from pipeline.net.transport import SocketTransport, Transport
 
+if TYPE_CHECKING:  # brokers without tokens would take the time and memory of them, too
+    from pipeline.net.published_keys import PublishedKeys
+
 LOOK_S = 10.0
 """Interval at which the files of certificates are looked at."""
 NONCE_BITS = 130
 SECRET_BYTES = 32
+OAUTHBEARER = "OAUTHBEARER"
 
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -73,6 +82,35 @@ def _tls_of_client(security: ListenerSecurity) -> dict[str, object]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def _published_keys(security: ListenerSecurity, listener: str) -> "PublishedKeys":
+    """Return the keys for the tokens of a listener. Raises ConfigurationError."""
+    from pipeline.net.published_keys import PublishedKeys
+
+    if security.jwks_url is None:
+        raise ConfigurationError(
+            "sasl.oauthbearer.jwks.endpoint.url", f"is missing: nobody could log in to the listener {listener}"
+        )
+    return PublishedKeys(security.jwks_url, security.jwks_refresh_ms / 1000)
+
+
+def _token_check(security: ListenerSecurity, keys: "PublishedKeys", clock: Clock) -> VerifyToken:
+    from pipeline.net.web_tokens import TokenRules
+
+    rules = TokenRules(
+        audiences=security.expected_audience,
+        issuer=security.expected_issuer,
+        subject_claim=security.subject_claim,
+        scope_claim=security.scope_claim,
+        clock_skew_s=security.clock_skew_s,
+    )
+
+    def verify(token: str) -> Proof:
+        found = keys.verify(token, rules, clock())
+        return Proof(found.subject, found.until_ms)
+
+    return verify
+
+
 @dataclass(slots=True)
 class Protection:
     """The protection of all listeners of a broker."""
@@ -84,6 +122,8 @@ class Protection:
     contexts: dict[str, ReloadingContext] = field(default_factory=dict)
     """By the name of the listener."""
     own_secret: bytes = b""
+    published_keys: "dict[str, PublishedKeys]" = field(default_factory=dict)
+    """Keys that sign the tokens of OAUTHBEARER, by the name of the listener."""
 
     def __post_init__(self) -> None:
         """Read all certificates. Raises ConfigurationError."""
@@ -99,6 +139,8 @@ class Protection:
                 raise ConfigurationError(
                     "sasl.enabled.mechanisms", f"is missing: nobody could log in to the listener {plan.name}"
                 )
+            if plan.protocol.is_sasl and OAUTHBEARER in security.sasl_enabled_mechanisms:
+                self.published_keys[plan.name] = _published_keys(security, plan.name)
 
     def inter_broker_dialer(self, plain: Connect) -> Dialer:
         """Return what this broker dials other brokers with. Raises ConfigurationError."""
@@ -118,8 +160,16 @@ class Protection:
             given |= {"sasl.mechanism": mechanism, "sasl.username": login.username, "sasl.password": login.password}
         return ClientSecurity.from_settings(given).dialer(plain)
 
-    async def follow_files(self) -> None:
-        """Take over changed certificates, until cancelled."""
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take over changed certificates and keys, until cancelled. Reports started when keys have been looked for."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_files)
+            async with trio.open_nursery() as first_reads:
+                for keys in self.published_keys.values():
+                    first_reads.start_soon(nursery.start, keys.run)
+            task_status.started()
+
+    async def _follow_files(self) -> None:
         while True:
             await trio.sleep(LOOK_S)
             for context in self.contexts.values():
@@ -135,7 +185,7 @@ class Protection:
             plan.name,
             plan.protocol,
             partial(self._secure, plan, security) if plan.protocol.is_encrypted else None,
-            partial(SaslAuthenticator, self._sasl_plan(security, broker, handle)) if plan.protocol.is_sasl else None,
+            partial(SaslAuthenticator, self._sasl_plan(plan, broker, handle)) if plan.protocol.is_sasl else None,
         )
 
     async def _secure(
@@ -151,12 +201,16 @@ class Protection:
             encrypted.close()
             raise
 
-    def _sasl_plan(self, security: ListenerSecurity, broker: BrokerContext, handle: Handler) -> SaslPlan:
+    def _sasl_plan(self, plan: ListenerPlan, broker: BrokerContext, handle: Handler) -> SaslPlan:
+        security = self.config.security_of(plan)
         passwords = security.plain_users
-        begin: Mapping[str, Callable[[], SaslMechanism]] = {
+        begin: dict[str, Callable[[], SaslMechanism]] = {
             "PLAIN": lambda: PlainMechanism(passwords),
             **{kind.value: partial(self._begin_scram, broker, kind) for kind in ScramHash},
         }
+        keys = self.published_keys.get(plan.name)
+        if keys is not None:
+            begin |= {OAUTHBEARER: partial(OAuthBearerMechanism, _token_check(security, keys, broker.clock))}
         return SaslPlan(
             mechanisms={name: begin[name] for name in security.sasl_enabled_mechanisms},
             handle=handle,

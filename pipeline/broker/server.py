@@ -186,7 +186,7 @@ async def _run(
         with unwrapped_errors():
             async with disks.ending_in_time(), trio.open_nursery() as nursery:
                 await _start(nursery, handle.parts, world)
-                nursery.start_soon(protection.follow_files)
+                await nursery.start(protection.run)
                 await nursery.start(_serve, handle.parts, listeners, protection, world)
                 handle.is_serving = True
                 address, http_address = str(handle.address), str(handle.http_address)

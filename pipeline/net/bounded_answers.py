@@ -3,7 +3,7 @@
 Invariants:
 - No answer, also none that redirects, takes more memory than its caller allows. None is decompressed, and none leaves a
   cookie.
-- At most MAX_REDIRECTS redirects are followed, and none that changes the method.
+- At most MAX_REDIRECTS redirects are followed unless the caller says less, and none that changes the method.
 
 Heavy import (httpx).
 """
@@ -24,14 +24,14 @@ def bounded_http_client(headers: Mapping[str, str], *, timeout_s: float) -> http
 
 
 async def bounded_answer(
-    http: httpx.AsyncClient, request: httpx.Request, *, max_bytes: int
+    http: httpx.AsyncClient, request: httpx.Request, *, max_bytes: int, max_redirects: int = MAX_REDIRECTS
 ) -> tuple[httpx.Response, bytearray]:
     """Send a request. Return the answer behind all redirects, and its content as it came.
 
     Raises ValueError for content of more than `max_bytes`, and for redirects that are not followed; httpx.HTTPError.
     """
     method = request.method
-    for _ in range(1 + MAX_REDIRECTS):
+    for _ in range(1 + max_redirects):
         response, content = await _send_once(http, request, max_bytes)
         if response.next_request is None:
             return response, content
@@ -39,7 +39,7 @@ async def bounded_answer(
         if request.method != method:
             target = request.url.copy_with(username=None, password=None)
             raise ValueError(f"it redirects {method} to {request.method} {target}")
-    raise ValueError(f"more than {MAX_REDIRECTS} redirects")
+    raise ValueError(f"more than {max_redirects} redirects")
 
 
 async def _send_once(

@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from pipeline.credentials import Secret, resolved
 from pipeline.errors import AuthenticationError, ConfigurationError
 from pipeline.model import HostPort, SecurityProtocol
 from pipeline.net.dialing import PLAIN_DIALER, Connect, Dialer
+from pipeline.net.documents import checked_url, document_path
 from pipeline.net.transport import SocketTransport, Transport, connect
 from pipeline.settings import SettingsModel, parsed_by
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # programs with open connections would take the time and memo
     import ssl
 
     from pipeline.net.tls import Handshakes
+    from pipeline.net.token_source import TokenSource
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 ALIASES: Mapping[str, str] = {"sasl.mechanisms": "sasl.mechanism"}
@@ -54,6 +56,19 @@ class ClientSecurity(SettingsModel):
     """Password of the user. Write `${env:NAME}`, `${file:PATH:KEY}` or `${directory:DIR:FILE}` to keep it elsewhere."""
     token: Secret | None = Field(None, alias="sasl.oauthbearer.token")
     """Token (JWT) for OAUTHBEARER. It is taken once: give a new one to a new client before it ends."""
+    token_method: Literal["default", "oidc"] = Field("default", alias="sasl.oauthbearer.method")
+    """`oidc` asks a server of OpenID Connect for tokens, as `sasl.oauthbearer.token.endpoint.url` does by itself."""
+    token_url: Annotated[str, AfterValidator(checked_url)] | None = Field(
+        None, alias="sasl.oauthbearer.token.endpoint.url"
+    )
+    """Place of tokens for OAUTHBEARER, instead of `sasl.oauthbearer.token`: `file:/PATH` of a file with a token, which
+    is read for each login, or the URL at which a server of OpenID Connect gives tokens to clients (`https://...`)."""
+    token_client_id: str | None = Field(None, alias="sasl.oauthbearer.client.id", min_length=1)
+    """Name of the client at this server."""
+    token_client_secret: Secret | None = Field(None, alias="sasl.oauthbearer.client.secret")
+    """Password of the client at this server."""
+    token_scope: str | None = Field(None, alias="sasl.oauthbearer.scope", min_length=1)
+    """Scope that the server is asked for, with spaces between several."""
     ca_location: Path | None = Field(None, alias="ssl.ca.location")
     """File or directory with the certificates of trusted authorities, in PEM. By default those of the system."""
     ca_pem: str | None = Field(None, alias="ssl.ca.pem")
@@ -100,8 +115,15 @@ class ClientSecurity(SettingsModel):
             raise ConfigurationError("ssl.key.location", "and ssl.certificate.location are given together, or neither")
 
     def _needed(self) -> Mapping[str, object]:
-        if self.mechanism == "OAUTHBEARER":
+        needed: dict[str, object]
+        if self.mechanism == "OAUTHBEARER" and self.token_url is None and self.token_method == "default":
             return {"sasl.oauthbearer.token": self.token}
+        if self.mechanism == "OAUTHBEARER":
+            needed = {"sasl.oauthbearer.token.endpoint.url": self.token_url}
+            if self.token_url is None or document_path(self.token_url) is None:
+                needed |= {"sasl.oauthbearer.client.id": self.token_client_id}
+                needed |= {"sasl.oauthbearer.client.secret": self.token_client_secret}
+            return needed
         return {"sasl.username": self.username, "sasl.password": self.password}
 
     def dialer(self, plain: Connect = connect) -> Dialer:
@@ -116,10 +138,20 @@ class ClientSecurity(SettingsModel):
         if self.protocol.is_sasl:
             from pipeline.net.sasl_client import SaslLogin, log_in
 
-            user = self.username or ""
-            login = SaslLogin(mechanism=self.mechanism, user=user, password=self.password, token=self.token)
+            login = SaslLogin(
+                mechanism=self.mechanism,
+                user=self.username or "",
+                password=self.password,
+                token=self.token,
+                find_token=None if self.token_url is None else self._token_source(self.token_url).find,
+            )
             authenticate = partial(log_in, login)
         return Dialer(dial, authenticate)
+
+    def _token_source(self, url: str) -> "TokenSource":
+        from pipeline.net.token_source import TokenSource
+
+        return TokenSource(url, self.token_client_id or "", self.token_client_secret, self.token_scope)
 
     def _context(self) -> "ssl.SSLContext":
         from pipeline.net.tls_context import TlsIdentity, TlsPlan, TlsTrust, client_context

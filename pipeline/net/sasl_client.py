@@ -1,6 +1,7 @@
 """SASL mechanisms, the client's side: PLAIN, SCRAM, OAUTHBEARER (RFC 4616, 5802, 7628). Library: scramp."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,8 @@ from pipeline.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
+READ_REFUSAL = b"\x01"
+"""Answer of a client whose token is refused (RFC 7628)."""
 MAX_TOKENS = 10
 """Tokens of an exchange; none of the mechanisms has more than three."""
 
@@ -29,13 +32,19 @@ class SaslLogin:
     user: str = ""
     password: Secret | None = None
     token: Secret | None = None
+    find_token: Callable[[], Awaitable[Secret]] | None = None
+    """Finds a token for each login, if it is not given. Raises AuthenticationError."""
+
+    async def complete(self) -> "SaslLogin":
+        """Return the login with all that it proves. Raises AuthenticationError."""
+        return self if self.find_token is None else replace(self, token=await self.find_token(), find_token=None)
 
     def begin(self) -> "ClientExchange":
         """Begin an exchange with a server."""
         if self.mechanism == PLAIN:
             return _Single(f"\0{self.user}\0{_revealed(self.password)}".encode())
         if self.mechanism == OAUTHBEARER:
-            return _Single(f"n,,\x01auth=Bearer {_revealed(self.token)}\x01\x01".encode())
+            return _Bearer(f"n,,\x01auth=Bearer {_revealed(self.token)}\x01\x01".encode())
         return _Scram(self.mechanism, self.user, _revealed(self.password))
 
 
@@ -60,6 +69,13 @@ class _Single(ClientExchange):
 
     def next(self, answer: bytes) -> bytes | None:  # noqa: ARG002
         return None
+
+
+class _Bearer(_Single):
+    """A server that refuses the token sends a JSON object first, and its error when the client has answered that."""
+
+    def next(self, answer: bytes) -> bytes | None:
+        return READ_REFUSAL if answer else None
 
 
 class _Scram(ClientExchange):
@@ -103,7 +119,7 @@ async def log_in(login: SaslLogin, address: HostPort, exchange: Exchange) -> flo
         raise AuthenticationError(f"the listener at {address} has no SASL: compare security.protocol")
     if handshake.error_code:
         raise AuthenticationError(f"{address} refuses SASL: {ErrorCode.of(handshake.error_code).message}")
-    tokens = login.begin()
+    tokens = (await login.complete()).begin()
     token: bytes | None = tokens.first()
     for _ in range(MAX_TOKENS):
         assert token is not None

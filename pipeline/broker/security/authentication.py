@@ -142,7 +142,7 @@ class SaslAuthenticator:
                 self._take(step.proof)
         except SaslRefusedError as error:
             answer = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error))
-            return self._refused(f"{self._mechanism_name}: {error}", None if version == BARE_TOKEN else answer)
+            return self._refused(f"{self._mechanism_name}: {error.reason}", None if version == BARE_TOKEN else answer)
         return SaslAuthenticateResponse(auth_bytes=step.token, session_lifetime_ms=self._lifetime_ms(step.proof))
 
     def _take(self, proof: Proof) -> None:

@@ -12,9 +12,10 @@ from pydantic import AfterValidator, Field
 from pipeline.broker.security.jaas import Jaas, parse_jaas
 from pipeline.broker.security.principal_rules import PrincipalRule, parse_rules
 from pipeline.credentials import Secret
+from pipeline.net.documents import checked_url
 from pipeline.settings import MAX_INT32, SettingsModel, parsed_by
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 
 
@@ -89,7 +90,8 @@ class ListenerSecurity(SettingsModel):
     sasl_enabled_mechanisms: Annotated[tuple[str, ...], parsed_by(parse_list), AfterValidator(_check_mechanisms)] = (
         Field((), alias="sasl.enabled.mechanisms")
     )
-    """SASL mechanisms that clients may use, with commas between them: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`."""
+    """SASL mechanisms that clients may use, with commas between them: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`,
+    `OAUTHBEARER`."""
     plain_jaas: JaasText | None = Field(None, alias="plain.sasl.jaas.config")
     """Users and passwords of PLAIN, in Kafka's form: `...PlainLoginModule required username="BROKER" password="..."
     user_ALICE="...";`. `username` and `password` are those with which the broker logs in to others."""
@@ -97,6 +99,27 @@ class ListenerSecurity(SettingsModel):
     """User and password with which the broker logs in to others by SCRAM-SHA-256."""
     scram_sha_512_jaas: JaasText | None = Field(None, alias="scram-sha-512.sasl.jaas.config")
     """User and password with which the broker logs in to others by SCRAM-SHA-512."""
+    jwks_url: Annotated[str, AfterValidator(checked_url)] | None = Field(
+        None, alias="sasl.oauthbearer.jwks.endpoint.url"
+    )
+    """Document with the public keys of the authority that signs the tokens of OAUTHBEARER: `https://...`,
+    `http://...` (only where nobody can change what is on the wire) or `file:/PATH`."""
+    jwks_refresh_ms: int = Field(3_600_000, alias="sasl.oauthbearer.jwks.endpoint.refresh.ms", ge=1000, le=MAX_INT32)
+    """Interval in ms at which that document is read. A token with a new key has it read earlier, and a file is read
+    every 10 s."""
+    expected_audience: Annotated[tuple[str, ...], parsed_by(parse_list)] = Field(
+        (), alias="sasl.oauthbearer.expected.audience"
+    )
+    """Audiences (`aud`), with commas between them, of which a token must have one. By default all are taken: set it
+    where the authority signs tokens for other services, too."""
+    expected_issuer: str | None = Field(None, alias="sasl.oauthbearer.expected.issuer", min_length=1)
+    """Issuer (`iss`) that a token must have."""
+    scope_claim: str = Field("scope", alias="sasl.oauthbearer.scope.claim.name", min_length=1)
+    """Claim with the scopes of a token."""
+    subject_claim: str = Field("sub", alias="sasl.oauthbearer.sub.claim.name", min_length=1)
+    """Claim with the name of the user."""
+    clock_skew_s: int = Field(30, alias="sasl.oauthbearer.clock.skew.seconds", ge=0, le=3600)
+    """Difference in s between the clocks of the authority and of the broker that is allowed for."""
     sasl_server_max_receive_size: int = Field(524_288, alias="sasl.server.max.receive.size", ge=1024, le=MAX_INT32)
     """Largest request in bytes of a client that is not authenticated."""
     connections_max_reauth_ms: int = Field(0, alias="connections.max.reauth.ms", ge=0, le=2**63 - 1)

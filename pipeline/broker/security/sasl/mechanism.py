@@ -6,7 +6,14 @@ from pipeline.errors import PipelineError
 
 
 class SaslRefusedError(PipelineError):
-    """The client is not who it says, or does not speak the mechanism. The message tells it no more than that."""
+    """The client is not who it says, or does not speak the mechanism. The message tells it no more than that.
+
+    `reason`: for the broker's log, by default the message.
+    """
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class Proof(NamedTuple):

@@ -43,6 +43,8 @@ from pipeline.audit.reports.status import GridQuestion, status_document
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
+from pipeline.net.http_roles import RoleTable
+from pipeline.net.http_users import Role
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.records.tally import HOUR_MS, window_start
 
@@ -56,6 +58,15 @@ MAX_NARROWED: Final = 20
 Narrow = Callable[[Finding, Sequence[Finding]], Awaitable[Sequence[Finding]]]
 """Asks brokers and files about a finding, and returns what it consists of. The other findings of its hour say where
 records may be instead. May be cancelled at any moment."""
+
+API_ROLES: RoleTable = {
+    ("GET", "/v1/report"): Role.READ,
+    ("GET", "/v1/status"): Role.READ,
+    ("GET", "/v1/flow"): Role.READ,
+    ("GET", "/v1/latency"): Role.READ,
+    ("GET", "/v1/hours/{topic}/{hour}"): Role.READ,
+    ("GET", "/v1/explain/{topic}/{hour}"): Role.READ,
+}
 
 logger = get_logger(__name__)
 

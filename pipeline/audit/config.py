@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
+from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -57,6 +58,9 @@ class AuditConfig(SettingsModel):
     a copy of which."""
     http_listen: Address = Field(alias="http.listen")
     """Address of the HTTP server for the page, `/v1/report` and the other documents, `/metrics` and `/healthz`."""
+    http: HttpSecurity = Field(default=OPEN_HTTP, alias="http.security")
+    """TLS, users and further ports of the HTTP server: `http.ssl.keystore.location`, `http.users.file` and so on, see
+    docs/security/http.md."""
     grace_ms: int = Field(default=60_000, alias="pending.grace.ms", ge=0, le=86_400_000)
     """Time in ms for which the counts of tiers may differ before records are reported missing or extra. Raise it if
     tiers report their counts late."""
@@ -76,6 +80,11 @@ class AuditConfig(SettingsModel):
     snapshot_folder: str = Field(default="", alias="snapshot.dir", max_length=4096)
     """Folder of this service alone for snapshots of what it has read, so that a start need not read all events again.
     Empty: none, so each start reads everything."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_http(cls, settings: Any) -> Any:
+        return gathered_http(settings)
 
     @property
     def clusters(self) -> tuple[ClusterConfig, ...]:

@@ -6,7 +6,7 @@ import trio
 from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute
 
-from pipeline.audit.api import AuditApi, Narrow
+from pipeline.audit.api import API_ROLES, AuditApi, Narrow
 from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.file_shelf import shelves_in
 from pipeline.audit.collecting.judging import Judgements, ReadExpectations
@@ -14,9 +14,11 @@ from pipeline.audit.collecting.snapshots import snapshots_in
 from pipeline.audit.config import AuditConfig
 from pipeline.audit.judgement.verdicts import Expectations
 from pipeline.audit.metrics import AuditMetrics
+from pipeline.audit.page.audit_page import PAGE_ROLES
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.http import operations_routes
+from pipeline.net.http_service import HttpService, serve_service
 
 
 async def run_audit(
@@ -59,8 +61,9 @@ async def run_audit(
         clock=clock,
     )
     routes = [*page, *api.routes(), *operations_routes(metrics, lambda: None, warning=judgements.trouble)]
+    http = HttpService(routes=routes, roles={**PAGE_ROLES, **API_ROLES})
     async with trio.open_nursery() as nursery:
-        task_status.started(await nursery.start(serve_http, http_application(routes), config.http_listen))
+        task_status.started(await nursery.start(serve_service, http, config.http_listen, config.http))
         nursery.start_soon(judgements.run)
         nursery.start_soon(figures.run)
         await collector.run()

@@ -48,7 +48,8 @@ from pipeline.log.directories.identity import find_lock_ids
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.known_producers import KNOWN_PRODUCERS
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.http import operations_routes
+from pipeline.net.http_service import HttpService, serve_service
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.server import Server, ServerConfig
@@ -155,7 +156,8 @@ async def run_broker(
     async def run() -> None:
         async with _listening(config, network) as listeners, trio.open_nursery() as nursery:
             routes = operations_routes(metrics, handle.health, handle.readiness, handle.warning)
-            handle.http_address = await nursery.start(serve_http, http_application(routes), config.http_listen)
+            http = HttpService(routes=routes, roles={})
+            handle.http_address = await nursery.start(serve_service, http, config.http_listen, config.http)
             await _run(config, world, listeners, protection, handle, task_status)
 
     with unwrapped_errors():

@@ -43,6 +43,7 @@ NOUNS = {
     "load": ("load.load", "app"),
     "demo": ("demo.demo", "demo"),
     "profile": ("profile", "app"),
+    "http-user": ("http_user", "http_user"),
     "completion": ("completion", "completion"),
 }
 """Module of this package and name in it: a Typer with verbs, or the function of a noun that is a command itself."""

@@ -11,7 +11,7 @@ from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import HostPort
 from pipeline.settings import SettingsModel
 
-RESTART_SETTINGS = ("http.listen", "destination.", "zookeeper.", "mirror.", "datacenter", "audit.")
+RESTART_SETTINGS = ("http.", "destination.", "zookeeper.", "mirror.", "datacenter", "audit.")
 """Settings, or beginnings of their names, that a running mirror cannot change."""
 
 

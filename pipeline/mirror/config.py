@@ -12,6 +12,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.mirror.selection import is_of_its_cluster, is_plain_name, without_escapes
 from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, TIMESTAMP_TYPE, check_followed
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
+from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.provenance import MAX_NAME_LENGTH
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -147,6 +148,9 @@ class MirrorConfig(SettingsModel):
     """Tables `[[flows]]`, in place of `topics` and `topics.exclude`."""
     http_listen: Address = Field(alias="http.listen")
     """Address of the HTTP server for the status page, `/v1/status`, `/metrics` and `/healthz`."""
+    http: HttpSecurity = Field(default=OPEN_HTTP, alias="http.security")
+    """TLS, users and further ports of the HTTP server: `http.ssl.keystore.location`, `http.users.file` and so on, see
+    docs/security/http.md."""
     refresh_interval_ms: int = Field(default=5_000, alias="refresh.interval.ms", ge=100, le=3_600_000)
     """Interval in ms between searches for new topics and partitions."""
     fetch_max_bytes: int = Field(default=8 * 1024 * 1024, alias="fetch.max.bytes", ge=1024, le=64 * 1024 * 1024)
@@ -281,7 +285,7 @@ class MirrorConfig(SettingsModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_security(cls, settings: Any) -> Any:
-        return gathered(settings, "destination.")
+        return gathered_http(gathered(settings, "destination."))
 
 
 def _check_can_be_mirrored(patterns: Iterable[str]) -> None:

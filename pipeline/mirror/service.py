@@ -20,18 +20,29 @@ from pipeline.mirror.current_config import CurrentConfig
 from pipeline.mirror.hub import Hub
 from pipeline.mirror.live_settings import LiveSettings, ReadFile, checked_flows
 from pipeline.mirror.metrics import MirrorMetrics
-from pipeline.mirror.page.status_page import StatusPage
+from pipeline.mirror.page.status_page import PAGE_ROLES, StatusPage
 from pipeline.mirror.pausing import Pausing
 from pipeline.mirror.shared_work import SharedWork
 from pipeline.mirror.source_mirror import FIRST_ANSWER_TIMEOUT_S, SourceMirror
 from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import http_application, serve_http
+from pipeline.net.http_roles import RoleTable
+from pipeline.net.http_service import HttpService, serve_service
+from pipeline.net.http_users import Role
 from pipeline.net.nurseries import unwrapped_errors
 
 PLAN_TIMEOUT_S = 5.0
 """Time for the hub to be read, and for a source to list its topics, for a plan. An operator waits for it."""
+
+MIRROR_ROLES: RoleTable = {
+    ("GET", "/v1/status"): Role.READ,
+    ("POST", "/v1/resume"): Role.WRITE,
+    ("POST", "/v1/pause"): Role.WRITE,
+    ("POST", "/v1/unpause"): Role.WRITE,
+    ("POST", "/v1/plan"): Role.ADMIN,  # the mirror reads secrets at places that the request names
+    ("POST", "/v1/apply"): Role.ADMIN,
+}
 
 logger = get_logger(__name__)
 
@@ -259,8 +270,9 @@ async def run_mirror(
     page = StatusPage(service.state, service.gaps, clock=clock)
     routes = [*page.routes(), *service.state.routes(), service.resumption.route()]
     routes += [*service.settings.routes(), *service.pausing.routes()]
+    http = HttpService(routes=routes, roles={**PAGE_ROLES, **MIRROR_ROLES})
     async with trio.open_nursery() as nursery:
-        address: HostPort = await nursery.start(serve_http, http_application(routes), config.http_listen)
+        address: HostPort = await nursery.start(serve_service, http, config.http_listen, config.http)
         if service.shared is not None:
             service.shared.address = str(address)
         await nursery.start(service.run)

@@ -5,6 +5,7 @@ requests, even of clients that do not read their answers.
 """
 
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 
@@ -95,15 +96,18 @@ async def serve_http(
     application: ASGIApp,
     address: HostPort,
     *,
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    setting: str = "http.listen",
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. Reports the bound address once listening (port 0 picks a free one).
 
-    Raises ConfigurationError if the address cannot be listened on.
+    `tls`: returns the context of TLS for the next connection, None for clear text. `setting`: name of the address in
+    errors. Raises ConfigurationError if the address cannot be listened on.
     """
-    bound = _listen(address)
+    bound = _listen(address, setting)
     host, port = bound.getsockname()[:2]
-    connections = HttpConnections(application, HostPort(host, port))
+    connections = HttpConnections(application, HostPort(host, port), tls)
     with closing(bound):
         async with trio.open_nursery() as nursery:
             task_status.started(HostPort(host, port))
@@ -111,7 +115,7 @@ async def serve_http(
             nursery.start_soon(connections.accept, bound)
 
 
-def _listen(address: HostPort) -> socket.socket:
+def _listen(address: HostPort, setting: str) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -121,5 +125,5 @@ def _listen(address: HostPort) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigurationError("http.listen", f"cannot listen on {address}: {error}") from error
+        raise ConfigurationError(setting, f"cannot listen on {address}: {error}") from error
     return listener

@@ -9,22 +9,28 @@ next. The application runs in the task of the connection, without a bound of tim
 import math
 import os
 import socket
+import ssl
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import trio
 from starlette.types import ASGIApp
 
 from pipeline.diagnostics import get_logger
-from pipeline.errors import NetworkError
+from pipeline.errors import AuthenticationError, NetworkError
 from pipeline.model import HostPort
 from pipeline.net.http_exchange import HttpExchange, error_answer, http_scope
 from pipeline.net.http_requests import BadRequestError, HttpRequest, RequestParser
 from pipeline.net.server import ACCEPT_RETRY_ERRORS, ACCEPT_RETRY_S
 from pipeline.net.signals import Signal
 from pipeline.net.transport import SocketTransport
+
+if TYPE_CHECKING:
+    from pipeline.net.tls import Handshakes, TlsTransport
 
 SHUTDOWN_TIMEOUT_S = 1.0
 """Time for clients to read the answers that are being sent when the service stops."""
@@ -62,9 +68,14 @@ logger = get_logger(__name__)
 class HttpConnections:
     """Connections of a server at `address`. A connection beyond `MAX_CONNECTIONS` is served, and another is cut off."""
 
-    def __init__(self, application: ASGIApp, address: HostPort) -> None:
+    def __init__(
+        self, application: ASGIApp, address: HostPort, tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    ) -> None:
+        """`tls`: returns the context of TLS for the next connection, None for a connection in clear text."""
         self._application = application
         self._address = address
+        self._tls = tls
+        self._handshakes: Handshakes | None = None
         self._connections: OrderedDict[_Connection, None] = OrderedDict()
         """The one whose last request is the longest ago comes first."""
         self._sending: OrderedDict[_Connection, int] = OrderedDict()
@@ -99,11 +110,26 @@ class HttpConnections:
         self._connections[connection] = None
         try:
             with connection.scope:
-                await self._converse(connection)
+                context = self._tls()
+                if context is None or await self._encrypt(connection, context):
+                    await self._converse(connection)
         finally:
             connection.close()
             self._connections.pop(connection, None)
             self._ended.notify()
+
+    async def _encrypt(self, connection: "_Connection", context: ssl.SSLContext) -> bool:
+        """Have a connection speak TLS. Return False if its client cannot."""
+        from pipeline.net.tls import Handshakes  # a server in clear text would take the memory, too
+
+        if self._handshakes is None:
+            self._handshakes = Handshakes()
+        try:
+            await connection.encrypt(self._handshakes, context)
+        except (AuthenticationError, NetworkError) as error:
+            logger.debug("http_handshake_failed", address=connection.client.host, error=str(error))
+            return False
+        return True
 
     def _make_room(self) -> None:
         """Cut off the first connection that waits for its client, and none whose request the application works on.
@@ -146,7 +172,7 @@ class HttpConnections:
     async def _answer(self, connection: "_Connection", request: HttpRequest) -> bool:
         """Have a request answered. Return True if the connection may go on."""
         exchange = HttpExchange(request, connection.receive_more, partial(self._write, connection))
-        scope = http_scope(request, connection.client, self._address)
+        scope = http_scope(request, connection.client, self._address, connection.scheme)
         try:
             await self._application(scope, exchange.receive, exchange.send)
         except NetworkError:
@@ -185,10 +211,18 @@ class _Connection:
         self.client = client
         self.deadline = trio.current_time() + MAX_IDLE_S
         self.scope = trio.CancelScope()
-        self._transport = transport
+        self.scheme = "http"
+        self._transport: SocketTransport | TlsTransport = transport
         self._parser = RequestParser()
         self._refusal: BadRequestError | None = None
         self._unwaited_requests = 0
+
+    async def encrypt(self, handshakes: "Handshakes", context: ssl.SSLContext) -> None:
+        """Speak TLS from now on. Raises AuthenticationError, NetworkError; the connection is closed then."""
+        assert isinstance(self._transport, SocketTransport)
+        self._transport, _ = await handshakes.accept(self._transport, context)
+        self.scheme = "https"
+        self.deadline = trio.current_time() + MAX_IDLE_S
 
     async def next_request(self) -> HttpRequest:
         """Wait for the head of a request. Raises NetworkError when the client has left, BadRequestError."""

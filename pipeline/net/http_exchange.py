@@ -25,7 +25,7 @@ _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s" % (status, status.phrase.encode
 _BODILESS = frozenset({204, 304})
 
 
-def http_scope(request: HttpRequest, client: HostPort, server: HostPort) -> Scope:
+def http_scope(request: HttpRequest, client: HostPort, server: HostPort, scheme: str = "http") -> Scope:
     """Return the scope of a request. Raises BadRequestError for a target that is no path."""
     target = request.target
     if not target.startswith(b"/") and target != b"*":
@@ -46,7 +46,7 @@ def http_scope(request: HttpRequest, client: HostPort, server: HostPort) -> Scop
         "asgi": _ASGI,
         "http_version": request.version,
         "method": request.method,
-        "scheme": "http",
+        "scheme": scheme,
         "path": unquote(path) if "%" in path else path,
         "raw_path": raw_path,
         "query_string": query,

@@ -174,12 +174,13 @@ class ReloadingContext:
             logger.info("certificate_reloaded", paths=[str(path) for path in self._paths])
 
     def _state(self) -> list[tuple[int, int, int] | None]:
-        found: list[tuple[int, int, int] | None] = []
-        for path in self._paths:
-            try:
-                status = path.stat()
-            except OSError:
-                found.append(None)
-            else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return found
+        return [file_state(path) for path in self._paths]
+
+
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes with the content of a file, None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

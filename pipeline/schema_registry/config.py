@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.model import HostPort
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
+from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -25,6 +26,9 @@ class RegistryConfig(SettingsModel):
 
     http_listen: Address = Field(default=HostPort("127.0.0.1", 8081), alias="http.listen")
     """Address of the HTTP server for the API, `/metrics` and `/healthz`."""
+    http: HttpSecurity = Field(default=OPEN_HTTP, alias="http.security")
+    """TLS, users and further ports of the HTTP server: `http.ssl.keystore.location`, `http.users.file` and so on, see
+    docs/security/http.md."""
     bootstrap_servers: Addresses = Field(alias="bootstrap.servers")
     """Addresses of brokers of the cluster that stores the schemas, `host:port,...`."""
     security: ClientSecurity = Field(default=OPEN_SECURITY, alias="security")
@@ -59,4 +63,4 @@ class RegistryConfig(SettingsModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_security(cls, settings: Any) -> Any:
-        return gathered(settings)
+        return gathered_http(gathered(settings))

@@ -10,17 +10,20 @@ from typing import Final
 import httpx
 import trio
 from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.http import operations_routes
+from pipeline.net.http_service import HttpService, serve_service
 from pipeline.schema_registry.api.forwarding import ForwardedWrites, ForwardSettings
+from pipeline.schema_registry.api.roles import REGISTRY_ROLES
 from pipeline.schema_registry.api.routes import prepare_application, registry_routes
 from pipeline.schema_registry.config import RegistryConfig
-from pipeline.schema_registry.page.registry_page import AskTopics, browser_route, no_topics, page_routes
+from pipeline.schema_registry.page.registry_page import PAGE_ROLES, AskTopics, browser_route, no_topics, page_routes
 from pipeline.schema_registry.page.validating_topics import ValidatingTopics
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state.state import RegistryState
@@ -174,12 +177,15 @@ async def serve_registry(
             *operations_routes(metrics, lambda: None, warning=partial(_warning, service, log_start, freshness)),
             journal_route(journal, service.follower, freshness, cluster_id, is_source=guard is not None),
         ]
-        application = http_application(routes)
-        prepare_application(application)
-        application.add_middleware(ForwardedWrites, service, http, _forward_settings(config), metrics)
-        if guard is None:
-            application.add_middleware(StalenessHeader, freshness)
-        address: HostPort = await nursery.start(serve_http, application, config.http_listen)
+
+        def prepare(application: Starlette) -> None:
+            prepare_application(application)
+            application.add_middleware(ForwardedWrites, service, http, _forward_settings(config), metrics)
+            if guard is None:
+                application.add_middleware(StalenessHeader, freshness)
+
+        served = HttpService(routes=routes, roles={**REGISTRY_ROLES, **PAGE_ROLES}, prepare=prepare)
+        address: HostPort = await nursery.start(serve_service, served, config.http_listen, config.http)
         service.writer.url = _advertised_url(config, address)
         logger.info("registry_serving", address=str(address), topic=config.topic, url=service.writer.url)
         task_status.started(address)
@@ -216,4 +222,4 @@ def _advertised_url(config: RegistryConfig, address: HostPort) -> str:
     host = config.host_name
     if host is None:
         host = socket.gethostname() if address.host in EVERY_ADDRESS else address.host
-    return f"http://{HostPort(host, address.port)}"
+    return f"{config.http.scheme}://{HostPort(host, address.port)}"

@@ -32,6 +32,7 @@ from pipeline.hadoop.load.config import LoadConfig, LoadSelection
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
 from pipeline.model import MAX_INT64
+from pipeline.net.http_security import HttpSecurity
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.settings import MAX_INT32, SettingsModel
 
@@ -51,6 +52,7 @@ MODELS: Mapping[type[Any], str] = {
     LoadSelection: "load/jobs.md",
     UpkeepConfig: "load/upkeep.md",
     RegistryConfig: "registry.md",
+    HttpSecurity: "security/http.md",
     ConnectorConfig: "client/connector.md",
     GroupConfig: "client/group.md",
     ClientConfig: "client/discovery.md",

@@ -1,10 +1,11 @@
 """Declares the settings of `pipeline audit count`. Pure."""
 
 import re
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Address, Addresses, SettingsModel
 
@@ -49,6 +50,14 @@ class ReaderConfig(SettingsModel):
     """Time in ms between attempts to read what failed."""
     http_listen: Address = Field(alias="http.listen")
     """Address of the HTTP server for `/v1/status`, `/metrics` and `/healthz`."""
+    http: HttpSecurity = Field(default=OPEN_HTTP, alias="http.security")
+    """TLS, users and further ports of the HTTP server: `http.ssl.keystore.location`, `http.users.file` and so on, see
+    docs/security/http.md."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_http(cls, settings: Any) -> Any:
+        return gathered_http(settings)
 
     @field_validator("topics", "exclude")
     @classmethod

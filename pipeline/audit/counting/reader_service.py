@@ -22,8 +22,13 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.http import operations_routes
+from pipeline.net.http_roles import RoleTable
+from pipeline.net.http_service import HttpService, serve_service
+from pipeline.net.http_users import Role
 from pipeline.net.nurseries import unwrapped_errors
+
+READER_ROLES: RoleTable = {("GET", "/v1/status"): Role.READ}
 
 logger = get_logger(__name__)
 
@@ -134,6 +139,7 @@ async def run_reader_service(
         Route("/v1/status", serve_status),
         *operations_routes(metrics, lambda: None, warning=service.trouble),
     ]
+    http = HttpService(routes=routes, roles=READER_ROLES)
     async with trio.open_nursery() as nursery:
-        task_status.started(await nursery.start(serve_http, http_application(routes), config.http_listen))
+        task_status.started(await nursery.start(serve_service, http, config.http_listen, config.http))
         await service.run()

@@ -13,6 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from pipeline.net.http_roles import RoleTable
+from pipeline.net.http_users import Role
+
 SCRIPTS: Final = (
     "contact.js",
     "details.js",
@@ -39,6 +42,8 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+
+PAGE_ROLES: Final[RoleTable] = {("GET", path): Role.READ for path in FILES}
 
 
 def audit_page_routes() -> list[BaseRoute]:

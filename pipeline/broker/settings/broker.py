@@ -21,6 +21,7 @@ from pipeline.broker.settings.listeners import ListenersConfig
 from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
 from pipeline.model import MAX_INT64, BrokerId, HostPort
+from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
 from pipeline.settings import MAX_INT16, MAX_INT32, Address, SettingsModel, parsed_by
 
@@ -103,6 +104,8 @@ class BrokerConfig(SettingsModel):
     """Listeners, and who may do what: settings with a table of their own."""
     http_listen: Address = Field(HostPort("127.0.0.1", 0), alias="http.listen")
     """Address of the HTTP server for `/metrics`, `/healthz` and `/readyz`. Port 0 takes a free port."""
+    http: Annotated[HttpSecurity, Mark.TABLE] = Field(OPEN_HTTP, alias="http.security")
+    """TLS and users of the HTTP server: settings with a table of their own."""
 
     max_connections: Annotated[int, Mark.DYNAMIC] = Field(10_000, alias="max.connections", ge=1, le=1_000_000)
     """Maximum number of connections. Further connections are closed at once."""
@@ -367,7 +370,7 @@ class BrokerConfig(SettingsModel):
         others = {key: value for key, value in settings.items() if key not in of_listeners}
         if of_listeners:
             others["listening"] = ListenersConfig.from_settings(of_listeners)
-        config = super().from_settings(others)
+        config = super().from_settings(gathered_http(others))
         if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
             raise ConfigurationError(
                 "max.connections.per.ip",

@@ -17,6 +17,8 @@ from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.page.lag_history import LagHistory, Period
 from pipeline.mirror.status import MirrorStatus
 from pipeline.model import Clock
+from pipeline.net.http_roles import RoleTable
+from pipeline.net.http_users import Role
 
 FILES = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css")} | {
     f"/{name}": (name, "text/javascript") for name in ("page.js", "chart.js", "text.js")
@@ -29,6 +31,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+PAGE_ROLES: RoleTable = {("GET", path): Role.READ for path in (*FILES, "/v1/lag", "/v1/gaps")}
 GAPS_SHOWN = 100
 MAX_GAPS_SHOWN = 1000
 

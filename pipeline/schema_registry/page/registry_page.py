@@ -14,6 +14,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
+from pipeline.net.http_roles import RoleTable
+from pipeline.net.http_users import Role
+
 PAGE_PATH: Final = "/ui/"
 FILES: Final = {f"{PAGE_PATH}page.css": ("page.css", "text/css")} | {
     f"{PAGE_PATH}{name}": (name, "text/javascript")
@@ -35,6 +38,10 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
+}
+
+PAGE_ROLES: Final[RoleTable] = {
+    ("GET", path): Role.READ for path in (*FILES, PAGE_PATH, PAGE_PATH.rstrip("/"), f"{PAGE_PATH}topics")
 }
 
 AskTopics = Callable[[], Awaitable[dict[str, Any]]]

@@ -132,7 +132,7 @@ def _deterministic(seed: int, schedule: Schedule) -> Generator[None]:
         (trio_run.Runner, "reschedule", reschedule_running),
         (trio, "current_time", schedule.current_time),  # asked for so often that two calls less are worth it
         (trio.to_thread, "run_sync", call_later),
-        (broker_server, "serve_http", _serve_nothing),
+        (broker_server, "serve_service", _serve_nothing),
         (assembly, "LogCleaner", cleaner_in_process),
         (loop_watch, "INTERVAL_S", WATCH_INTERVAL_S),
         (scan_threads, "time", SimpleNamespace(monotonic=schedule.current_time)),  # a turn takes no simulated time
@@ -159,7 +159,9 @@ def _no_instruments(_instruments: object) -> dict[str, object]:
     return {}
 
 
-async def _serve_nothing(_application: object, listen: HostPort, *, task_status: trio.TaskStatus[HostPort]) -> None:
+async def _serve_nothing(
+    _service: object, listen: HostPort, _security: object, *, task_status: trio.TaskStatus[HostPort]
+) -> None:
     task_status.started(listen)
     await trio.sleep_forever()
 

@@ -1,0 +1,122 @@
+"""Authentication of requests to an HTTP server by name and password, or by a token (RFC 7617, RFC 6750).
+
+Invariants:
+- A request reaches the application only with a user, or if its target is, byte for byte, a path that needs none.
+- A password is checked in a thread, two at a time; what was right is remembered by a keyed hash of the whole header, as
+  long as the user's entry is the same.
+- An answer, its time, and the log say nothing about which names exist. What was shown is never logged.
+- A page of another origin changes nothing with the password that a browser keeps.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from functools import partial
+
+import trio
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pipeline.diagnostics import get_logger
+from pipeline.net.http_attempts import LoginAttempts, TooManyAttemptsError
+from pipeline.net.http_roles import USER, refused_answer
+from pipeline.net.http_users import MAX_PASSWORD_BYTES, NOBODY, HttpUser, HttpUsers, PasswordEntry
+
+CHECKS_AT_ONCE = 2
+"""Threads that check passwords; each takes a processor and 16 MB."""
+MAX_REMEMBERED = 1000
+"""Right passwords that are not checked again."""
+CHALLENGE = 'Basic realm="pipeline", charset="UTF-8", Bearer realm="pipeline"'
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+logger = get_logger(__name__)
+
+
+class Authentication:
+    """ASGI middleware: finds the user of each request. `users` returns those of the file as it is now."""
+
+    def __init__(
+        self, application: ASGIApp, users: Callable[[], HttpUsers], secret: bytes, open_paths: Collection[str]
+    ) -> None:
+        """`secret`: random bytes of this process, the key of the hashes of what was right."""
+        self._application = application
+        self._users = users
+        self._secret = secret
+        self._open_paths = frozenset(path.encode() for path in open_paths)
+        self._attempts = LoginAttempts()
+        self._threads = trio.CapacityLimiter(CHECKS_AT_ONCE)
+        self._remembered: OrderedDict[bytes, PasswordEntry] = OrderedDict()
+        """Entries of users by the hash of the header that was right for them."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401, 403 or 429, or hand on the request with its user."""
+        if scope["raw_path"] in self._open_paths:
+            await self._application({**scope, USER: None}, receive, send)
+            return
+        host = scope["client"][0]
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        try:
+            user = await self._user(given[0], host) if len(given) == 1 else None
+        except TooManyAttemptsError as error:
+            await refused_answer(429, str(error), {"retry-after": "1"})(scope, receive, send)
+            return
+        if user is None:
+            reason = "a user's password or token is needed" if not given else "the password or token is not right"
+            await refused_answer(401, reason, {"www-authenticate": CHALLENGE})(scope, receive, send)
+            return
+        if scope["method"] not in _SAFE and _is_foreign(scope):
+            await refused_answer(403, "the request comes from a web page of another origin")(scope, receive, send)
+            return
+        await self._application({**scope, USER: user}, receive, send)
+
+    async def _user(self, header: bytes, host: str) -> HttpUser | None:
+        scheme, _, shown = header.partition(b" ")
+        if scheme.lower() == b"bearer" and (user := self._users().of_token(shown.strip())) is not None:
+            return user
+        digest = hashlib.blake2b(header, key=self._secret).digest()
+        if (user := self._remembered_user(digest)) is not None:
+            return user
+        async with self._attempts.turn(host):
+            if (user := self._remembered_user(digest)) is not None:
+                return user
+            entry = await self._check_password(shown) if scheme.lower() == b"basic" else None
+            if entry is not None:
+                self._remembered[digest] = entry
+                if len(self._remembered) > MAX_REMEMBERED:
+                    self._remembered.popitem(last=False)
+                return entry.user
+            logger.warning(
+                "http_login_refused", address=host, scheme="basic" if scheme.lower() == b"basic" else "other"
+            )
+            await self._attempts.note_failure(host)
+            return None
+
+    def _remembered_user(self, digest: bytes) -> HttpUser | None:
+        entry = self._remembered.get(digest)
+        if entry is None:
+            return None
+        if self._users().passwords.get(entry.user.name) != entry:  # the file has changed
+            del self._remembered[digest]
+            return None
+        self._remembered.move_to_end(digest)
+        return entry.user
+
+    async def _check_password(self, shown: bytes) -> PasswordEntry | None:
+        try:
+            name, separator, password = base64.b64decode(shown.strip(), validate=True).partition(b":")
+        except (binascii.Error, ValueError):
+            return None
+        if not separator or len(password) > MAX_PASSWORD_BYTES:
+            return None
+        entry = self._users().passwords.get(name.decode(errors="replace"), NOBODY)
+        is_right = await trio.to_thread.run_sync(partial(entry.has, password), limiter=self._threads)
+        return entry if is_right and entry is not NOBODY else None
+
+
+def _is_foreign(scope: Scope) -> bool:
+    """True if a browser says that the request comes from a page of another origin."""
+    headers = dict(scope["headers"])
+    origin = headers.get(b"origin")
+    own = f"{scope['scheme']}://".encode() + headers.get(b"host", b"")
+    return origin is not None and origin.lower() != own.lower()

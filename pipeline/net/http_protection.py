@@ -1,0 +1,156 @@
+"""Protection of a running HTTP server: TLS, users and the headers of its answers, which follow their files.
+
+Invariant: a file that cannot be used any more leaves the last one in force, and is told in the log.
+"""
+
+import os
+import ssl
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipeline.diagnostics import get_logger
+from pipeline.errors import ConfigurationError
+from pipeline.net.http_authentication import Authentication
+from pipeline.net.http_roles import RoleTable, guarded
+from pipeline.net.http_security import HttpSecurity
+from pipeline.net.http_users import HttpUsers, parse_users
+from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, file_state, server_context
+
+LOOK_S = 10.0
+"""Interval at which the files of certificates and users are looked at."""
+MAX_FILE_BYTES = 4 << 20
+SECRET_BYTES = 32
+HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+"""Headers of answers that do not have them: an answer that is no page may load nothing, and no other page it."""
+TRANSPORT_HEADER: Final = (b"strict-transport-security", b"max-age=31536000")
+PRIVATE_HEADER: Final = (b"cache-control", b"no-store")
+
+logger = get_logger(__name__)
+
+
+class UsersFile:
+    """The users of a file, which are read again when it has changed. Raises ConfigurationError the first time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = file_state(path)
+        self.users = read_users(path)
+
+    def look(self) -> None:
+        """Take over a changed file, if it can be used. Reads files: call it in a thread."""
+        state = file_state(self._path)
+        if state == self._seen:
+            return
+        self._seen = state
+        try:
+            self.users = read_users(self._path)
+        except ConfigurationError as error:
+            logger.error("http_users_not_reloaded", error=str(error), effect="the last ones stay in force")
+        else:
+            logger.info("http_users_reloaded", path=str(self._path))
+
+
+def read_users(path: Path) -> HttpUsers:
+    """Return the users of a file. Raises ConfigurationError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigurationError("http.users.file", f"{path} has more than {MAX_FILE_BYTES} bytes")
+        return parse_users(content.decode())
+    except OSError as error:
+        raise ConfigurationError("http.users.file", f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError("http.users.file", f"{path} is not text in UTF-8") from error
+
+
+class HttpProtection:
+    """The protection of the server of one service. Reads files; raises ConfigurationError."""
+
+    def __init__(self, security: HttpSecurity) -> None:
+        self._security = security
+        self._users: UsersFile | None = None
+        self._tls: ReloadingContext | None = None
+        if security.users_file is not None:
+            self._users = UsersFile(security.users_file)
+        if security.keystore_location is not None:
+            identity = TlsIdentity(
+                certificate_path=security.keystore_location,
+                key_password=security.key_password,
+                setting="http.ssl.keystore.location",
+            )
+            make = partial(server_context, TlsPlan(identity=identity), ssl.CERT_NONE)
+            self._tls = ReloadingContext(make, [security.keystore_location])
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """Context of the next connection, None for connections without TLS."""
+        return None if self._tls is None else self._tls.context
+
+    @property
+    def has_users(self) -> bool:
+        """True if the server asks for passwords."""
+        return self._users is not None
+
+    def guard(self, routes: Sequence[BaseRoute], roles: RoleTable) -> list[BaseRoute]:
+        """Have routes check roles, if there are users. Raises UnlistedRouteError."""
+        return list(routes) if self._users is None else guarded(routes, roles, self._security.skip_paths)
+
+    def around(self, application: ASGIApp) -> ASGIApp:
+        """Return the application as clients may reach it. It is itself without protection."""
+        users = self._users
+        if users is not None:
+            secret = os.urandom(SECRET_BYTES)
+            application = Authentication(application, lambda: users.users, secret, self._security.skip_paths)
+        return self.with_headers(application)
+
+    def with_headers(self, application: ASGIApp) -> ASGIApp:
+        """Return the application with the headers of a protected server. It is itself without protection."""
+        if self._users is None and self._tls is None:
+            return application
+        added = dict(HEADERS)
+        if self._tls is not None:
+            added |= [TRANSPORT_HEADER]
+        if self._users is not None:
+            added |= [PRIVATE_HEADER]
+        return _SafeAnswers(application, added)
+
+    async def follow_files(self) -> None:
+        """Take over changed files, until cancelled."""
+        followed = [each.look for each in (self._users, self._tls) if each is not None]
+        while followed:
+            await trio.sleep(LOOK_S)
+            for look in followed:
+                await trio.to_thread.run_sync(look)
+
+
+class _SafeAnswers:
+    """ASGI middleware: adds headers to answers that lack them."""
+
+    def __init__(self, application: ASGIApp, headers: dict[bytes, bytes]) -> None:
+        self._application = application
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = list(message.get("headers", ()))
+                names = {name.lower() for name, _ in given}
+                missing = [(name, value) for name, value in self._headers.items() if name not in names]
+                message = {**message, "headers": given + missing}
+            await send(message)
+
+        await self._application(scope, receive, send_safely)

@@ -1,0 +1,101 @@
+"""Declares the settings that protect the HTTP server of a service: `http.` before the names of Kafka and Confluent.
+
+`http.listen` stands beside them in the settings of each service.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, Field
+
+from pipeline.credentials import Secret, resolved
+from pipeline.errors import ConfigurationError
+from pipeline.settings import Address, SettingsModel, parsed_by
+
+OPERATIONS_PATHS = ("/healthz", "/metrics", "/readyz")
+"""Paths that every service has, for its operators and their programs."""
+_PREFIX = "http."
+_LISTEN = "http.listen"
+GATHERED = "http.security"
+"""Name of the field that holds the settings of HttpSecurity in the settings of a service."""
+
+
+def _parse_paths(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _check_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
+    for path in paths:
+        if path not in OPERATIONS_PATHS:
+            raise ValueError(f"names {path}; only {', '.join(OPERATIONS_PATHS)} may be open to everybody")
+    return paths
+
+
+class HttpSecurity(SettingsModel):
+    """The protection of an HTTP server. Build it with `from_settings`."""
+
+    service: ClassVar[str] = "HTTP server"
+
+    keystore_location: Path | None = Field(None, alias="http.ssl.keystore.location")
+    """File with the server's private key and its certificate chain, in PEM. With it the server speaks TLS alone. It is
+    read again when it changes."""
+    key_password: Secret | None = Field(None, alias="http.ssl.key.password")
+    """Password of the private key, if that is encrypted."""
+    users_file: Path | None = Field(None, alias="http.users.file")
+    """File with users, their roles, and hashes of their passwords and tokens; see `pipeline http-user`. With it the
+    server demands a password or token. It is read again when it changes."""
+    skip_paths: Annotated[tuple[str, ...], parsed_by(_parse_paths), AfterValidator(_check_paths)] = Field(
+        (), alias="http.authentication.skip.paths"
+    )
+    """Paths that need neither password nor token, with commas between them: some of `/healthz`, `/metrics` and
+    `/readyz`."""
+    metrics_listen: Address | None = Field(None, alias="http.metrics.listen")
+    """Address of a server of its own for `/metrics`, `/healthz` and `/readyz`, which needs neither password nor token.
+    `http.listen` then serves them no more."""
+
+    def __str__(self) -> str:
+        return "" if self == OPEN_HTTP else "set"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True if the server speaks TLS."""
+        return self.keystore_location is not None
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of the server's URLs."""
+        return "https" if self.is_encrypted else "http"
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Check settings, and take values from where they are kept. Raises ConfigurationError."""
+        config = super().from_settings({key: _resolved(key, value) for key, value in settings.items()})
+        if config.key_password is not None and config.keystore_location is None:
+            raise ConfigurationError("http.ssl.keystore.location", "is missing, and http.ssl.key.password is given")
+        if config.skip_paths and config.users_file is None:
+            raise ConfigurationError("http.users.file", "is missing: without it no path needs a password")
+        return config
+
+
+def _resolved(key: str, value: Any) -> Any:
+    return resolved(key, value) if isinstance(value, str) else value
+
+
+def gathered_http(settings: Any) -> Any:
+    """Return the settings of a service with those of HttpSecurity as one value. Raises ConfigurationError."""
+    if not isinstance(settings, Mapping):
+        return settings
+    own = {key: value for key, value in settings.items() if _is_own(key)}
+    if not own:
+        return settings
+    others = {key: value for key, value in settings.items() if key not in own}
+    return {**others, GATHERED: HttpSecurity.from_settings(own)}
+
+
+def _is_own(key: object) -> bool:
+    return isinstance(key, str) and key.startswith(_PREFIX) and key not in {_LISTEN, GATHERED}
+
+
+OPEN_HTTP = HttpSecurity.from_settings({})
+"""A server that neither encrypts nor asks for passwords."""

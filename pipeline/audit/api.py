@@ -20,6 +20,7 @@ from pipeline.audit.answers import (
 )
 from pipeline.audit.collecting.collector import EventCollector
 from pipeline.audit.collecting.judging import Judged, Judgements
+from pipeline.audit.collecting.reading import ReadingProgress
 from pipeline.audit.judgement.story import story_of
 from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Witness
 from pipeline.audit.reports.details import (
@@ -219,17 +220,16 @@ class AuditApi:
         unknown = [witness for witness in judged.unknown if _is_needed(witness, topics, to_ms)]
         return Knowledge(
             judged_ms=judged.judged_ms,
-            clusters=clusters_document(self._collector.states),
+            clusters=clusters_document(judged.clusters),
             unknown=unknown,
-            is_complete=not unknown and all(map(partial(self._is_read, to_ms), self._collector.states)),
+            is_complete=not unknown and all(self._is_read(to_ms, each) for each in judged.clusters.values()),
         )
 
-    def _is_read(self, to_ms: int | None, cluster: str) -> bool:
+    def _is_read(self, to_ms: int | None, cluster: ReadingProgress) -> bool:
         """True if the cluster is read to its end, or all hours before `to_ms` were read."""
-        state = self._collector.states[cluster]
-        if state.problem is None:
+        if cluster.problem is None:
             return True
-        return to_ms is not None and state.read_to_ms is not None and state.read_to_ms >= to_ms + self._grace_ms
+        return to_ms is not None and cluster.read_to_ms is not None and cluster.read_to_ms >= to_ms + self._grace_ms
 
 
 def known_hour(judged: Judged, topic: str, time_ms: int) -> AuditedHour:

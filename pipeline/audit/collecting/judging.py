@@ -4,11 +4,13 @@ Invariants:
 
 A. A judgement that is returned began at most MAX_AGE_S before it was asked for; if it took long, at most AGE_FACTOR
    times as long before, and never more than GREATEST_AGE_S. So judging takes a bounded share of the processor, however
-   many ask. If no judgement can be made, there is an error instead of an older one.
+   many ask. If no judgement can be made, there is an error instead of an older one. A judgement from before a cluster
+   was first read to its end is too old once it was.
 B. `read_to_ms` is taken before the judgement, while nothing is applied to the ledger: all that it promises is there.
+   So is the progress of reading that documents show beside a verdict.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -16,7 +18,7 @@ from typing import Final, TypeVar
 import trio
 
 from pipeline.audit.collecting.collector import EventCollector
-from pipeline.audit.collecting.reading import instant
+from pipeline.audit.collecting.reading import ReadingProgress, instant
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.diagnostics import get_logger
@@ -56,6 +58,8 @@ class Judged:
     took_s: float
     judgement: Judgement
     unknown: Sequence[Witness]
+    clusters: Mapping[str, ReadingProgress]
+    """How far each cluster was read when the judgement began."""
 
 
 class Judgements:
@@ -97,9 +101,15 @@ class Judgements:
         """Return a judgement that is not too old (invariant A). Raises NoJudgementError."""
         asked_s = trio.current_time()
         async with self._turn:
-            if self.latest is None or self.latest.began_s < asked_s - _greatest_age_s(self.latest):
+            if self.latest is None or self._is_too_old(self.latest, asked_s):
                 self.latest = await self._judge_now()
             return self.latest
+
+    def _is_too_old(self, judged: Judged, asked_s: float) -> bool:
+        """True if the judgement must not be shown to somebody who asked at this time (invariant A)."""
+        if judged.began_s < asked_s - _greatest_age_s(judged):
+            return True
+        return any(judged.clusters[name].read_to_ms is None for name in self._collector.read_to_ms)
 
     async def ask(self, question: Callable[[Judged], Result]) -> Result:
         """Return the answer of a judgement to a question, which is asked in a thread. Raises NoJudgementError."""
@@ -116,6 +126,7 @@ class Judgements:
                 self._generation = self._collector.generation
             began_s, judged_ms = trio.current_time(), self._clock()
             expectations = self._expected()
+            clusters = {name: state.progress for name, state in self._collector.states.items()}
             self._began += 1
             try:
                 judgement = await trio.to_thread.run_sync(self._judge.judge, expectations, judged_ms)
@@ -134,6 +145,7 @@ class Judgements:
             took_s=trio.current_time() - began_s,
             judgement=judgement,
             unknown=expectations.unknown,
+            clusters=clusters,
         )
 
     def _expected(self) -> Expectations:

@@ -40,6 +40,18 @@ def instant(time_ms: int) -> str:
         return f"{time_ms} ms"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingProgress:
+    """Progress of reading one cluster at one moment; see `ReadingState`."""
+
+    position: int
+    lag: int | None
+    is_complete: bool
+    unreadable: int
+    problem: str | None
+    read_to_ms: int | None
+
+
 @dataclass(slots=True)
 class ReadingState:
     """Progress of reading one cluster's audit topic. `error`: why the topic cannot be read at present."""
@@ -89,6 +101,18 @@ class ReadingState:
         if self.open_gap is not None:
             return self.open_gap
         return None if self.is_complete else f"{number_text(self.lag or 0, 'event')} not read yet"
+
+    @property
+    def progress(self) -> ReadingProgress:
+        """Value of what is known now."""
+        return ReadingProgress(
+            position=self.position,
+            lag=self.lag,
+            is_complete=self.is_complete,
+            unreadable=self.unreadable,
+            problem=self.problem,
+            read_to_ms=self.read_to_ms,
+        )
 
     def ends_at(self, end: int, asked_ms: int) -> None:
         """Take over the log end offset that the topic answered to a question of time `asked_ms`."""

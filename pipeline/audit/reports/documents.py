@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pipeline.audit.collecting.reading import ReadingState, instant
+from pipeline.audit.collecting.reading import ReadingProgress, instant
 from pipeline.audit.judgement.verdicts import AuditedHour, Finding, Status, Watermark, Witness
 from pipeline.audit.reports.letters import SEVERITY, common_verdict
 from pipeline.audit.reports.selection import SelectedHours
@@ -106,18 +106,18 @@ def watermark_document(watermark: Watermark) -> dict[str, Any]:
     }
 
 
-def clusters_document(states: Mapping[str, ReadingState]) -> dict[str, Any]:
+def clusters_document(clusters: Mapping[str, ReadingProgress]) -> dict[str, Any]:
     """Return how far each cluster was read."""
     return {
         name: {
-            "events": state.position,
-            "lag": state.lag,
-            "complete": state.is_complete,
-            "unreadable": state.unreadable,
-            "error": state.problem,
-            "read_to": None if state.read_to_ms is None else instant(state.read_to_ms),
+            "events": cluster.position,
+            "lag": cluster.lag,
+            "complete": cluster.is_complete,
+            "unreadable": cluster.unreadable,
+            "error": cluster.problem,
+            "read_to": None if cluster.read_to_ms is None else instant(cluster.read_to_ms),
         }
-        for name, state in states.items()
+        for name, cluster in clusters.items()
     }
 
 

@@ -84,6 +84,28 @@ async def test_a_cluster_that_was_never_read_leaves_nothing_exact() -> None:
     assert "hub: not read yet" in render(found)
 
 
+async def test_documents_of_one_judgement_show_the_same_progress_of_reading(
+    site: AuditSite, mock_clock: trio.testing.MockClock
+) -> None:
+    async with site.asked() as client:
+        report = await document(client, "/v1/report")
+        site.collector.states["hub"].fail("gone")
+        status = await document(client, "/v1/status")
+        assert (status["judged_ms"], status["clusters"]) == (report["judged_ms"], report["clusters"])
+        mock_clock.jump(MAX_AGE_S * 2)
+        assert (await document(client, "/v1/status"))["clusters"]["hub"]["error"] == "gone"
+
+
+async def test_no_judgement_from_before_a_cluster_was_read_is_shown_once_it_was() -> None:
+    site = AuditSite()
+    site.apply([*WholeWay().reports(), *signs()])
+    site.collector.states["east"].ends_at(0, NOW_MS)
+    async with site.asked() as client:
+        assert (await document(client, "/v1/report"))["verdict"] == "unknown"
+        site.read_all()
+        assert (await document(client, "/v1/report"))["verdict"] == "exact"
+
+
 async def test_hours_before_the_death_of_a_cluster_stay_exact_and_later_ones_are_not(
     site: AuditSite, mock_clock: trio.testing.MockClock
 ) -> None:

@@ -30,8 +30,9 @@ from pipeline.audit.counting.group_counter import GroupCounter
 from pipeline.audit.counting.lives import END_TIMEOUT_S, new_instance, open_life
 from pipeline.audit.counting.producer_counter import LifeClock, ProducerCounter
 from pipeline.audit.counting.publisher import DEFAULT_INTERVAL_S
-from pipeline.audit.counting.record_counter import RecordCounter, RecordOutcome
+from pipeline.audit.counting.record_counter import RecordCounter
 from pipeline.audit.counting.record_group import RecordGroupCounter
+from pipeline.audit.counting.shared_counts import RecordOutcome
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.sync.sync_producer import system_clock
@@ -134,7 +135,7 @@ class DeliveryCounter:
             self._clock() if kind == NO_TIMESTAMP_KIND else timestamp_ms,
         )
         if error is None:
-            self._records.delivered(outcome)
+            self._records.note(outcome)
         else:
             is_placed = outcome.partition >= 0  # without a partition it was never sent
             self._records.failed(outcome, outcome_unknown=is_placed and error.code() not in NOT_WRITTEN)
@@ -210,7 +211,7 @@ class ConsumptionCounter:
         if message.error() is None and topic is not None and partition is not None and offset is not None:
             kind, timestamp_ms = message.timestamp()
             known_ms = NO_TIMESTAMP_MS if kind == NO_TIMESTAMP_KIND else timestamp_ms
-            self._records.consumed(RecordOutcome(topic, partition, offset, known_ms))
+            self._records.note(RecordOutcome(topic, partition, offset, known_ms))
 
     def on_commit(self, error: DeliveryFault | None, partitions: Sequence[PlacedOffset]) -> None:
         """Count what was committed: the setting `on_commit` of a consumer."""

@@ -45,10 +45,11 @@ def assert_equal(found: Ledger, expected: Ledger) -> None:
         assert series.hours.keys() == other.hours.keys()
         assert series.windows.keys() == other.windows.keys()
         assert np.array_equal(series.positions.progress, other.positions.progress)
-        for mine, theirs in ((series.hours, other.hours), (series.windows, other.windows)):
-            for place, table in mine.items():
-                assert np.array_equal(table.keys, theirs[place].keys)
-                assert np.array_equal(table.rows, theirs[place].rows)
+        pairs = [(table, other.hours[hour_ms]) for hour_ms, table in series.hours.items()]
+        pairs += [(table, other.windows[place]) for place, table in series.windows.items()]
+        for mine, theirs in pairs:
+            assert np.array_equal(mine.keys, theirs.keys)
+            assert np.array_equal(mine.rows, theirs.rows)
 
 
 @pytest.mark.long

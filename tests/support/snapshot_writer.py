@@ -26,7 +26,7 @@ def new_shelf() -> FileShelf:
 
 def apply_step(ledger: Ledger, topics: Sequence[str], number: int) -> None:
     """Apply the reports of a step: every partition has changed."""
-    ledger.apply_all(reports(topics, START_MS + number * HOUR_MS // STEPS_OF_AN_HOUR))
+    ledger.apply_all(reports(list(topics), START_MS + number * HOUR_MS // STEPS_OF_AN_HOUR))
     ledger.shelve()
 
 

@@ -1,57 +1,33 @@
 """Counts of one life of a producer that reports records, not batches: delivery reports in, rows by record out. No I/O.
 
-Invariants:
-A. Any thread may note outcomes; one thread takes reports. Each outcome is counted once.
-B. At most `WAITING_RECORDS` outcomes wait to be summed: whoever notes one more sums them.
+Threads may share it (invariants A and B of `shared_counts.py`). Invariant:
 C. Each record is counted in the window of its own timestamp, and rows say so (`by_record`). Tiers that count batches
    file a batch under its first record, so the edges of two neighbouring hours may differ by records of one batch.
 """
 
-import threading
-from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.audit.counting.producer_counter import ProducerCounter
+from pipeline.audit.counting.shared_counts import RecordOutcome, SharedCounts
 from pipeline.audit.events.report import ROW, CountReport, Rows
 from pipeline.audit.events.tiers import is_audited
 from pipeline.client.producer.batches import FailedBatch
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
-WAITING_RECORDS: Final = 65_536
-
 _Numbers = NDArray[np.int64]
 
 
-class RecordOutcome(NamedTuple):
-    """Outcome of a record. `offset` is -1 if it is not known."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-
-
-class RecordCounter:
+class RecordCounter(SharedCounts):
     """Counts of one life by record. `counter` has the counts, and is used by nobody else."""
 
     def __init__(self, counter: ProducerCounter, window_ms: int) -> None:
+        super().__init__(counter)
         self._counter = counter
         self._window_ms = window_ms
-        self._waiting: deque[RecordOutcome] = deque()
-        self._using = threading.Lock()
-        """Guards `_counter`."""
-
-    def delivered(self, outcome: RecordOutcome) -> None:
-        """Count one acknowledged record. The hot path: an append."""
-        self._waiting.append(outcome)
-        if len(self._waiting) >= WAITING_RECORDS:
-            with self._using:
-                self._sum()
 
     def failed(self, outcome: RecordOutcome, *, outcome_unknown: bool) -> None:
         """Count one record that was given up."""
@@ -75,41 +51,20 @@ class RecordCounter:
         with self._using:
             return not self._waiting and self._counter.may_rest()
 
-    def take_reports(self) -> list[CountReport]:
-        """See `ProducerCounter.take_reports`."""
-        with self._using:
-            self._sum()
-            reports = self._counter.take_reports()
-        for report in reports:
-            report.rows["by_record"] = True
-        return reports
+    def mark(self, report: CountReport) -> None:
+        """Say that the rows are by record (invariant C)."""
+        report.rows["by_record"] = True
 
-    def published(self, reports: Sequence[CountReport]) -> None:
-        """See `ProducerCounter.published`."""
-        with self._using:
-            self._counter.published(reports)
-
-    def put_back(self, reports: Sequence[CountReport]) -> None:
-        """See `ProducerCounter.put_back`."""
-        with self._using:
-            self._counter.put_back(reports)
-
-    def report_again(self) -> None:
-        """See `ProducerCounter.report_again`."""
-        with self._using:
-            self._counter.report_again()
-
-    def _sum(self) -> None:
-        """Sum what waits now; the caller has the lock. Threads may go on to append."""
-        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+    def count(self, records: Sequence[RecordOutcome]) -> None:
+        """Sum records that were acknowledged."""
         places: dict[TopicPartition, int] = {}
         numbers = [
-            places.setdefault(TopicPartition(outcome.topic, outcome.partition), len(places)) for outcome in taken
+            places.setdefault(TopicPartition(outcome.topic, outcome.partition), len(places)) for outcome in records
         ]
         rows = rows_of_records(
             np.array(numbers, np.int64),
-            np.array([outcome.timestamp_ms for outcome in taken], np.int64),
-            np.array([outcome.offset for outcome in taken], np.int64),
+            np.array([outcome.timestamp_ms for outcome in records], np.int64),
+            np.array([outcome.offset for outcome in records], np.int64),
             self._window_ms,
         )
         for place, number in places.items():

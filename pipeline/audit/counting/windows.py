@@ -31,7 +31,7 @@ UNKNOWN_OFFSET: Final = -1
 NOWHERE: Final = -1
 """Number that no partition has."""
 
-_SUMMED: Final = (
+SUMMED_COLUMNS: Final = (
     "records",
     "bytes",
     "batches",
@@ -51,7 +51,7 @@ _SUMMED: Final = (
     "quarantined",
 )
 """Columns of ROW that are added up."""
-_COLUMN: Final = {name: number for number, name in enumerate(_SUMMED)}
+_COLUMN: Final = {name: number for number, name in enumerate(SUMMED_COLUMNS)}
 _LOG_APPEND_TIME: Final = 0x08
 _CODEC_MASK: Final = 0x07
 _NO_FIRST: Final = np.iinfo(np.int64).max
@@ -62,7 +62,7 @@ _Numbers = NDArray[np.int64]
 
 @dataclass(slots=True, kw_only=True)
 class _Columns:
-    """Slots of rows; the columns `sums` are _SUMMED. `first` is _NO_FIRST while no offset is known."""
+    """Slots of rows; the columns `sums` are SUMMED_COLUMNS. `first` is _NO_FIRST while no offset is known."""
 
     partition: _Numbers
     start: _Numbers
@@ -79,7 +79,7 @@ class _Columns:
             partition=np.zeros(size, np.int64),
             start=np.zeros(size, np.int64),
             span=np.zeros(size, np.int64),
-            sums=np.zeros((size, len(_SUMMED)), np.int64),
+            sums=np.zeros((size, len(SUMMED_COLUMNS)), np.int64),
             first=np.full(size, _NO_FIRST, np.int64),
             last=np.full(size, UNKNOWN_OFFSET, np.int64),
             has_sums=np.ones(size, np.bool_),
@@ -171,7 +171,7 @@ class WindowSums:
         groups = _Groups(
             numbers,
             rows["start_ms"],
-            np.stack([rows[name].astype(np.int64) for name in _SUMMED], axis=1),
+            np.stack([rows[name].astype(np.int64) for name in SUMMED_COLUMNS], axis=1),
             np.where(rows["first_offset"] < 0, _NO_FIRST, rows["first_offset"]),
             rows["last_offset"],
             rows["has_sums"],
@@ -365,7 +365,7 @@ class WindowSums:
         found = self._columns.taken(np.array(slots, np.intp))
         rows = np.zeros(len(slots), ROW)
         rows["partition"], rows["start_ms"], rows["span_ms"] = found.partition, found.start, found.span
-        for number, name in enumerate(_SUMMED):
+        for number, name in enumerate(SUMMED_COLUMNS):
             rows[name] = found.sums[:, number].astype(ROW[name], copy=False)
         rows["first_offset"] = np.where(found.first == _NO_FIRST, UNKNOWN_OFFSET, found.first)
         rows["last_offset"] = found.last
@@ -393,7 +393,7 @@ def _group_batches(table: HeaderTable, numbers: _Numbers, window_ms: int) -> _Gr
         order = np.lexsort((starts, numbers))
         table, numbers, starts = table[order], numbers[order], starts[order]
     at = _begins(numbers, starts)
-    sums = np.zeros((len(at), len(_SUMMED)), np.int64)
+    sums = np.zeros((len(at), len(SUMMED_COLUMNS)), np.int64)
     for name, column in _columns_of(table):
         sums[:, _COLUMN[name]] = np.add.reduceat(column, at)
     sums[:, _COLUMN["batches"]] = np.diff(at, append=len(table))

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.audit.counting.producer_counter import LifeClock, ProducerCounter
-from pipeline.audit.counting.record_counter import WAITING_RECORDS, RecordCounter, RecordOutcome
+from pipeline.audit.counting.record_counter import RecordCounter
+from pipeline.audit.counting.shared_counts import WAITING_RECORDS, RecordOutcome
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, window_start
 from tests.support.audit_reports import hours_of
@@ -35,7 +36,7 @@ def test_rows_count_each_record_in_its_own_window(window_ms: int, batches: list[
     counter, reports = counting(window_ms), []
     for batch in batches:
         for outcome in batch:
-            counter.delivered(outcome)
+            counter.note(outcome)
         reports += counter.take_reports()
     all_records = [outcome for batch in batches for outcome in batch if outcome.topic != "_internal"]
     for span in {window_ms, HOUR_MS}:
@@ -73,7 +74,7 @@ def test_many_threads_note_outcomes_while_reports_are_taken_and_some_fail() -> N
 
     def note(number: int) -> None:
         for offset in range(per_thread):
-            counter.delivered(RecordOutcome("clicks", number, offset, 0))
+            counter.note(RecordOutcome("clicks", number, offset, 0))
 
     running = [threading.Thread(target=note, args=(number,)) for number in range(threads)]
     for thread in running:
@@ -94,5 +95,5 @@ def test_many_threads_note_outcomes_while_reports_are_taken_and_some_fail() -> N
 def test_outcomes_that_nobody_takes_are_summed() -> None:
     counter = counting()
     for offset in range(WAITING_RECORDS + 3):
-        counter.delivered(RecordOutcome("clicks", 0, offset, 0))
+        counter.note(RecordOutcome("clicks", 0, offset, 0))
     assert len(counter._waiting) == 3

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from pipeline.audit.counting.group_counter import GroupCounter
-from pipeline.audit.counting.record_counter import RecordOutcome
 from pipeline.audit.counting.record_group import RecordGroupCounter
+from pipeline.audit.counting.shared_counts import RecordOutcome
 from pipeline.audit.events.report import CountReport
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
@@ -23,7 +23,7 @@ def counter() -> RecordGroupCounter:
 
 def consume(records: RecordGroupCounter, offsets: Iterable[int]) -> None:
     for offset in offsets:
-        records.consumed(RecordOutcome("clicks", 0, offset, NOW_MS + offset))
+        records.note(RecordOutcome("clicks", 0, offset, NOW_MS + offset))
 
 
 def runs(reports: Sequence[CountReport]) -> list[tuple[str, int, int]]:
@@ -76,6 +76,6 @@ def test_a_partition_that_comes_back_behind_commits_of_others_begins_another_run
 
 def test_internal_topics_are_not_counted() -> None:
     records = counter()
-    records.consumed(RecordOutcome("_audit", 0, 0, NOW_MS))
+    records.note(RecordOutcome("_audit", 0, 0, NOW_MS))
     records.committed({TopicPartition("_audit", 0): 1})
     assert counted(records.take_reports()) == 0

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclBindingFilter, AdminClient, ResourcePatternType, ResourceType
@@ -123,9 +124,10 @@ def test_rules_are_added_found_and_removed(server: str) -> None:
     assert acls(server, "--topic", "cl", "--resource-pattern-type", "prefixed") == prefixed
     assert sorted(acls(server, "--principal", "User:alice")) == sorted(literal + of_cluster)
     assert acls(server, "--group", "gang") == of_group
+    any_text: Any = None  # its type is said to be str
     found = AdminClient({"bootstrap.servers": server}).describe_acls(
         AclBindingFilter(
-            ResourceType.ANY, None, ResourcePatternType.ANY, "User:alice", None, Operation.ANY, Permission.ANY
+            ResourceType.ANY, any_text, ResourcePatternType.ANY, "User:alice", any_text, Operation.ANY, Permission.ANY
         )
     )
     assert len(found.result(60)) == 4

@@ -24,7 +24,7 @@ def document(*hours: AuditedHour, limit: int = 1_000, error: str | None = None, 
         state.fail(error)
     knowledge = Knowledge(
         judged_ms=NOON_MS,
-        clusters=clusters_document({"east": state}),
+        clusters=clusters_document({"east": state.progress}),
         unknown=unknown,
         is_complete=error is None and not unknown,
     )

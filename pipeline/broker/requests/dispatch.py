@@ -1,15 +1,17 @@
 """Dispatch of requests to the handlers of their api keys."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import trio
+
 from pipeline.broker.quotas.enforcement import handle_within, is_limited, replica_of
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.requests.current_leaders import with_addresses
-from pipeline.broker.requests.guards.gate import Gate, Refused, answered_with
+from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refused, answered_with
 from pipeline.broker.requests.guards.table import NEEDS
 from pipeline.broker.requests.handlers import (
     alter_client_quotas,
@@ -56,10 +58,11 @@ from pipeline.broker.requests.handlers import (
 )
 from pipeline.broker.runtime.slicing import SLICINGS, handle_in_slices
 from pipeline.broker.security.acl_table import AclTable, Actor
-from pipeline.net.answers import HandlerResult, Peer
+from pipeline.net.answers import HandlerResult, LargeAnswer, Peer
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
 from pipeline.protocol.messages.fetch import FetchRequest
+from pipeline.protocol.messages.produce import ProduceRequest
 from pipeline.protocol.schema import Message
 
 ApiHandler = Callable[[BrokerContext, Any, int, Caller], HandlerResult | Awaitable[HandlerResult]]
@@ -122,11 +125,20 @@ NAMES_LEADERS = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """Requests whose answers name the present leaders of partitions (KIP-951)."""
 
 
+GUARDED_AT_ONCE_BYTES = 16 * 1024
+"""Size of a request that is guarded at once. A larger one names too many resources: a thread decides about them."""
+GUARDED_TOPICS_AT_ONCE = 1000
+"""Topics of a Produce request, of which the size says little, that are guarded at once."""
+GUARDS_IN_THREADS = 2
+"""Large requests and answers that threads guard at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
     """The handler that the server calls."""
 
     broker: BrokerContext
+    guards: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(GUARDS_IN_THREADS))
 
     def handle(self, request: Request[Message], peer: Peer) -> HandlerResult | Awaitable[HandlerResult]:
         """Answer a request, at once or later. Raises what the handler raises."""
@@ -149,11 +161,28 @@ class Dispatcher:
             creates_topics=self.broker.settings.static.auto_create_topics,
             note=self.broker.note_decision,
         )
-        outcome = guard(gate, request.body, request.api_version)
+        if _names_many(request):
+            return self._guard_in_thread(guard, gate, request, caller)
+        return self._handle_passed(guard(gate, request.body, request.api_version), request, caller)
+
+    async def _guard_in_thread(
+        self, guard: Guard, gate: Gate, request: Request[Message], caller: Caller
+    ) -> HandlerResult:
+        """Guard a request that names so many resources that others would wait for the decisions."""
+        decide = partial(guard, gate, request.body, request.api_version)
+        outcome = await trio.to_thread.run_sync(decide, limiter=self.guards)
+        if isinstance(outcome, Refused):
+            return LargeAnswer(outcome.answer)
+        result = self._handle_passed(outcome, request, caller)
+        return await result if isinstance(result, Awaitable) else result
+
+    def _handle_passed(
+        self, outcome: Passage | Refused, request: Request[Message], caller: Caller
+    ) -> HandlerResult | Awaitable[HandlerResult]:
         if isinstance(outcome, Refused):
             return outcome.answer
         handled = self._handle(request._replace(body=outcome.body), caller)
-        return handled if outcome.merge is None else answered_with(handled, outcome.merge)
+        return handled if outcome.merge is None else answered_with(handled, outcome.merge, self.guards)
 
     def _handle(self, request: Request[Message], caller: Caller) -> HandlerResult | Awaitable[HandlerResult]:
         """Handle a request. Leaders that its answer names have the addresses of the caller's listener."""
@@ -183,3 +212,10 @@ class Dispatcher:
     def _is_of_broker(self, body: Message) -> bool:
         """True if another live broker sends the request as a follower. Any other replica id stays under the quota."""
         return isinstance(body, FetchRequest) and self.broker.is_other_broker(*replica_of(body))
+
+
+def _names_many(request: Request[Message]) -> bool:
+    """True if a request may name so many resources that a thread should guard it."""
+    if isinstance(request.body, ProduceRequest):
+        return len(request.body.topic_data) > GUARDED_TOPICS_AT_ONCE
+    return request.size_bytes > GUARDED_AT_ONCE_BYTES

@@ -24,7 +24,7 @@ class AclChanges:
 
     async def add(self, pattern: AclPattern, rules: Collection[AclRule]) -> None:
         """Add rules of a resource. Raises KafkaError, CoordinationError."""
-        if not self._table.rules(pattern) and len(self._table.patterns()) >= MAX_RESOURCES:
+        if not self._table.rules(pattern) and self._table.resources >= MAX_RESOURCES:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"There are rules for {MAX_RESOURCES} resources already.")
         await self._change(pattern, lambda known: known | frozenset(rules))
 

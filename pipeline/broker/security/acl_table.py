@@ -5,14 +5,16 @@ denies wins over all that allow. ALL stands for every operation; READ, WRITE, DE
 ALTER_CONFIGS allows DESCRIBE_CONFIGS; no rule that denies implies another. Super users may do everything. A resource
 without any rule is closed, unless `allow_if_no_rule`.
 
-Decisions are remembered until a rule changes. Source: Kafka's AclAuthorizer, KIP-11, KIP-290, KIP-679.
+Decisions are remembered until a rule changes. Threads may ask while rules change: a change replaces what is remembered
+and the order of the prefixes as a whole, after the rules, so that no decision by old rules is remembered behind it.
+Source: Kafka's AclAuthorizer, KIP-11, KIP-290, KIP-679.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from pipeline.broker.security.prefixes import Prefixes
 from pipeline.coordination.acl_znodes import AclPattern, AclRule
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclPermission, AclResourceType
 
@@ -21,8 +23,10 @@ CLUSTER_NAME = "kafka-cluster"
 ANY_NAME = "*"
 ANY_HOST = "*"
 EVERYONE = "User:*"
-MAX_REMEMBERED = 100_000
+MAX_REMEMBERED = 20_000
 """Bound of remembered decisions. A client that asks for ever new names has them forgotten, no more."""
+MAX_REMEMBERED_LETTERS = 250
+"""Longest name whose decision is remembered: topics have no longer one, and clients may ask for names of 32 KB."""
 
 _IMPLYING: Mapping[AclOperation, frozenset[AclOperation]] = {
     AclOperation.DESCRIBE: frozenset(
@@ -31,6 +35,7 @@ _IMPLYING: Mapping[AclOperation, frozenset[AclOperation]] = {
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
 }
 _Named = dict[tuple[AclResourceType, str], frozenset[AclRule]]
+_Name = TypeVar("_Name", str, None)
 
 
 class Actor(NamedTuple):
@@ -61,9 +66,10 @@ class AclTable:
         self._on_change = on_change
         self._literal: _Named = {}
         self._prefixed: _Named = {}
-        self._prefix_lengths: defaultdict[AclResourceType, Counter[int]] = defaultdict(Counter)
-        """How many prefixes of each length have rules."""
-        self._remembered: dict[tuple[Actor, AclOperation, AclResourceType, str], bool] = {}
+        self._prefixes: dict[AclResourceType, Prefixes] = {}
+        """Prefixes with rules, in order; made when they are needed."""
+        self._remembered: dict[tuple[Actor, AclOperation, AclResourceType, str | None], bool] = {}
+        """Decisions; without a name: about some resource of the type."""
 
     def __len__(self) -> int:
         """Return the number of rules."""
@@ -80,22 +86,24 @@ class AclTable:
         named = self._named(pattern)
         key = pattern.resource_type, pattern.name
         rules = frozenset(rules)
-        change = bool(rules) - (key in named)
+        is_other_prefix = named is self._prefixed and bool(rules) != (key in named)
         if rules:
             named[key] = rules
         else:
             named.pop(key, None)
-        if named is self._prefixed and change:
-            lengths = self._prefix_lengths[pattern.resource_type]
-            lengths[len(pattern.name)] += change
-            if not lengths[len(pattern.name)]:
-                del lengths[len(pattern.name)]
-        self._remembered.clear()
+        if is_other_prefix:
+            self._prefixes = {}
+        self._remembered = {}
         self._on_change()
 
     def rules(self, pattern: AclPattern) -> frozenset[AclRule]:
         """Return the rules of a resource."""
         return self._named(pattern).get((pattern.resource_type, pattern.name), frozenset())
+
+    @property
+    def resources(self) -> int:
+        """The number of resources that have rules."""
+        return len(self._literal) + len(self._prefixed)
 
     def patterns(self) -> frozenset[AclPattern]:
         """Return the resources that have rules."""
@@ -107,17 +115,29 @@ class AclTable:
 
     def allows(self, actor: Actor, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
         """Return the decision."""
-        asked = (actor, operation, resource_type, name)
-        known = self._remembered.get(asked)
-        if known is None:
-            known = self._decide(actor, operation, resource_type, name)
-            if len(self._remembered) >= MAX_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[asked] = known
-        return known
+        if len(name) > MAX_REMEMBERED_LETTERS:
+            return self._decide(actor, operation, resource_type, name)
+        return self._known((actor, operation, resource_type, name), self._decide)
 
     def allows_some(self, actor: Actor, operation: AclOperation, resource_type: AclResourceType) -> bool:
         """True if the user may do this with some resource of the type, existing or not (KIP-679)."""
+        return self._known((actor, operation, resource_type, None), self._decide_some)
+
+    def _known(
+        self,
+        asked: tuple[Actor, AclOperation, AclResourceType, _Name],
+        decide: Callable[[Actor, AclOperation, AclResourceType, _Name], bool],
+    ) -> bool:
+        remembered = self._remembered
+        known = remembered.get(asked)
+        if known is None:
+            known = decide(*asked)
+            if len(remembered) >= MAX_REMEMBERED:
+                remembered.clear()
+            remembered[asked] = known
+        return known
+
+    def _decide_some(self, actor: Actor, operation: AclOperation, resource_type: AclResourceType, _name: None) -> bool:
         if self.is_super_user(actor):
             return True
         if self._allow_if_no_rule and not self._denies_all(actor, operation, resource_type):
@@ -149,15 +169,21 @@ class AclTable:
 
     def _matching(self, resource_type: AclResourceType, name: str) -> Iterator[frozenset[AclRule]]:
         """Yield the rules of the name, of all names, and of each prefix of the name."""
-        for literal in {name, ANY_NAME}:
-            if (resource_type, literal) in self._literal:
-                yield self._literal[resource_type, literal]
+        if (rules := self._literal.get((resource_type, name))) is not None:
+            yield rules
+        if name != ANY_NAME and (rules := self._literal.get((resource_type, ANY_NAME))) is not None:
+            yield rules
         yield from self._matching_prefixes(resource_type, name)
 
     def _matching_prefixes(self, resource_type: AclResourceType, name: str) -> Iterator[frozenset[AclRule]]:
-        for length in self._prefix_lengths.get(resource_type, ()):
-            if length <= len(name) and (resource_type, name[:length]) in self._prefixed:
-                yield self._prefixed[resource_type, name[:length]]
+        known = self._prefixes
+        prefixes = known.get(resource_type)
+        if prefixes is None:
+            named = list(self._prefixed)
+            prefixes = known[resource_type] = Prefixes(name for kind, name in named if kind is resource_type)
+        for prefix in prefixes.of(name):
+            if (rules := self._prefixed.get((resource_type, prefix))) is not None:
+                yield rules
 
     @staticmethod
     def _is_allowed_by(actor: Actor, operation: AclOperation, rules: Iterable[AclRule]) -> bool:

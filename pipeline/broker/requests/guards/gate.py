@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import trio
+
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.security.acl_table import CLUSTER_NAME, AclTable, Actor
 from pipeline.broker.security.decisions import NoteDecision
@@ -79,23 +81,40 @@ Guard = Callable[[Gate, Any, int], Passage | Refused]
 
 
 def answered_with(
-    outcome: HandlerResult | Awaitable[HandlerResult], merge: Callable[[Any], Message]
+    outcome: HandlerResult | Awaitable[HandlerResult],
+    merge: Callable[[Any], Message],
+    threads: trio.CapacityLimiter | None = None,
 ) -> HandlerResult | Awaitable[HandlerResult]:
-    """Return the outcome of a handler with `merge` applied to its answer."""
+    """Return the outcome of a handler with `merge` applied to its answer; one of `threads` merges a large one."""
     if isinstance(outcome, Owed):
         answer = outcome.answer
         outcome.answer = lambda: _merged_answer(answer(), merge)
         return outcome
+    if threads is not None and isinstance(outcome, LargeAnswer):
+        return _merged_large(outcome, merge, threads)
     if outcome is None or isinstance(outcome, Message | Throttled | LargeAnswer | PendingAnswer):
-        return _merged_result(outcome, merge)
-    return _merged_later(outcome, merge)
+        return _merged_result(outcome, merge, threads)
+    return _merged_later(outcome, merge, threads)
 
 
-async def _merged_later(outcome: Awaitable[HandlerResult], merge: Callable[[Any], Message]) -> HandlerResult:
-    return _merged_result(await outcome, merge)
+async def _merged_later(
+    outcome: Awaitable[HandlerResult], merge: Callable[[Any], Message], threads: trio.CapacityLimiter | None
+) -> HandlerResult:
+    result = await outcome
+    if threads is not None and isinstance(result, LargeAnswer):
+        return await _merged_large(result, merge, threads)
+    return _merged_result(result, merge, threads)
 
 
-def _merged_result(result: HandlerResult, merge: Callable[[Any], Message]) -> HandlerResult:
+async def _merged_large(
+    result: LargeAnswer, merge: Callable[[Any], Message], threads: trio.CapacityLimiter
+) -> LargeAnswer:
+    return replace(result, answer=await trio.to_thread.run_sync(merge, result.answer, limiter=threads))
+
+
+def _merged_result(
+    result: HandlerResult, merge: Callable[[Any], Message], threads: trio.CapacityLimiter | None
+) -> HandlerResult:
     match result:
         case Throttled():
             return replace(result, answer=_merged_answer(result.answer, merge))
@@ -105,7 +124,8 @@ def _merged_result(result: HandlerResult, merge: Callable[[Any], Message]) -> Ha
             build = result.build
 
             async def build_merged() -> Message:
-                return merge(await build())
+                built = await build()
+                return merge(built) if threads is None else await trio.to_thread.run_sync(merge, built, limiter=threads)
 
             return replace(result, build=build_merged)
         case _:

@@ -95,6 +95,38 @@ def test_ten_thousand_rules_are_read_in_a_moment() -> None:
     assert time.process_time() - begun < 3
 
 
+def test_names_too_long_for_a_topic_are_decided_about_and_not_remembered() -> None:
+    made = table((PREFIXED, "t", rule(READ)))
+    for number in range(100):
+        assert made.allows(ALICE, READ, TOPIC, f"t{number}".ljust(32_000, "x"))
+    assert not made._remembered
+
+
+def test_ninety_thousand_strange_names_cost_little_beside_prefixes_of_every_length() -> None:
+    made = AclTable()
+    for number in range(4000):
+        made.set(AclPattern(TOPIC, PREFIXED, "p" * (number % 240) + str(number)), [rule(READ)])
+    begun = time.process_time()
+    for number in range(90_000):
+        assert not made.allows(ALICE, READ, TOPIC, "p" * 200 + f"-{number}")
+    assert time.process_time() - begun < 1.5
+
+
+def test_a_decision_that_a_thread_began_by_old_rules_is_not_remembered_behind_a_change() -> None:
+    made = table((LITERAL, "clicks", rule(READ)))
+    decide = made._decide
+
+    def decide_late(*asked: object) -> bool:
+        decided = decide(*asked)  # type: ignore[arg-type]
+        made.set(AclPattern(TOPIC, LITERAL, "clicks"), [])
+        return decided
+
+    made._decide = decide_late  # type: ignore[method-assign]
+    assert made.allows(ALICE, READ, TOPIC, "clicks")
+    made._decide = decide  # type: ignore[method-assign]
+    assert not made.allows(ALICE, READ, TOPIC, "clicks")
+
+
 def test_some_topic() -> None:
     assert not table((LITERAL, "clicks", rule(READ))).allows_some(ALICE, WRITE, TOPIC)
     assert table((LITERAL, "clicks", rule(WRITE))).allows_some(ALICE, WRITE, TOPIC)

@@ -1,15 +1,26 @@
 """A secured broker, attacked by users who know their password and have few rights, or none."""
 
 import threading
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from pipeline.coordination.znodes import TopicAssignment
+from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.describe_acls import AclOperation, AclResourceType
+from pipeline.protocol.messages.fetch import FIRST_EPOCH, INITIAL_EPOCH, FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.support.secured_broker import secured_broker
+from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.cleaning import batch_of
+from tests.support.secured_broker import DEADLINE_S, Ask, allow, create, secured_broker
+
+TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 
 MANY = 3000
 
@@ -38,3 +49,54 @@ async def test_a_thread_decides_about_many_names_so_that_others_need_not_wait(
         described = await mallory(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names(count)]))
         assert {each.error_code for each in described.topics} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         assert (threading.get_ident() in deciding) == (count < MANY)
+
+
+def read_by_id(*topics: uuid.UUID, session_id: int = 0, epoch: int = INITIAL_EPOCH) -> FetchRequest:
+    partitions = [FetchPartition(partition=0, partition_max_bytes=1000)]
+    return FetchRequest(
+        max_bytes=10_000,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[FetchTopic(topic_id=each, partitions=partitions) for each in topics],
+    )
+
+
+async def id_of(ask: Ask, topic: str) -> uuid.UUID:
+    described = await ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
+    found: uuid.UUID = described.topics[0].topic_id
+    return found
+
+
+async def write(ask: Ask, topic: uuid.UUID) -> int:
+    data = [
+        PartitionProduceData(records=bytearray(batch_of([(b"key", b"secret")], 0, time_ms=int(time.time() * 1000))))
+    ]
+    wanted = [TopicProduceData(topic_id=topic, partition_data=data)]
+    answer = await ask(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=wanted))
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+async def test_a_session_does_not_read_a_topic_that_the_client_named_before_the_broker_knew_it(tmp_path: Path) -> None:
+    unknown = uuid.uuid4()
+    async with secured_broker(tmp_path) as broker, broker.user("admin") as admin, broker.user("alice") as alice:
+        await create(admin, "mine")
+        await allow(admin, TOPIC, "mine", AclOperation.READ)
+        mine = await id_of(admin, "mine")
+        first = await alice(read_by_id(mine, unknown))
+        codes = {topic.topic_id: topic.partitions[0].error_code for topic in first.responses}
+        assert codes == {mine: ErrorCode.NONE, unknown: ErrorCode.UNKNOWN_TOPIC_ID}
+        session = (await alice(read_by_id(mine))).session_id
+        later = await alice(read_by_id(unknown, session_id=session, epoch=FIRST_EPOCH))
+        assert later.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        async with broker.zookeeper.open() as zookeeper:
+            made = TopicAssignment(topic="secret", topic_id=unknown, partitions={0: [BrokerId(1)]})
+            await zookeeper.create(made.path, made.encode())
+        with trio.fail_after(DEADLINE_S):
+            while await write(admin, unknown):
+                await trio.sleep(0.02)
+        for session_id in (first.session_id, session):
+            answer = await alice(read_by_id(session_id=session_id, epoch=FIRST_EPOCH))
+            read = [part.records for topic in answer.responses for part in topic.partitions if part.records]
+            assert read == []
+        answer = await alice(read_by_id(unknown))
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -41,6 +41,10 @@ PARTITION_BYTES = 512
 """Approximate memory of a partition of a session, without the name of its topic."""
 NOT_TOLD = -1
 
+Owner = tuple[str, str]
+"""The name of a user, and the address of a host."""
+NOBODY: Owner = (ANONYMOUS, "")
+
 PartitionKey = tuple[str | uuid.UUID, int]
 """A topic, as the client names it, and the index of the partition."""
 
@@ -125,8 +129,8 @@ class FetchSession:
     is_follower: bool
     created_s: float
     used_s: float
-    owner: str = ANONYMOUS
-    """The user who opened the session, which serves no other."""
+    owner: Owner = NOBODY
+    """The user who opened the session, and from where: it serves no other, and nobody elsewhere."""
     epoch: int = FIRST_EPOCH
     """The epoch of the next request."""
     partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
@@ -205,7 +209,7 @@ class FetchSessions:
         uses_topic_ids: bool,
         is_follower: bool,
         now_s: float,
-        owner: str = ANONYMOUS,
+        owner: Owner = NOBODY,
     ) -> FetchSession | None:
         """Return the session of a request; None if the request names all its partitions and gets no session.
 

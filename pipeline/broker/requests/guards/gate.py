@@ -12,6 +12,7 @@ from pipeline.broker.security.acl_table import CLUSTER_NAME, AclTable, Actor
 from pipeline.broker.security.decisions import NoteDecision
 from pipeline.net.answers import Answer, HandlerResult, LargeAnswer, PendingAnswer, Throttled
 from pipeline.net.owed import Owed
+from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_acls import AclOperation, AclResourceType
 from pipeline.protocol.schema import ZERO_UUID, Message
 
@@ -59,6 +60,17 @@ class Gate:
             return name or ""
         topic = self.view.topic_of_id(topic_id)
         return None if topic is None else topic.name
+
+    def refuse_topic(self, name: str | None, topic_id: uuid.UUID, *operations: AclOperation) -> ErrorCode | None:
+        """Return the error code of a topic that a request names by name or id; None if all operations are allowed.
+
+        An id that no topic has is refused, too: a handler that looks later may find a topic that nobody asked about.
+        """
+        named = self.topic_named(name, topic_id)
+        if named is None:
+            return None if self.table.is_super_user(self.actor) else ErrorCode.UNKNOWN_TOPIC_ID
+        is_allowed = all(self.may_topic(operation, named) for operation in operations)
+        return None if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 @dataclass(frozen=True, slots=True)

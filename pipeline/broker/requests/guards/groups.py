@@ -59,8 +59,8 @@ def guard_offset_commit(gate: Gate, body: offset_commit.OffsetCommitRequest, ver
 
 
 def _refuse_commit(gate: Gate, topic: offset_commit.OffsetCommitRequestTopic, _version: int) -> Any:
-    name = gate.topic_named(topic.name, topic.topic_id)
-    return None if name is None or gate.may_topic(AclOperation.READ, name) else _refused_commit(topic, REFUSED_TOPIC)
+    code = gate.refuse_topic(topic.name, topic.topic_id, AclOperation.READ)
+    return None if code is None else _refused_commit(topic, code)
 
 
 def _refused_commit(

@@ -43,13 +43,10 @@ def guard_produce(gate: Gate, body: produce.ProduceRequest, version: int) -> Pas
 
 
 def _refuse_batches(gate: Gate, topic: produce.TopicProduceData, _version: int) -> Any:
-    name = gate.topic_named(topic.name, topic.topic_id)
-    if name is None:
-        return None
     is_copy = any(data.keep_offsets for data in topic.partition_data)
-    if gate.may_topic(AclOperation.WRITE, name) and not (is_copy and not gate.may_topic(AclOperation.ALTER, name)):
-        return None
-    return _refused_batches(topic, REFUSED_TOPIC)
+    operations = (AclOperation.WRITE, AclOperation.ALTER) if is_copy else (AclOperation.WRITE,)
+    code = gate.refuse_topic(topic.name, topic.topic_id, *operations)
+    return None if code is None else _refused_batches(topic, code)
 
 
 def _refused_batches(topic: produce.TopicProduceData, code: ErrorCode) -> produce.TopicProduceResponse:
@@ -75,22 +72,20 @@ def guard_fetch(gate: Gate, body: fetch.FetchRequest, version: int) -> Passage |
         return _guard_reads(gate, body, version)
     if gate.may_cluster(AclOperation.CLUSTER_ACTION):
         return Passage(body)
-    return Refused(fetch.FetchResponse(responses=tuple(_refused_reads(topic) for topic in body.topics)))
+    return Refused(fetch.FetchResponse(responses=tuple(_refused_reads(topic, REFUSED_TOPIC) for topic in body.topics)))
 
 
 def _refuse_reads(gate: Gate, topic: fetch.FetchTopic, _version: int) -> Any:
-    name = gate.topic_named(topic.topic, topic.topic_id)
-    return None if name is None or gate.may_topic(AclOperation.READ, name) else _refused_reads(topic)
+    code = gate.refuse_topic(topic.topic, topic.topic_id, AclOperation.READ)
+    return None if code is None else _refused_reads(topic, code)
 
 
-def _refused_reads(topic: fetch.FetchTopic) -> fetch.FetchableTopicResponse:
+def _refused_reads(topic: fetch.FetchTopic, code: ErrorCode) -> fetch.FetchableTopicResponse:
     return fetch.FetchableTopicResponse(
         topic=topic.topic,
         topic_id=topic.topic_id,
         partitions=tuple(
-            fetch.PartitionData(
-                partition_index=asked.partition, error_code=REFUSED_TOPIC, high_watermark=UNKNOWN, records=b""
-            )
+            fetch.PartitionData(partition_index=asked.partition, error_code=code, high_watermark=UNKNOWN, records=b"")
             for asked in topic.partitions
         ),
     )
@@ -100,7 +95,15 @@ _FETCH = element_guard("topics", "responses", _refuse_reads, fetch.FetchResponse
 
 
 def _guard_reads(gate: Gate, body: fetch.FetchRequest, version: int) -> Passage | Refused:
-    """Let a request in a session pass even if nothing of it is left: the session goes on."""
+    """Let a request in a session pass even if nothing of it is left: the session goes on.
+
+    A topic id that is not known yet gets into no session: it would be read once it is known, and nobody would ask.
+    """
+    is_remembered = body.session_epoch != fetch.FINAL_EPOCH and not gate.table.is_super_user(gate.actor)
+    if is_remembered and any(gate.topic_named(topic.topic, topic.topic_id) is None for topic in body.topics):
+        if body.session_epoch != fetch.INITIAL_EPOCH:
+            return Refused(fetch.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+        body = replace(body, session_epoch=fetch.FINAL_EPOCH)
     outcome = _FETCH(gate, body, version)
     if isinstance(outcome, Passage) or body.session_epoch == fetch.FINAL_EPOCH:
         return outcome

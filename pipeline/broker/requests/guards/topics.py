@@ -86,7 +86,9 @@ def own_cluster_operations(gate: Gate, every: int) -> int:
 def _refuse_metadata(gate: Gate, topic: metadata.MetadataRequestTopic, version: int) -> Any:
     name = gate.topic_named(topic.name, topic.topic_id)
     if name is None:
-        return None
+        if version < FIRST_VERSION_OF_NO_NAME or gate.table.is_super_user(gate.actor):
+            return None
+        return metadata.MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
     if gate.may_topic(AclOperation.DESCRIBE, name):
         is_missing = topic.topic_id == ZERO_UUID and gate.view.topic(name) is None
         if not (is_missing and gate.creates_topics) or _may_create(gate, name):
@@ -181,15 +183,13 @@ def _refuse_topic_name(gate: Gate, name: str, _version: int) -> Any:
 
 
 def _refuse_topic_state(gate: Gate, topic: delete_topics.DeleteTopicState, _version: int) -> Any:
-    name = gate.topic_named(topic.name, topic.topic_id)
-    if name is None or gate.may_topic(AclOperation.DELETE, name):
+    code = gate.refuse_topic(topic.name, topic.topic_id, AclOperation.DELETE)
+    if code is None:
         return None
-    is_shown = topic.topic_id == ZERO_UUID or gate.may_topic(AclOperation.DESCRIBE, name)
+    name = gate.topic_named(topic.name, topic.topic_id)
+    is_shown = topic.topic_id == ZERO_UUID or (name is not None and gate.may_topic(AclOperation.DESCRIBE, name))
     return delete_topics.DeletableTopicResult(
-        name=name if is_shown else None,
-        topic_id=topic.topic_id,
-        error_code=REFUSED_TOPIC,
-        error_message=REFUSED_TOPIC.message,
+        name=name if is_shown else None, topic_id=topic.topic_id, error_code=code, error_message=code.message
     )
 
 

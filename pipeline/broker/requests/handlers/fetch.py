@@ -78,7 +78,7 @@ def handle(
             uses_topic_ids=version >= FIRST_VERSION_OF_TOPIC_IDS,
             is_follower=fetching_replica(request, version) >= 0,
             now_s=trio.current_time(),
-            owner=caller.principal,
+            owner=(caller.principal, caller.host),
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)

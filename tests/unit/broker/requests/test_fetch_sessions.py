@@ -261,15 +261,17 @@ def test_a_session_serves_and_is_ended_by_its_owner_alone() -> None:
     sessions = FetchSessions(10, random.Random(0), KeptMemory(10**6))
     topics = (FetchTopic(topic="t", partitions=(FetchPartition(partition=0),)),)
 
-    def begin(session_id: int, epoch: int, owner: str) -> FetchSession | None:
+    def begin(session_id: int, epoch: int, user: str, host: str = "10.0.0.1") -> FetchSession | None:
         return sessions.begin(
-            session_id, epoch, topics, (), uses_topic_ids=False, is_follower=False, now_s=0.0, owner=owner
+            session_id, epoch, topics, (), uses_topic_ids=False, is_follower=False, now_s=0.0, owner=(user, host)
         )
 
     session = begin(0, INITIAL_EPOCH, "alice")
     assert session is not None
     with pytest.raises(KafkaError, match="session"):
         begin(session.id, session.epoch, "bob")
+    with pytest.raises(KafkaError, match="session"):  # rules name hosts, too
+        begin(session.id, session.epoch, "alice", "10.0.0.2")
     begin(session.id, FINAL_EPOCH, "bob")
     assert begin(session.id, session.epoch, "alice") is session
     begin(session.id, FINAL_EPOCH, "alice")

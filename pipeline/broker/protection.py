@@ -19,8 +19,10 @@ from pipeline.broker.security.sasl.mechanism import Proof, SaslMechanism
 from pipeline.broker.security.sasl.oauthbearer import OAuthBearerMechanism, VerifyToken
 from pipeline.broker.security.sasl.plain import PlainMechanism
 from pipeline.broker.security.sasl.scram import ScramExchange
+from pipeline.broker.security.scram_secret import find_scram_secret
 from pipeline.broker.settings.listeners import ListenerPlan, ListenersConfig
 from pipeline.broker.settings.security import ListenerSecurity
+from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.scram_znodes import ScramHash
 from pipeline.errors import ConfigurationError
 from pipeline.model import ANONYMOUS, Clock
@@ -39,7 +41,6 @@ if TYPE_CHECKING:  # brokers without tokens would take the time and memory of th
 LOOK_S = 10.0
 """Interval at which the files of certificates are looked at."""
 NONCE_BITS = 130
-SECRET_BYTES = 32
 OAUTHBEARER = "OAUTHBEARER"
 
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -121,14 +122,12 @@ class Protection:
     handshakes: Handshakes = field(default_factory=Handshakes)
     contexts: dict[str, ReloadingContext] = field(default_factory=dict)
     """By the name of the listener."""
-    own_secret: bytes = b""
+    scram_secret: bytes = b""
     published_keys: "dict[str, PublishedKeys]" = field(default_factory=dict)
     """Keys that sign the tokens of OAUTHBEARER, by the name of the listener."""
 
     def __post_init__(self) -> None:
         """Read all certificates. Raises ConfigurationError."""
-        if any(plan.protocol.is_sasl for plan in self.config.plans):
-            self.own_secret = self.rng.randbytes(SECRET_BYTES)
         for plan in self.config.plans:
             security = self.config.security_of(plan)
             if plan.protocol.is_encrypted:
@@ -168,6 +167,12 @@ class Protection:
                 for keys in self.published_keys.values():
                     first_reads.start_soon(nursery.start, keys.run)
             task_status.started()
+
+    async def find_secret(self, zookeeper: CoordinationClient) -> None:
+        """Take over the secret of the cluster, if there are clients that log in by SCRAM. Raises CoordinationError."""
+        securities = [self.config.security_of(plan) for plan in self.config.plans if plan.protocol.is_sasl]
+        if any(kind.value in security.sasl_enabled_mechanisms for security in securities for kind in ScramHash):
+            self.scram_secret = await find_scram_secret(zookeeper, self.rng)
 
     async def _follow_files(self) -> None:
         while True:
@@ -223,4 +228,4 @@ class Protection:
 
     def _begin_scram(self, broker: BrokerContext, kind: ScramHash) -> ScramExchange:
         nonce = f"{self.rng.getrandbits(NONCE_BITS):x}"
-        return ScramExchange(kind, broker.scram.find, self.own_secret, nonce)
+        return ScramExchange(kind, broker.scram.find, self.scram_secret, nonce, broker.scram.shapes(kind))

@@ -188,6 +188,7 @@ async def _run(
         with unwrapped_errors():
             async with disks.ending_in_time(), trio.open_nursery() as nursery:
                 await _start(nursery, handle.parts, world)
+                await protection.find_secret(world.zookeeper)
                 await nursery.start(protection.run)
                 await nursery.start(_serve, handle.parts, listeners, protection, world)
                 handle.is_serving = True

@@ -11,9 +11,10 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Self
+from typing import NamedTuple, Self
 
 from pipeline.coordination.quota_znodes import CONFIG_USERS, encode_name
+from pipeline.errors import CoordinationError
 
 MIN_ITERATIONS = 4096
 """Least iterations of a credential (RFC 7677)."""
@@ -22,6 +23,18 @@ MAX_ITERATIONS = 16384
 MIN_SALT_BYTES = 12
 MAX_SALT_BYTES = 1024
 """Bounds of a salt. Kafka's tools make some 26 bytes."""
+
+
+SCRAM_SECRET = "/cluster/scram_secret"
+"""The znode of a random number in Base64, ours: all brokers make the salts of users from it that do not exist."""
+SECRET_BYTES = 32
+
+
+class ScramShape(NamedTuple):
+    """The parts of a credential that every client is shown, whatever its password, apart from the salt's bytes."""
+
+    iterations: int
+    salt_bytes: int
 
 
 class ScramHash(Enum):
@@ -60,6 +73,11 @@ class ScramCredential:
     server_key: bytes = field(repr=False)
     iterations: int
 
+    @property
+    def shape(self) -> ScramShape:
+        """The shape of the credential."""
+        return ScramShape(self.iterations, len(self.salt))
+
     @classmethod
     def of_salted_password(cls, kind: ScramHash, salted_password: bytes, salt: bytes, iterations: int) -> Self:
         """Return the credential of a password that was hashed with salt and iterations already."""
@@ -95,3 +113,19 @@ class ScramCredential:
 def salted_password(kind: ScramHash, password: str, salt: bytes, iterations: int) -> bytes:
     """Hash a password as clients do (RFC 5802: Hi). Takes some ms."""
     return hashlib.pbkdf2_hmac(kind.algorithm, password.encode(), salt, iterations)
+
+
+def encode_secret(secret: bytes) -> bytes:
+    """Encode the data of `SCRAM_SECRET`."""
+    return base64.b64encode(secret)
+
+
+def decode_secret(data: bytes) -> bytes:
+    """Decode the data of `SCRAM_SECRET`. Raises CoordinationError."""
+    try:
+        secret = base64.b64decode(data, validate=True)
+    except binascii.Error:
+        secret = b""
+    if len(secret) < SECRET_BYTES:
+        raise CoordinationError(SCRAM_SECRET, f"does not hold {SECRET_BYTES} random bytes in Base64: delete it")
+    return secret

@@ -89,7 +89,7 @@ async def test_a_session_does_not_read_a_topic_that_the_client_named_before_the_
         later = await alice(read_by_id(unknown, session_id=session, epoch=FIRST_EPOCH))
         assert later.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         async with broker.zookeeper.open() as zookeeper:
-            made = TopicAssignment(topic="secret", topic_id=unknown, partitions={0: [BrokerId(1)]})
+            made = TopicAssignment(topic="secret", topic_id=unknown, partitions={0: (BrokerId(1),)})
             await zookeeper.create(made.path, made.encode())
         with trio.fail_after(DEADLINE_S):
             while await write(admin, unknown):

@@ -92,11 +92,13 @@ def settings_of(directory: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def secured_broker(directory: Path, **more: Any) -> AsyncIterator[SecuredBroker]:
+async def secured_broker(
+    directory: Path, zookeeper: MemoryZooKeeper | None = None, **more: Any
+) -> AsyncIterator[SecuredBroker]:
     """Run a broker; `more` settings have underscores instead of points."""
     given = {key.replace("_", "."): value for key, value in more.items()}
     config = BrokerConfig.from_settings(settings_of(directory) | given)
-    zookeeper = MemoryZooKeeper()
+    zookeeper = zookeeper or MemoryZooKeeper()
     async with zookeeper.open() as client, trio.open_nursery() as nursery:
         run = partial(
             run_broker,

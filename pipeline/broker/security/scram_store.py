@@ -1,11 +1,15 @@
 """SCRAM credentials in memory, as ZooKeeper has them."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.coordination.scram_znodes import ScramCredential, ScramHash
+from pipeline.coordination.scram_znodes import ScramCredential, ScramHash, ScramShape
 from pipeline.diagnostics import get_logger
 
 logger = get_logger(__name__)
+
+MAX_SHAPES = 16
+"""Bound of the shapes that unknown users are given."""
 
 
 class ScramStore:
@@ -13,6 +17,7 @@ class ScramStore:
 
     def __init__(self) -> None:
         self._by_user: dict[str, dict[ScramHash, ScramCredential]] = {}
+        self._shapes: dict[ScramHash, Counter[ScramShape]] = {kind: Counter() for kind in ScramHash}
 
     def set(self, user: str, settings: Mapping[str, str]) -> None:
         """Take over the credentials among all settings of a user."""
@@ -23,10 +28,19 @@ class ScramStore:
                     found[kind] = ScramCredential.decode(settings[kind.value])
                 except ValueError as error:
                     logger.error("credential_unreadable", user=user, mechanism=kind.value, error=str(error))
+        for kind, credential in self._by_user.pop(user, {}).items():
+            shapes = self._shapes[kind]
+            shapes[credential.shape] -= 1
+            if not shapes[credential.shape]:
+                del shapes[credential.shape]
         if found:
             self._by_user[user] = found
-        else:
-            self._by_user.pop(user, None)
+        for kind, credential in found.items():
+            self._shapes[kind][credential.shape] += 1
+
+    def shapes(self, kind: ScramHash) -> Sequence[ScramShape]:
+        """Return the most frequent shapes of credentials of a mechanism."""
+        return [shape for shape, _ in self._shapes[kind].most_common(MAX_SHAPES)]
 
     def find(self, user: str, kind: ScramHash) -> ScramCredential | None:
         """Return the credential of a user for a mechanism."""

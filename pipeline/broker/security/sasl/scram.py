@@ -1,20 +1,22 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512: both ends prove that they know the password, and neither sends it (RFC 5802).
 
 A name without a credential takes the same steps with one that no password has, so that nobody learns which names exist:
-its salt and iterations are always the same, and differ between names. Library: scramp.
+its salt and iterations are always the same, at every broker, and differ between names. They look like those of a known
+user. Library: scramp.
 """
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from scramp import ScramException, ScramMechanism
 
 from pipeline.broker.security.sasl.mechanism import Proof, SaslRefusedError, SaslStep, checked_user
-from pipeline.coordination.scram_znodes import MIN_ITERATIONS, ScramCredential, ScramHash
+from pipeline.coordination.scram_znodes import MIN_ITERATIONS, ScramCredential, ScramHash, ScramShape
 
 REFUSED = "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
-SALT_BYTES = 16
+USUAL_SHAPE = ScramShape(MIN_ITERATIONS, 16)
+"""The shape of credentials as long as there is none."""
 
 FindCredential = Callable[[str, ScramHash], ScramCredential | None]
 """Returns the credential of a user for a mechanism."""
@@ -23,11 +25,14 @@ FindCredential = Callable[[str, ScramHash], ScramCredential | None]
 class ScramExchange:
     """The exchange with one client: two tokens each way."""
 
-    def __init__(self, kind: ScramHash, find: FindCredential, own_secret: bytes, nonce: str) -> None:
-        """`own_secret`: random, as long as the broker lives; `nonce`: random, for this exchange."""
+    def __init__(
+        self, kind: ScramHash, find: FindCredential, secret: bytes, nonce: str, shapes: Sequence[ScramShape] = ()
+    ) -> None:
+        """`secret`: random, of the cluster; `nonce`: random, of this exchange; `shapes`: those of known credentials."""
         self._kind = kind
         self._find = find
-        self._own_secret = own_secret
+        self._secret = secret
+        self._shapes = shapes or (USUAL_SHAPE,)
         self._user = ""
         self._is_known = False
         self._is_begun = False
@@ -51,18 +56,22 @@ class ScramExchange:
 
     def _credential(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         self._user = user
-        found = self._find(user, self._kind)
+        feigned, found = self._feigned(user), self._find(user, self._kind)  # both, which takes the same time for all
         self._is_known = found is not None
-        credential = self._feigned(user) if found is None else found
+        credential = feigned if found is None else found
         return credential.salt, credential.stored_key, credential.server_key, credential.iterations
 
     def _feigned(self, user: str) -> ScramCredential:
-        def derived(purpose: str) -> bytes:
-            return hmac.digest(self._own_secret, f"{purpose}:{user}".encode(), self._kind.algorithm)
+        def derived(purpose: str, size: int | None = None) -> bytes:
+            name = f"{self._kind.value}:{purpose}:{user}".encode()
+            made = hmac.digest(self._secret, name, self._kind.algorithm)
+            return made if size is None else hashlib.shake_256(made).digest(size)
 
+        # a name keeps its shape when others come or go, unless its own goes
+        shape = max(self._shapes, key=lambda each: derived(f"shape {each.iterations} {each.salt_bytes}"))
         return ScramCredential(
-            salt=derived("salt")[:SALT_BYTES],
+            salt=derived("salt", shape.salt_bytes),
             stored_key=hashlib.new(self._kind.algorithm, derived("stored")).digest(),
             server_key=derived("server"),
-            iterations=MIN_ITERATIONS,
+            iterations=shape.iterations,
         )

@@ -121,7 +121,7 @@ def test_a_decision_that_a_thread_began_by_old_rules_is_not_remembered_behind_a_
         made.set(AclPattern(TOPIC, LITERAL, "clicks"), [])
         return decided
 
-    made._decide = decide_late  # type: ignore[method-assign]
+    made._decide = decide_late  # type: ignore[method-assign, assignment]
     assert made.allows(ALICE, READ, TOPIC, "clicks")
     made._decide = decide  # type: ignore[method-assign]
     assert not made.allows(ALICE, READ, TOPIC, "clicks")

@@ -1,8 +1,9 @@
 """Authentication of connections: what a stranger may send, how it becomes known, and for how long."""
 
+import base64
 import random
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from pipeline.broker.security.authentication import AuthenticationCounts, SaslAu
 from pipeline.broker.security.sasl.mechanism import SaslMechanism, SaslRefusedError
 from pipeline.broker.security.sasl.plain import PlainMechanism
 from pipeline.broker.security.sasl.scram import ScramExchange
-from pipeline.coordination.scram_znodes import ScramCredential, ScramHash, salted_password
+from pipeline.coordination.scram_znodes import ScramCredential, ScramHash, ScramShape, salted_password
 from pipeline.credentials import Secret
 from pipeline.errors import AuthenticationError, NetworkError
 from pipeline.model import HostPort, SecurityProtocol
@@ -50,8 +51,10 @@ def find(user: str, kind: ScramHash) -> ScramCredential | None:
     return credential(kind) if user == "alice" else None
 
 
-def scram(kind: ScramHash = ScramHash.SHA_256, nonce: str = "server-nonce") -> ScramExchange:
-    return ScramExchange(kind, find, b"secret of the broker", nonce)
+def scram(
+    kind: ScramHash = ScramHash.SHA_256, nonce: str = "server-nonce", shapes: Sequence[ScramShape] = ()
+) -> ScramExchange:
+    return ScramExchange(kind, find, b"secret of the cluster", nonce, shapes)
 
 
 @pytest.mark.parametrize("kind", ScramHash)
@@ -81,6 +84,21 @@ def test_an_unknown_user_has_the_same_salt_each_time_and_not_that_of_another() -
         return next(part for part in parts if part.startswith("s="))
 
     assert salt("bob") == salt("bob") != salt("carol")
+
+
+def test_an_unknown_user_looks_like_a_known_one_and_goes_on_looking_so_when_others_come() -> None:
+    def shown(user: str, *shapes: ScramShape) -> tuple[int, int]:
+        client = ScramClient(["SCRAM-SHA-256"], user, PASSWORD)
+        text = scram(shapes=shapes).step(client.get_client_first().encode()).token.decode()
+        parts = dict(part.partition("=")[::2] for part in text.split(","))
+        return int(parts["i"]), len(base64.b64decode(parts["s"]))
+
+    few, many = ScramShape(4096, 26), ScramShape(16384, 12)
+    assert shown("nobody", many) == many
+    assert {shown(f"nobody-{number}", few, many) for number in range(50)} == {few, many}
+    kept = [user for user in map("nobody-{}".format, range(50)) if shown(user, few, many) == few]
+    assert all(shown(user, few) == few for user in kept)
+    assert sum(shown(user, few, many, ScramShape(8192, 20)) == few for user in kept) > len(kept) / 3
 
 
 def test_a_replayed_final_message_is_refused_by_another_exchange() -> None:

@@ -1,5 +1,6 @@
 """SASL mechanisms, the client's side: PLAIN, SCRAM, OAUTHBEARER (RFC 4616, 5802, 7628). Library: scramp."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,9 @@ from pipeline.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
+MAX_ITERATIONS = 1_000_000
+"""Most hashing of a password, about a second, that a server may ask for; Kafka's own tools make 16,384 at most."""
+_ITERATIONS = re.compile(rb",i=(\d{1,20})")
 READ_REFUSAL = b"\x01"
 """Answer of a client whose token is refused (RFC 7628)."""
 MAX_TOKENS = 10
@@ -95,6 +99,9 @@ class _Scram(ClientExchange):
             if self._has_proven:
                 self._client.set_server_final(answer.decode())
                 return None
+            iterations = _ITERATIONS.search(answer)
+            if iterations is not None and int(iterations[1]) > MAX_ITERATIONS:
+                raise AuthenticationError(f"the server asks for more than {MAX_ITERATIONS} iterations of the password")
             self._client.set_server_first(answer.decode())
             self._has_proven = True
             return str(self._client.get_client_final()).encode()

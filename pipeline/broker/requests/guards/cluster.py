@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refused
+from pipeline.broker.requests.guards.refusals import refusal
 from pipeline.broker.requests.guards.topics import own_cluster_operations
-from pipeline.protocol.api import ApiKey
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_acls import AclOperation
 from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -21,10 +21,7 @@ def cluster_guard(operation: AclOperation) -> Guard:
 def _guard_cluster(operation: AclOperation, gate: Gate, body: Any, _version: int) -> Passage | Refused:
     if gate.may_cluster(operation):
         return Passage(body)
-    refused: type[Any] = ApiKey(body.API_KEY).response
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    fields: dict[str, Any] = {"error_code": code, "error_message": code.message}
-    return Refused(refused(**{name: value for name, value in fields.items() if name in refused.__dataclass_fields__}))
+    return Refused(refusal(body, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
 
 def guard_describe_cluster(gate: Gate, body: DescribeClusterRequest, _version: int) -> Passage | Refused:

@@ -20,7 +20,20 @@ from pipeline.net.owed import Owed
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.codec import encode
 from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntryData
+from pipeline.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from pipeline.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
+from pipeline.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from pipeline.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from pipeline.protocol.messages.describe_groups import DescribeGroupsResponse
+from pipeline.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from pipeline.protocol.messages.produce import ProduceRequest
 from pipeline.protocol.schema import Message
 from tests.support.protocol_messages import messages_of
@@ -75,10 +88,17 @@ def test_a_closed_gate_lets_nothing_pass_that_names_a_resource(key: ApiKey, vers
             answer = key.response() if outcome.merge is None else outcome.merge(key.response())
         assert isinstance(answer, key.response)
         assert encode(answer, version)
-        if names(body):
+        if names(body) or elements(body):
             assert REFUSALS & set(error_codes(answer)) or not in_answers(key, version)
 
     check()
+
+
+def elements(body: Any) -> int:
+    """Return how many elements a request has that each get an error, and no name of a topic or group."""
+    return sum(
+        len(getattr(body, field, ())) for field in ("creations", "filters", "entries", "deletions", "upsertions")
+    )
 
 
 def names(body: Any) -> set[str]:
@@ -109,6 +129,31 @@ def error_codes(value: Any) -> Iterator[int]:
                 yield from error_codes(element)
         elif field == () and name in {"partitions", "partition_responses", "partition_result"}:
             yield ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_each_element_of_a_refused_request_gets_an_error() -> None:
+    """Clients look there, and not beside: an empty list looks like success."""
+    rule, topic = AclCreation(), "clicks"
+    asked: list[Any] = [
+        CreateAclsRequest(creations=[rule, rule]),
+        DeleteAclsRequest(filters=[DeleteAclsFilter(), DeleteAclsFilter()]),
+        AlterClientQuotasRequest(entries=[EntryData(), EntryData()]),
+        AlterUserScramCredentialsRequest(
+            deletions=[ScramCredentialDeletion(name="a"), ScramCredentialDeletion(name="b")]
+        ),
+        ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=topic, partitions=[0, 1])]),
+        AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=topic, partitions=[ReassignablePartition(), ReassignablePartition()])]
+        ),
+    ]
+    for body in asked:
+        guard = NEEDS[ApiKey(body.API_KEY)].guard
+        assert guard is not None
+        outcome = guard(gate(AclTable()), body, body.VERSIONS[1])
+        assert isinstance(outcome, Refused)
+        codes = list(error_codes(outcome.answer))
+        assert codes.count(ErrorCode.CLUSTER_AUTHORIZATION_FAILED) >= 2, body
+        assert set(codes) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 
 
 @pytest.mark.parametrize(("key", "version"), GUARDED, ids=str)

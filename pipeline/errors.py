@@ -252,6 +252,10 @@ class CoordinationUnavailableError(CoordinationError):
     """ZooKeeper was not reached in time; nothing was sent, so the operation can be repeated."""
 
 
+class CoordinationRefusedError(CoordinationError):
+    """ZooKeeper does not let this client in, or its ACL of the znode does not allow the operation."""
+
+
 class CoordinationLostError(CoordinationError):
     """The connection broke or the session expired while the operation was under way: its outcome is unknown."""
 

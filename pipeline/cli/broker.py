@@ -128,7 +128,9 @@ async def _run(settings: Settings) -> None:
     keep_one_heap()
     raise_open_files_limit(config.max_connections)
     async with (
-        open_zookeeper(config.zookeeper_connect, session_timeout_ms=session_timeout_ms) as zookeeper,
+        open_zookeeper(
+            config.zookeeper_connect, session_timeout_ms=session_timeout_ms, security=config.zookeeper_security
+        ) as zookeeper,
         trio.open_nursery() as nursery,
     ):
         is_gone = trio.Event()

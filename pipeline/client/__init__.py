@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from pipeline.client.sync.deliveries import ResultTimeoutError, SentColumns, SentRecord, SentRecords
     from pipeline.client.sync.sync_producer import SyncProducer
     from pipeline.coordination.zookeeper import open_zookeeper
+    from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
     from pipeline.errors import (
         ConfigurationError,
         CorruptBatchError,
@@ -207,6 +208,7 @@ __all__ = [
     "UndeliveredRecord",
     "VersionReference",
     "WhiteList",
+    "ZooKeeperSecurity",
     "alter_configs",
     "alter_reassignments",
     "create_partitions",

@@ -1,23 +1,27 @@
 """Runs a ZooKeeper server from PySpark's jars: for a single machine, for tests, and for small clusters.
 
 Invariants: the directory holds all state (`data/`, `zoo.cfg`, `zookeeper.log`), from which the next start continues. A
-port that was chosen stays. `stop` returns only after the process has been reaped.
+port that was chosen stays. `stop` returns only after the process has been reaped. Passwords of users are in a file that
+only the user of the process can read, never on its command line.
 """
 
 import importlib.util
 import os
 import re
 import shutil
+import ssl
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import trio
 
+from pipeline.credentials import Secret
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import HostPort
 from pipeline.processes import ChildProcess, free_port, is_port_free, start_process
@@ -76,17 +80,40 @@ class EnsembleMember:
     """All servers as `host:port:port`: the port for followers, then the port for elections."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerProtection:
+    """Users of a server, and its certificate."""
+
+    users: Mapping[str, Secret]
+    """Passwords by user, for SASL (DIGEST-MD5)."""
+    requires_user: bool = True
+    """True if clients that are not logged in by SASL are turned away; False leaves all protection to ACLs."""
+    keystore: Path | None = None
+    """File with the private key and its certificate chain, in PEM. The port then serves TLS only."""
+    truststore: Path | None = None
+    """File with the certificates of the authorities whose clients are taken, in PEM; None asks for no certificate."""
+
+
 class ZooKeeperProcess:
     """A ZooKeeper server on `host`: standalone, or with `member` a server of an ensemble, which needs a majority.
+
+    With `protection` it has users and serves TLS; the next start may have another.
 
     In trio: `async with ZooKeeperProcess(directory) as zookeeper`, or `await start()` and `await stop()`.
     Outside of trio: `with ZooKeeperProcess(directory) as zookeeper`. `start` works again after `kill` or `stop`.
     """
 
     def __init__(
-        self, directory: Path, *, port: int = 0, host: str = "127.0.0.1", member: EnsembleMember | None = None
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        member: EnsembleMember | None = None,
+        protection: ServerProtection | None = None,
     ) -> None:
         self.directory = directory.absolute()
+        self.protection = protection
         self._port = port
         self._host = host
         self._member = member
@@ -110,6 +137,10 @@ class ZooKeeperProcess:
     @property
     def _data(self) -> Path:
         return self.directory / "data"
+
+    @property
+    def _users_path(self) -> Path:
+        return self.directory / "users.jaas"
 
     @property
     def log_path(self) -> Path:
@@ -139,6 +170,7 @@ class ZooKeeperProcess:
             f"-Dzookeeper.preAllocSize={LOG_FILE_KB}",
             "-cp",
             _class_path(),
+            *(() if self.protection is None else (f"-Djava.security.auth.login.config={self._users_path}",)),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(self.directory / "zoo.cfg"),
         ]
@@ -185,19 +217,25 @@ class ZooKeeperProcess:
         trio.run(self.stop)
 
     async def _answers(self) -> bool:
-        if await _ask(self.address, b"ruok") != b"imok" or b"Mode:" not in await _ask(self.address, b"srvr"):
+        is_encrypted = self.protection is not None and self.protection.keystore is not None
+        ask = partial(_ask, self.address, is_encrypted=is_encrypted)
+        if await ask(b"ruok") != b"imok" or b"Mode:" not in await ask(b"srvr"):
             return False
         # Another server may have taken the port since it was free: ours is the one with our directory.
         own = f"dataDir={self._data}/".encode()
-        return any(_plain(line).startswith(_plain(own)) for line in (await _ask(self.address, b"conf")).splitlines())
+        return any(_plain(line).startswith(_plain(own)) for line in (await ask(b"conf")).splitlines())
+
+    def _port_settings(self) -> Mapping[str, object]:
+        if self.protection is None or self.protection.keystore is None:
+            return {"clientPort": self._port, "clientPortAddress": self.address.host}
+        return {"secureClientPort": self._port, "secureClientPortAddress": self.address.host}
 
     def _write_settings(self) -> None:
         data = self._data
         data.mkdir(parents=True, exist_ok=True)
         settings = {
             "dataDir": data,
-            "clientPort": self._port,
-            "clientPortAddress": self.address.host,
+            **self._port_settings(),
             "tickTime": TICK_MS,
             "maxSessionTimeout": MAX_SESSION_TIMEOUT_MS,
             "maxClientCnxns": 0,
@@ -210,9 +248,43 @@ class ZooKeeperProcess:
             (data / "myid").write_text(str(self._member.own_id))
             ensemble = {f"server.{number}": address for number, address in self._member.servers.items()}
             settings |= {"initLimit": INIT_LIMIT_TICKS, "syncLimit": SYNC_LIMIT_TICKS, **ensemble}
+        if self.protection is not None:
+            settings |= _protection_settings(self.protection)
+            _write_users(self._users_path, self.protection.users)
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         (self.directory / "zoo.cfg").write_text(text)
         (self.directory / "log4j2.properties").write_text(LOGGING)
+
+
+def _protection_settings(protection: ServerProtection) -> Mapping[str, object]:
+    """Return the settings of zoo.cfg. The server takes unknown ones as properties behind `zookeeper.`."""
+    settings: dict[str, object] = {"authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
+    if protection.requires_user:
+        settings |= {"enforce.auth.enabled": "true", "enforce.auth.schemes": "sasl"}
+    if protection.keystore is not None:
+        settings |= {
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.type": "PEM",
+            "ssl.keyStore.location": protection.keystore.absolute(),
+            "ssl.clientAuth": "none" if protection.truststore is None else "want",
+        }
+    if protection.truststore is not None:
+        settings |= {"ssl.trustStore.type": "PEM", "ssl.trustStore.location": protection.truststore.absolute()}
+    return settings
+
+
+def _write_users(path: Path, users: Mapping[str, Secret]) -> None:
+    """Write the users in the form of Java's logins. Raises ConfigurationError."""
+    for user, password in users.items():
+        if not re.fullmatch(r"[\w.@-]+", user, re.ASCII) or re.search(r'["\\\s]', password.reveal()):
+            raise ConfigurationError(
+                "ZooKeeper's users", f"{user}: use letters, digits and - _ . @; no quotes or spaces"
+            )
+    options = "".join(f'\n    user_{user}="{password.reveal()}"' for user, password in users.items())
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"Server {{\n    org.apache.zookeeper.server.auth.DigestLoginModule required{options};\n}};\n")
 
 
 def _class_path() -> str:
@@ -231,12 +303,21 @@ def _plain(path: bytes) -> bytes:
     return bytes(letter for letter in path if letter < 128 and letter != ord("?"))
 
 
-async def _ask(address: HostPort, command: bytes) -> bytes:
+async def _ask(address: HostPort, command: bytes, *, is_encrypted: bool = False) -> bytes:
     """Return the answer to a four-letter word, empty if no server answers."""
     answer = b""
-    with trio.move_on_after(PROBE_TIMEOUT_S), suppress(OSError, trio.BrokenResourceError):
-        async with await trio.open_tcp_stream(address.host, address.port) as connection:
+    with trio.move_on_after(PROBE_TIMEOUT_S), suppress(OSError, trio.BrokenResourceError, ssl.SSLError):
+        async with await _connect(address, is_encrypted) as connection:
             await connection.send_all(command)
             async for chunk in connection:
                 answer += chunk
     return answer
+
+
+async def _connect(address: HostPort, is_encrypted: bool) -> trio.abc.Stream:
+    stream = await trio.open_tcp_stream(address.host, address.port)
+    if not is_encrypted:
+        return stream
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the answer names its directory, and no secret
+    return trio.SSLStream(stream, context, server_hostname=address.host, https_compatible=True)

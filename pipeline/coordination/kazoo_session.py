@@ -5,6 +5,8 @@ Invariants:
 - Kazoo's threads never touch our state: they post function calls to the loop.
 - A client whose connection thread died of a broken answer is replaced by a new client with a new session. So is a
   client that servers refuse: restored from a backup, they lack transactions that the client has seen.
+- Requests are sent on authenticated connections only: a session counts as connected once servers took its password.
+- A client whose password servers refuse tries again every second, with a new session: the password may be set right.
 """
 
 import logging
@@ -14,10 +16,14 @@ from typing import Any
 
 import trio
 from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, ConnectionDropped, SessionClosedRequireSaslError
+from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, KeeperState
 
 from pipeline.coordination.interface import SessionId
+from pipeline.coordination.kazoo_handler import TlsHandler
 from pipeline.coordination.session import SessionHistory
+from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSecurity
 from pipeline.diagnostics import get_logger
 
 CLOSE_TIMEOUT_S = 5.0
@@ -38,14 +44,30 @@ class KazooSession:
     Raises ValueError for invalid hosts.
     """
 
-    def __init__(self, hosts: str, session_timeout_ms: int, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        on_lost: Callable[[], None],
+        security: ZooKeeperSecurity = OPEN_ZOOKEEPER,
+    ) -> None:
         self.history = SessionHistory()
         self.is_closed = False
+        self.is_refused = False
+        """True if a server refused the password, and none has taken it since."""
+        self.fault: str | None = None
+        """Why the newest connection failed, if that is known; None once connected."""
+        self._security = security
         self._hosts = hosts
         self._session_timeout_ms = session_timeout_ms
         self._on_lost = on_lost
         self._token = trio.lowlevel.current_trio_token()
         self.kazoo = self._new_kazoo()
+
+    async def wait_opened(self) -> None:
+        """Return once requests can be sent, or a server refused the password."""
+        while not (self.history.is_connected or self.is_refused):
+            await self.history.changed.wait()
 
     async def close(self) -> None:
         """End the session. Returns once a server has answered, or after CLOSE_TIMEOUT_S."""
@@ -58,27 +80,85 @@ class KazooSession:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(function, *arguments)
 
-    def _new_kazoo(self) -> KazooClient:
-        kazoo = KazooClient(
-            self._hosts, self._session_timeout_ms / 1000, connection_retry=dict(RECONNECT), logger=_KAZOO_LOG
-        )
+    def _open_kazoo(self, **settings: Any) -> KazooClient:
+        """Return a client with our credentials, which has not been started."""
+        security = self._security
+        if security.is_encrypted:
+            settings["handler"] = TlsHandler(security, lambda fault: self.post(self._note_fault, fault))
+        if security.username is not None:
+            user, password = security.login
+            if security.scheme == "sasl":
+                settings["sasl_options"] = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+            else:
+                settings["auth_data"] = [("digest", f"{user}:{password}")]
+        kazoo = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_KAZOO_LOG, **settings)
+        connect = kazoo._connection._connect
 
-        def on_state(state: str) -> None:
+        def connect_or_give_up(*arguments: Any) -> Any:
+            try:
+                return connect(*arguments)
+            except SessionClosedRequireSaslError as error:
+                raise AuthFailedError from error  # kazoo's thread would die of the other
+
+        if security.username is not None:
+            kazoo._connection._connect = connect_or_give_up
+        return kazoo
+
+    def _new_kazoo(self) -> KazooClient:
+        kazoo = self._open_kazoo(connection_retry=dict(RECONNECT))
+        is_authenticating = [False]
+
+        def report(state: str) -> None:
             client_id = kazoo.client_id
             is_dead = kazoo.client_state == KeeperState.CLOSED
             session = client_id[0] if client_id else None
             self.post(self._session_changed, kazoo, state, session, is_dead, granted_ms[0])
 
+        def on_state(state: str) -> None:
+            if not (is_authenticating[0] and state == KazooState.CONNECTED):
+                report(state)
+
         invoke, granted_ms = kazoo._connection._invoke, [self._session_timeout_ms]
 
-        def note_timeout(*arguments: Any) -> Any:
-            answer = invoke(*arguments)
-            granted_ms[0] = answer[0].time_out
+        def note_timeout(request_timeout_s: float, request: Any, *arguments: Any, **named: Any) -> Any:
+            answer = invoke(request_timeout_s, request, *arguments, **named)
+            if isinstance(request, Connect):
+                granted_ms[0] = answer[0].time_out
+            return answer
+
+        connect = kazoo._connection._connect
+
+        def connect_and_authenticate(*arguments: Any) -> Any:
+            is_authenticating[0] = True
+            try:
+                answer = connect(*arguments)
+            except AuthFailedError as error:
+                self.post(self._login_failed, kazoo, isinstance(error.__cause__, ConnectionDropped))
+                raise
+            finally:
+                is_authenticating[0] = False
+            report(KazooState.CONNECTED)
             return answer
 
         kazoo._connection._invoke = note_timeout  # it only connects, and kazoo does not keep what it returns
+        if self._security.username is not None:
+            kazoo._connection._connect = connect_and_authenticate
         kazoo.add_listener(on_state)
         return kazoo
+
+    def _note_fault(self, fault: str) -> None:
+        self.fault = fault
+
+    def _login_failed(self, kazoo: KazooClient, is_cut: bool) -> None:
+        """Replace a client whose login failed, which kazoo gives up. `is_cut`: the server went away meanwhile."""
+        if kazoo is not self.kazoo or self.is_closed:
+            return
+        if not is_cut:
+            self.is_refused = True
+            self.fault = f"it refuses {self._security}: compare zookeeper.auth.password with ZooKeeper's list of users"
+            logger.error("zookeeper_refuses_login", servers=self._hosts, client=str(self._security))
+            self.history.changed.notify()
+        trio.lowlevel.spawn_system_task(self._replace, kazoo)
 
     def _session_changed(
         self, kazoo: KazooClient, state: str, session_id: int | None, is_dead: bool, timeout_ms: int
@@ -86,6 +166,7 @@ class KazooSession:
         if kazoo is not self.kazoo or self.is_closed:
             return
         if state == KazooState.CONNECTED and session_id is not None:
+            self.is_refused, self.fault = False, None
             self.history.timeout_ms = timeout_ms
             self.history.connected(SessionId(session_id))
         elif state == KazooState.SUSPENDED:
@@ -142,7 +223,7 @@ class KazooSession:
 
     def _newest_transaction(self) -> int | None:
         """Return ZooKeeper's newest transaction number; None if no server accepts a new client. Blocks for seconds."""
-        probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_KAZOO_LOG)
+        probe = self._open_kazoo()
         try:
             if not probe.start_async().wait(LOOK_TIMEOUT_S):
                 return None

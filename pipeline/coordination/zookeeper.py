@@ -22,6 +22,7 @@ import trio
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from pipeline.coordination.interface import (
     ANY_VERSION,
@@ -38,12 +39,15 @@ from pipeline.coordination.interface import (
 from pipeline.coordination.kazoo_records import NO_NODE, MultiRead, WatchRemoval
 from pipeline.coordination.kazoo_session import KazooSession
 from pipeline.coordination.session import Watch
+from pipeline.coordination.znode_acls import OPEN_ROOTS, ZnodeAcl, default_acl
+from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSecurity
 from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
     ConfigurationError,
     CoordinationError,
     CoordinationLostError,
+    CoordinationRefusedError,
     CoordinationUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -59,6 +63,12 @@ CONNECT_TIMEOUT_MS = 30_000
 MAX_IN_FLIGHT = 64
 """Kazoo is woken through a socket pair, which would block the loop once it holds some 250 unread requests."""
 
+KAZOO_ACLS = {
+    ZnodeAcl.OPEN: OPEN_ACL_UNSAFE,
+    ZnodeAcl.READABLE: [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE],
+    ZnodeAcl.PRIVATE: CREATOR_ALL_ACL,
+}
+
 _Answer = TypeVar("_Answer")
 
 logger = get_logger(__name__)
@@ -71,15 +81,18 @@ async def open_zookeeper(
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    security: ZooKeeperSecurity = OPEN_ZOOKEEPER,
 ) -> AsyncGenerator[ZooKeeper, None]:
     """Connect to `host:port,host:port/chroot`, and create a missing chroot. Leaving the block ends the session.
 
-    Raises ConfigurationError for an invalid connect string, CoordinationUnavailableError if no server answers within
-    `connect_timeout_ms`.
+    Raises ConfigurationError for an invalid connect string or unusable certificates, CoordinationUnavailableError if no
+    server answers within `connect_timeout_ms`, CoordinationRefusedError at once if a server refuses the password.
     """
-    client = ZooKeeper(connect, session_timeout_ms, operation_timeout_ms)
+    client = ZooKeeper(connect, session_timeout_ms, operation_timeout_ms, security)
     try:
         await client.connect(connect_timeout_ms)
+        if security.set_acl:
+            await _create_open_roots(client)
         yield client
     finally:
         await client.close()
@@ -88,27 +101,40 @@ async def open_zookeeper(
 class ZooKeeper:
     """A `CoordinationClient` of a real ZooKeeper, created by `open_zookeeper`."""
 
-    def __init__(self, connect: str, session_timeout_ms: int, operation_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        connect: str,
+        session_timeout_ms: int,
+        operation_timeout_ms: int,
+        security: ZooKeeperSecurity = OPEN_ZOOKEEPER,
+    ) -> None:
         self._hosts, slash, chroot = connect.partition("/")
         self._chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
         self._operation_timeout_s = operation_timeout_ms / 1000
         self._watches: dict[str, weakref.WeakSet[Watch[Any]]] = {}
         self._in_flight = trio.Semaphore(MAX_IN_FLIGHT)
+        self._security = security
+        security.context()
         try:
-            self._session = KazooSession(self._hosts, session_timeout_ms, self._wake_all)
+            self._session = KazooSession(self._hosts, session_timeout_ms, self._wake_all, security)
         except ValueError as error:
             raise ConfigurationError("zookeeper.connect", f"{connect!r} is not host:port,.../chroot") from error
 
     async def connect(self, timeout_ms: int) -> None:
         """Open the first session and create the chroot."""
-        self._session.kazoo.start_async()
+        session = self._session
+        session.kazoo.start_async()
         with trio.move_on_after(timeout_ms / 1000):
-            await self._session.history.wait_connected()
-        if not self._session.history.is_connected:
-            reason = f"no ZooKeeper answers at {self._hosts} within {timeout_ms / 1000:g} s: is it running?"
-            raise CoordinationUnavailableError("", reason)
+            await session.wait_opened()
+        if session.is_refused:
+            raise CoordinationRefusedError("", f"ZooKeeper at {self._hosts} cannot be used: {session.fault}")
+        if not session.history.is_connected:
+            reason = f"no ZooKeeper answers at {self._hosts} within {timeout_ms / 1000:g} s: "
+            hint = "" if self._security.is_encrypted else " If it serves TLS, set zookeeper.ssl.client.enable"
+            raise CoordinationUnavailableError("", reason + (session.fault or f"is it running?{hint}"))
         if self._chroot:
-            await self._call("/", lambda kazoo: kazoo.ensure_path_async(self._chroot), repeat=True)
+            acl = _acl_of("/", self._security)
+            await self._call("/", lambda kazoo: kazoo.ensure_path_async(self._chroot, acl), repeat=True)
 
     async def close(self) -> None:
         """End the session. Ephemeral znodes go at once if a server can be reached, else after the session timeout."""
@@ -192,11 +218,14 @@ class ZooKeeper:
         make_parents: bool = True,
     ) -> str:
         """Create a znode and return its path. Raises NodeExistsError, NoNodeError, CoordinationLostError."""
-        full = self._full(path)
+        full, acl = self._full(path), _acl_of(path, self._security)
+        if self._security.set_acl and make_parents:
+            await _create_parents(self, path)
+            make_parents = False
         made = await self._call(
             path,
             lambda kazoo: kazoo.create_async(
-                full, data, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
+                full, data, acl, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
             ),
         )
         return made.removeprefix(self._chroot)
@@ -220,14 +249,20 @@ class ZooKeeper:
         def commit(kazoo: KazooClient) -> AsyncResult[list[Any]]:
             request = kazoo.transaction()
             for operation in operations:
-                self._add_to(request, operation)
+                acl = _acl_of(operation.path, self._security)
+                _add_to(request, operation, self._full(operation.path), acl)
             return request.commit_async()
 
         results = await self._call(operations[0].path, commit)
         for operation, result in zip(operations, results, strict=False):
             undone = kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency
             if isinstance(result, Exception) and not isinstance(result, undone):
-                raise _translate(operation.path, result) from result
+                raise _translate(operation.path, result, self._hosts, self._security) from result
+
+    async def set_acl(self, path: str, acl: ZnodeAcl) -> None:
+        """Replace the ACL of a znode. Raises NoNodeError, CoordinationRefusedError, CoordinationLostError."""
+        full = self._full(path)
+        await self._call(path, lambda kazoo: kazoo.set_acls_async(full, KAZOO_ACLS[acl]), repeat=True)
 
     def watch_data(self, path: str) -> AsyncIterator[NodeValue | None]:
         """Yield the value now, then after each change; None while there is no such znode."""
@@ -316,7 +351,10 @@ class ZooKeeper:
                         if not repeat:
                             raise
             if waiting.cancelled_caught:
-                reason = f"no answer from {self._hosts} within {self._operation_timeout_s:g} s; nothing was changed"
+                fault = f" ({self._session.fault})" if self._session.fault else ""
+                reason = (
+                    f"no answer from {self._hosts} within {self._operation_timeout_s:g} s{fault}; nothing was changed"
+                )
                 raise CoordinationUnavailableError(path, reason)
         raise CoordinationUnavailableError(path, "the client is closed")
 
@@ -338,22 +376,10 @@ class ZooKeeper:
         try:
             return result.get_nowait()
         except Exception as error:
-            raise _translate(path, error) from error
+            raise _translate(path, error, self._hosts, self._security) from error
 
     def _full(self, path: str) -> str:
         return self._chroot if path == "/" and self._chroot else self._chroot + path
-
-    def _add_to(self, request: TransactionRequest, operation: Operation) -> None:
-        full = self._full(operation.path)
-        match operation:
-            case CreateNode():
-                request.create(full, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequential)
-            case SetNode():
-                request.set_data(full, operation.data, operation.version)
-            case DeleteNode():
-                request.delete(full, operation.version)
-            case CheckNode():
-                request.check(full, operation.version)
 
     def _on_watch(self, event: WatchedEvent) -> None:
         if event.path is not None:  # None reports a lost connection to each watch; the session reports it once
@@ -377,8 +403,53 @@ def _forget_watchers(kazoo: KazooClient, full: str) -> None:
     kazoo._child_watchers.pop(full, None)
 
 
-def _translate(path: str, error: Exception) -> CoordinationError:
+def _add_to(request: TransactionRequest, operation: Operation, full: str, acl: list[ACL] | None) -> None:
+    match operation:
+        case CreateNode():
+            request.create(full, operation.data, acl, ephemeral=operation.ephemeral, sequence=operation.sequential)
+        case SetNode():
+            request.set_data(full, operation.data, operation.version)
+        case DeleteNode():
+            request.delete(full, operation.version)
+        case CheckNode():
+            request.check(full, operation.version)
+
+
+def _acl_of(path: str, security: ZooKeeperSecurity) -> list[ACL] | None:
+    """Return the ACL of a znode that is created; None for kazoo's default, which is open."""
+    return KAZOO_ACLS[default_acl(path, is_secured=True)] if security.set_acl else None
+
+
+async def _create_open_roots(client: ZooKeeper) -> None:
+    """Create what other programs write below; they cannot do it themselves below a chroot that we own."""
+    for root in OPEN_ROOTS:
+        if await client.exists(root) is None:
+            with suppress(NodeExistsError, CoordinationRefusedError):
+                await client.create(root)
+
+
+async def _create_parents(client: ZooKeeper, path: str) -> None:
+    """Create missing ancestors, each with the ACL of its own path."""
+    parent = path.rpartition("/")[0]
+    if parent and await client.exists(parent) is None:
+        with suppress(NodeExistsError):
+            await client.create(parent)
+
+
+def _translate(path: str, error: Exception, hosts: str, security: ZooKeeperSecurity) -> CoordinationError:
     match error:
+        case kazoo_errors.NoAuthError():
+            reason = (
+                f"ZooKeeper's ACL of this znode refuses {security}: set zookeeper.auth.username and "
+                "zookeeper.auth.password of the user that owns the znodes"
+            )
+            return CoordinationRefusedError(path, reason)
+        case kazoo_errors.SessionClosedRequireSaslError():
+            return CoordinationRefusedError(
+                path, f"ZooKeeper at {hosts} refuses {security}: it serves users of SASL only"
+            )
+        case kazoo_errors.AuthFailedError():
+            return CoordinationLostError(path, f"ZooKeeper at {hosts} refuses {security}")
         case kazoo_errors.NoNodeError():
             return NoNodeError(path, "there is no such znode")
         case kazoo_errors.NodeExistsError():

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSecurity, gathered_zookeeper
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.selection import is_of_its_cluster, is_plain_name, without_escapes
 from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, TIMESTAMP_TYPE, check_followed
@@ -65,11 +66,14 @@ class SourceConfig(SettingsModel):
     """Addresses of the cluster's ZooKeeper servers, `host:port,...`, with an optional path (chroot) at the end. Set it
     to copy offsets that consumers of before Kafka 0.9 keep there; nothing is written there. Has no effect without
     `group.offsets.enabled`."""
+    zookeeper_security: ZooKeeperSecurity = Field(default=OPEN_ZOOKEEPER, alias="zookeeper.security")
+    """TLS and authentication of the connection to the cluster's ZooKeeper: `zookeeper.ssl.client.enable`,
+    `zookeeper.auth.username` and so on, see docs/security/zookeeper.md."""
 
     @model_validator(mode="before")
     @classmethod
     def _gather_security(cls, settings: Any) -> Any:
-        return gathered(settings)
+        return gathered_zookeeper(gathered(settings))
 
 
 class FlowConfig(SettingsModel):
@@ -182,6 +186,9 @@ class MirrorConfig(SettingsModel):
     zookeeper_connect: str | None = Field(default=None, alias="zookeeper.connect", min_length=1)
     """Addresses of the hub's ZooKeeper servers, `host:port,...`, with an optional path (chroot) at the end. Set it to
     have several mirror processes share the work; a process without it does all work."""
+    zookeeper_security: ZooKeeperSecurity = Field(default=OPEN_ZOOKEEPER, alias="zookeeper.security")
+    """TLS and authentication of the connection to the hub's ZooKeeper: `zookeeper.ssl.client.enable`,
+    `zookeeper.auth.username`, `zookeeper.set.acl` and so on, see docs/security/zookeeper.md."""
     group: str = Field(
         default="mirror", alias="mirror.group", min_length=1, max_length=MAX_NAME_LENGTH, pattern=r"^[A-Za-z0-9_-]+$"
     )
@@ -285,7 +292,7 @@ class MirrorConfig(SettingsModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_security(cls, settings: Any) -> Any:
-        return gathered_http(gathered(settings, "destination."))
+        return gathered_zookeeper(gathered_http(gathered(settings, "destination.")))
 
 
 def _check_can_be_mirrored(patterns: Iterable[str]) -> None:

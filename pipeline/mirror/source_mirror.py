@@ -94,7 +94,8 @@ class SourceMirror:
         self._expect_copies()
         self.copies.follow_pauses()
         has_other_groups = group_settings(self._config.now) != group_settings(before)
-        if has_other_groups or config.zookeeper_connect != self.config.zookeeper_connect:
+        zookeeper, other = ((each.zookeeper_connect, each.zookeeper_security) for each in (self.config, config))
+        if has_other_groups or zookeeper != other:
             self._groups_scope.cancel()
         self.config = config
         self._refresh_now.set()

@@ -28,6 +28,7 @@ from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, Produce
 from pipeline.client.connector.config import ConnectorConfig
 from pipeline.client.group.config import GroupConfig
 from pipeline.client.registry.config import SerializerConfig
+from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.hadoop.load.config import LoadConfig, LoadSelection
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
@@ -40,6 +41,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 MODELS: Mapping[type[Any], str] = {
     BrokerConfig: "broker.md",
     ListenersConfig: "broker.md",
+    ZooKeeperSecurity: "security/zookeeper.md",
     CountingConfig: "broker.md",
     TopicSettings: "broker.md",
     MirrorConfig: "mirror/settings.md",

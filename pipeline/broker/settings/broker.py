@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.broker.settings.contract import subject_space
 from pipeline.broker.settings.listeners import ListenersConfig
+from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSecurity, gathered_zookeeper
 from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
 from pipeline.model import MAX_INT64, BrokerId, HostPort
@@ -100,6 +101,8 @@ class BrokerConfig(SettingsModel):
     zookeeper_session_timeout_ms: int = Field(18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000)
     """Time in ms without a heartbeat after which ZooKeeper expires the broker's session and other replicas become
     leaders. A broker that was killed and starts again does not wait for this."""
+    zookeeper_security: Annotated[ZooKeeperSecurity, Mark.TABLE] = Field(OPEN_ZOOKEEPER, alias="zookeeper.security")
+    """Protection of the connection to ZooKeeper, and of znodes: settings with a table of their own."""
     listening: Annotated[ListenersConfig, Mark.TABLE] = Field(ListenersConfig.from_settings({}), alias="listening")
     """Listeners, and who may do what: settings with a table of their own."""
     http_listen: Address = Field(HostPort("127.0.0.1", 0), alias="http.listen")
@@ -370,7 +373,7 @@ class BrokerConfig(SettingsModel):
         others = {key: value for key, value in settings.items() if key not in of_listeners}
         if of_listeners:
             others["listening"] = ListenersConfig.from_settings(of_listeners)
-        config = super().from_settings(gathered_http(others))
+        config = super().from_settings(gathered_zookeeper(gathered_http(others)))
         if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
             raise ConfigurationError(
                 "max.connections.per.ip",

@@ -20,6 +20,7 @@ from pipeline.broker.settings.dynamic import CHANGEABLE, DynamicSettings
 from pipeline.broker.settings.listeners import ListenersConfig, NamedAddress
 from pipeline.broker.settings.topic import BROKER_DEFAULTS, TopicSettings, readable_settings
 from pipeline.coordination.znodes import ALL_BROKERS
+from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.credentials import holds_secret
 from pipeline.protocol.messages.describe_configs import (
     ConfigSource,
@@ -27,7 +28,7 @@ from pipeline.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsSynonym,
 )
-from pipeline.settings import MAX_INT32
+from pipeline.settings import MAX_INT32, SettingsModel
 
 LISTS = frozenset(
     str(field.alias)
@@ -43,6 +44,7 @@ TOPIC_TEXTS: Mapping[str, str] = MappingProxyType(TopicSettings.descriptions())
 BROKER_TEXTS: Mapping[str, str] = MappingProxyType(
     BrokerConfig.descriptions()
     | ListenersConfig.descriptions()
+    | ZooKeeperSecurity.descriptions()
     | {
         setting: f"{TOPIC_TEXTS[name]} Default for topics that do not set `{name}`."
         for name, setting in BROKER_DEFAULTS.items()
@@ -75,11 +77,16 @@ def broker_entries(settings: DynamicSettings) -> Iterator[DescribeConfigsResourc
         field = BrokerConfig.model_fields[attribute]
         value = as_text(name, getattr(settings.current, attribute))
         yield _entry(field, value, _broker_synonyms(name, settings), BROKER_TEXTS, read_only=name not in CHANGEABLE)
-    listening = settings.static.listening
-    for attribute, field in ListenersConfig.model_fields.items():
-        name, given = str(field.alias), getattr(listening, attribute)
+    yield from _table_entries(settings.static.listening)
+    yield from _table_entries(settings.static.zookeeper_security)
+
+
+def _table_entries(table: SettingsModel) -> Iterator[DescribeConfigsResourceResult]:
+    """Yield the settings of a table of its own, which no broker can change while it runs."""
+    for attribute, field in type(table).model_fields.items():
+        name, given = str(field.alias), getattr(table, attribute)
         value, default = as_text(name, given), as_text(name, field.get_default())
-        synonyms = [_synonym(name, value, ConfigSource.STATIC)] if attribute in listening.model_fields_set else []
+        synonyms = [_synonym(name, value, ConfigSource.STATIC)] if attribute in table.model_fields_set else []
         if default is not None:
             synonyms.append(_synonym(name, default, ConfigSource.DEFAULT))
         entry = _entry(field, value, synonyms, BROKER_TEXTS, read_only=True)

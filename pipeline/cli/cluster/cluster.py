@@ -7,6 +7,7 @@ import trio
 import typer
 
 from pipeline.cli.cluster import reassign
+from pipeline.cli.cluster.znode_security import ZnodeProtection
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
 from pipeline.client.admin.elections import elect_leaders
@@ -54,6 +55,29 @@ def remove_stray(
 
     trio.run(partial(record_deletion, zookeeper, topic_id))
     output.say(f"Brokers remove the strays of {topic_id} within 10 s; a broker that is down, after its next start.")
+
+
+@app.command("secure-znodes")
+def secure_znodes(
+    zookeeper: Annotated[str, typer.Option("--zookeeper", metavar="HOST:PORT", help="The cluster's ZooKeeper.")],
+    acl: Annotated[
+        ZnodeProtection,
+        typer.Option("--zookeeper.acl", help="ACLs as of brokers with zookeeper.set.acl, or open ones."),
+    ],
+    path: Annotated[
+        list[str] | None,
+        typer.Option("--path", metavar="ZNODE", help="Only this znode and those below it; may be repeated."),
+    ] = None,
+) -> None:
+    """Set the ACLs of all znodes of the cluster's brokers, as Kafka's zookeeper-security-migration does.
+
+    The user that brokers have in ZooKeeper stands in the file of --client-config (zookeeper.auth.username and so on).
+    Brokers may run meanwhile. A command that was interrupted is given again.
+    """
+    from pipeline.cli.cluster.znode_security import set_acls
+
+    count = trio.run(partial(set_acls, zookeeper, acl, path))
+    output.say(f"Set the ACLs of {count} znodes: {acl.value}.")
 
 
 @app.command()

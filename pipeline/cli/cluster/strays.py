@@ -2,6 +2,7 @@
 
 import uuid
 
+from pipeline.cli.terminal.client_config import zookeeper_security
 from pipeline.cli.terminal.connect import ZOOKEEPER_CONNECT_MS, wall_clock
 from pipeline.coordination.deleted_topics import DeletedTopic, write_record
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient
@@ -18,7 +19,9 @@ async def record_deletion(zookeeper: str, text: str) -> None:
         topic_id = decode_uuid("TOPIC-ID", text)
     except CoordinationError as error:
         raise ConfigurationError("TOPIC-ID", error.reason) from error
-    async with open_zookeeper(zookeeper, connect_timeout_ms=ZOOKEEPER_CONNECT_MS) as client:
+    async with open_zookeeper(
+        zookeeper, connect_timeout_ms=ZOOKEEPER_CONNECT_MS, security=zookeeper_security()
+    ) as client:
         await refuse_living(client, topic_id)
         record = DeletedTopic(topic_id=topic_id, topic=UNKNOWN_NAME, timestamp_ms=wall_clock(), is_complete=True)
         await write_record(client, record)

@@ -69,7 +69,11 @@ async def _run(file: Path, settings: Settings) -> None:
             from pipeline.coordination.zookeeper import open_zookeeper
 
             coordination = await stack.enter_async_context(
-                open_zookeeper(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
+                open_zookeeper(
+                    config.zookeeper_connect,
+                    session_timeout_ms=config.zookeeper_session_timeout_ms,
+                    security=config.zookeeper_security,
+                )
             )
         if config.datacenter is not None:
             observer = await stack.enter_async_context(counting_copies(config, destination))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.client_config import client_security
+from pipeline.cli.terminal.client_config import client_security, zookeeper_security
 from pipeline.cli.terminal.profiles import resolve_cluster
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import list_topics
@@ -80,7 +80,9 @@ async def connected(
     if zookeeper is not None:
         from pipeline.coordination.zookeeper import open_zookeeper  # services would take the time and memory, too
 
-        async with open_zookeeper(zookeeper, connect_timeout_ms=ZOOKEEPER_CONNECT_MS) as client:
+        async with open_zookeeper(
+            zookeeper, connect_timeout_ms=ZOOKEEPER_CONNECT_MS, security=zookeeper_security()
+        ) as client:
             discover = from_zookeeper(client)
             brokers: Sequence[HostPort] = ()
             with suppress(NoNodeError):

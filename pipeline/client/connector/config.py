@@ -14,6 +14,7 @@ from pipeline.client.cluster.config import (
     OffsetReset,
     require_kinds,
 )
+from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSecurity
 from pipeline.errors import ConfigurationError
 
 OLD_RESETS = {"smallest": OffsetReset.EARLIEST, "largest": OffsetReset.LATEST}
@@ -35,6 +36,9 @@ class ConnectorConfig(ConsumerConfig):
     server has bounds of its own, usually 4,000 to 40,000."""
     zookeeper_connection_timeout_ms: Annotated[int, Between(1, MAX_TIMEOUT_MS)] = 30_000
     """Time in ms to wait for ZooKeeper at the start."""
+    zookeeper_security: ZooKeeperSecurity = OPEN_ZOOKEEPER
+    """TLS and authentication of the connection to ZooKeeper: `ZooKeeperSecurity.from_settings({...})`, see
+    docs/security/zookeeper.md."""
     rebalance_backoff_ms: Annotated[int, Between(1, 600_000)] = 2_000
     """Longest time in ms to wait for the owner of a partition before the next try to claim it."""
     rebalance_max_retries: Annotated[int, Between(1, 1_000_000)] = 4
@@ -57,7 +61,7 @@ class ConnectorConfig(ConsumerConfig):
         reset = OLD_RESETS.get(str(self.auto_offset_reset), self.auto_offset_reset)
         object.__setattr__(self, "auto_offset_reset", reset)
         ConsumerConfig.__post_init__(self)
-        require_kinds(self, {"auto_commit_enable": bool})
+        require_kinds(self, {"auto_commit_enable": bool, "zookeeper_security": ZooKeeperSecurity})
         _check_name("group.id", self.group_id)
         if self.consumer_id is not None:
             _check_name("consumer.id", self.consumer_id)

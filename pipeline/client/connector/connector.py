@@ -292,6 +292,7 @@ async def open_consumer_connector(
                     client,
                     session_timeout_ms=config.zookeeper_session_timeout_ms,
                     connect_timeout_ms=config.zookeeper_connection_timeout_ms,
+                    security=config.zookeeper_security,
                 )
             )
         async with background_tasks() as nursery:

@@ -30,6 +30,7 @@ from pipeline.client.sync.acceptance import SyncCore
 from pipeline.client.sync.core_thread import CoreThread, ProducerThreadError
 from pipeline.client.sync.deliveries import ResultTimeoutError, SentColumns, SentRecord, SentRecords
 from pipeline.coordination.zookeeper import open_zookeeper
+from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSecurity
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import Clock, HostPort
@@ -65,6 +66,7 @@ class SyncProducer:
         *,
         client: ClientConfig | None = None,
         zookeeper: str = "",
+        zookeeper_security: ZooKeeperSecurity = OPEN_ZOOKEEPER,
         key_encoder: EncoderLike | None = None,
         value_encoder: EncoderLike | None = None,
         partitioner: Partitioner | None = None,
@@ -96,7 +98,9 @@ class SyncProducer:
             async with AsyncExitStack() as stack:
                 discover: Discovery | None = None
                 if zookeeper:
-                    discover = from_zookeeper(await stack.enter_async_context(open_zookeeper(zookeeper)))
+                    discover = from_zookeeper(
+                        await stack.enter_async_context(open_zookeeper(zookeeper, security=zookeeper_security))
+                    )
                 cluster = await stack.enter_async_context(open_cluster(settings, discover=discover))
                 async with open_with(
                     cluster,

@@ -103,7 +103,12 @@ class GroupOffsetCopier:
         self._zookeeper = (
             None
             if connect is None
-            else ZooKeeperGroups(connect, timeout_s=self._timeout_s, retry_backoff_s=config.retry_backoff_ms / 1000)
+            else ZooKeeperGroups(
+                connect,
+                timeout_s=self._timeout_s,
+                retry_backoff_s=config.retry_backoff_ms / 1000,
+                security=source_config.zookeeper_security,
+            )
         )
         self._states: dict[str, CopiedGroup] = {}
         self.is_due: Callable[[], bool] = lambda: True

@@ -5,6 +5,7 @@
 import trio
 
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient
+from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSecurity
 from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationUnavailableError, NoNodeError, PipelineError
 from pipeline.model import MAX_INT64, TopicPartition
@@ -20,12 +21,20 @@ logger = get_logger(__name__)
 class ZooKeeperGroups:
     """Groups in one ZooKeeper, while `run` runs. `connect` is `host:port,.../chroot`."""
 
-    def __init__(self, connect: str, *, timeout_s: float, retry_backoff_s: float) -> None:
+    def __init__(
+        self,
+        connect: str,
+        *,
+        timeout_s: float,
+        retry_backoff_s: float,
+        security: ZooKeeperSecurity = OPEN_ZOOKEEPER,
+    ) -> None:
         self._servers, _, chroot = connect.partition("/")
         # A path and no chroot: a client would create a missing chroot in the live cluster's ZooKeeper.
         self._root = f"/{chroot.strip('/')}{CONSUMERS}" if chroot.strip("/") else CONSUMERS
         self._timeout_ms = int(timeout_s * 1000)
         self._retry_backoff_s = retry_backoff_s
+        self._security = security
         self._client: CoordinationClient | None = None
         self._error = "not reached yet"
 
@@ -36,7 +45,10 @@ class ZooKeeperGroups:
         while True:
             try:
                 async with open_zookeeper(
-                    self._servers, operation_timeout_ms=self._timeout_ms, connect_timeout_ms=self._timeout_ms
+                    self._servers,
+                    operation_timeout_ms=self._timeout_ms,
+                    connect_timeout_ms=self._timeout_ms,
+                    security=self._security,
                 ) as client:
                     self._client = client
                     await trio.sleep_forever()

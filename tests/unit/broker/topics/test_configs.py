@@ -14,6 +14,7 @@ from pipeline.broker.settings.entries import BROKER_TEXTS, TOPIC_TEXTS
 from pipeline.broker.settings.listeners import ListenersConfig
 from pipeline.broker.settings.topic import KEEPING_ALL, TopicSettings
 from pipeline.coordination.znodes import ALL_BROKERS, broker_config_path, decode_config, topic_config_path
+from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.model import TopicPartition
 from pipeline.net.connection_pool import open_connection_pool
 from pipeline.protocol.errors import ErrorCode
@@ -106,8 +107,9 @@ async def test_topic_settings_are_described_with_type_source_and_documentation(s
 async def test_broker_settings_are_described_and_marked_as_read_only_or_not(start: Start) -> None:
     async with start(broker_rack="r") as broker:
         found = {config.name: config for config in (await describe(broker, BROKER, "1")).configs}
-        of_listeners = [field.alias for field in ListenersConfig.model_fields.values()]
-        assert list(found) == [*FIELDS, *of_listeners]
+        tables = (ListenersConfig, ZooKeeperSecurity)
+        of_tables = [field.alias for table in tables for field in table.model_fields.values()]
+        assert list(found) == [*FIELDS, *of_tables]
         assert found["broker.id"].documentation
         assert {name for name, config in found.items() if not config.read_only} == CHANGEABLE
         assert (found["broker.rack"].value, found["broker.rack"].config_source) == ("r", ConfigSource.STATIC)

@@ -3,7 +3,7 @@
 Every wait has an upper bound, which a value of zero cannot switch off.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -16,7 +16,33 @@ from pipeline.settings import Address, Addresses, SettingsModel
 Timeout = Annotated[int, Field(ge=100, le=600_000)]
 TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,253}$")]
+UserNames = tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...]
+ALL_USERS = "*"
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^/]+$")]
+
+
+class SubjectRights(SettingsModel):
+    """Users who may read or write the subjects of a name or prefix."""
+
+    service: ClassVar[str] = "subject rule"
+
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=1000)] = Field(alias="pattern")
+    """Name of a subject, or its beginning with `*` behind it; subjects of a context begin with `:.CONTEXT:`. The first
+    rule that fits a subject counts."""
+    read: UserNames = Field(default=(), alias="read", max_length=1000)
+    """Users who may read, beside those of `write`; `*` for all."""
+    write: UserNames = Field(default=(), alias="write", max_length=1000)
+    """Users who may write, if their role allows that; `*` for all."""
+
+    def fits(self, subject: str) -> bool:
+        """True if the pattern fits a subject."""
+        beginning = self.pattern.removesuffix("*")
+        return subject == self.pattern or (beginning != self.pattern and subject.startswith(beginning))
+
+    def names(self, user: str, *, writes: bool) -> bool:
+        """True if the rule lets a user write, or read."""
+        named = self.write if writes else (*self.read, *self.write)
+        return user in named or ALL_USERS in named
 
 
 class RegistryConfig(SettingsModel):
@@ -57,8 +83,16 @@ class RegistryConfig(SettingsModel):
     leader_read_timeout_ms: Timeout = Field(default=7_500, alias="leader.read.timeout.ms")
     """Time in ms in which the writer must answer a forwarded request, or another registry takes over. Keep it above
     `kafkastore.timeout.ms`."""
+    subjects: tuple[SubjectRights, ...] = Field(default=(), alias="subjects", max_length=1000)
+    """Tables `[[subjects]]` of rules about users and subjects, see docs/security/http.md. Need `http.users.file`."""
     level: CompatibilityLevel = Field(default=CompatibilityLevel.BACKWARD, alias="schema.compatibility.level")
     """Compatibility level of subjects for which the API has set no level."""
+
+    @model_validator(mode="after")
+    def _rules_have_users(self) -> Self:
+        if self.subjects and self.http.users_file is None:
+            raise ValueError("subjects needs http.users.file: without users everybody may do everything")
+        return self
 
     @model_validator(mode="before")
     @classmethod

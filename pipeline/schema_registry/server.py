@@ -19,6 +19,7 @@ from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import operations_routes
 from pipeline.net.http_service import HttpService, serve_service
+from pipeline.schema_registry.api.access import SubjectAccess
 from pipeline.schema_registry.api.forwarding import ForwardedWrites, ForwardSettings
 from pipeline.schema_registry.api.roles import REGISTRY_ROLES
 from pipeline.schema_registry.api.routes import prepare_application, registry_routes
@@ -172,7 +173,7 @@ async def serve_registry(
         nursery.start_soon(service.writer.repair)
         routes = [  # tried in order
             browser_route(),
-            *registry_routes(service, cluster_id=cluster_id),
+            *registry_routes(service, access=SubjectAccess(config.subjects), cluster_id=cluster_id),
             *page_routes(ask_topics),
             *operations_routes(metrics, lambda: None, warning=partial(_warning, service, log_start, freshness)),
             journal_route(journal, service.follower, freshness, cluster_id, is_source=guard is not None),

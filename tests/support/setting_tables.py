@@ -34,7 +34,7 @@ from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
 from pipeline.model import MAX_INT64
 from pipeline.net.http_security import HttpSecurity
-from pipeline.schema_registry.config import RegistryConfig
+from pipeline.schema_registry.config import RegistryConfig, SubjectRights
 from pipeline.settings import MAX_INT32, SettingsModel
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,6 +55,7 @@ MODELS: Mapping[type[Any], str] = {
     UpkeepConfig: "load/upkeep.md",
     RegistryConfig: "registry.md",
     HttpSecurity: "security/http.md",
+    SubjectRights: "security/http.md",
     ConnectorConfig: "client/connector.md",
     GroupConfig: "client/group.md",
     ClientConfig: "client/discovery.md",

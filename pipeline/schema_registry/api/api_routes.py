@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from pipeline.diagnostics import get_logger
-from pipeline.schema_registry.api.access import Action, Authorize, RegistryCaller
+from pipeline.schema_registry.api.access import Action, SubjectAccess
 from pipeline.schema_registry.api.api_requests import CONTENT_TYPE, CONTENT_TYPES, answer_type, subject_of
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.writing.log_writer import NotWriterError
@@ -38,7 +38,7 @@ class ApiRoute:
     handler: Handler
 
 
-def api_endpoint(routes: Mapping[str, ApiRoute], authorize: Authorize) -> Callable[[Request], Awaitable[Response]]:
+def api_endpoint(routes: Mapping[str, ApiRoute], access: SubjectAccess) -> Callable[[Request], Awaitable[Response]]:
     """Return what answers the requests of one path, by their methods."""
 
     async def endpoint(request: Request) -> Response:
@@ -48,8 +48,7 @@ def api_endpoint(routes: Mapping[str, ApiRoute], authorize: Authorize) -> Callab
             accepted = ", ".join(CONTENT_TYPES)
             return api_error_answer(406, Code.NOT_ACCEPTABLE, f"HTTP 406 Not Acceptable: answers are {accepted}")
         try:
-            caller = RegistryCaller(address="" if request.client is None else request.client.host)
-            authorize(caller, route.action, subject_of(request) if "subject" in request.path_params else None)
+            access.begin(request, route.action, subject_of(request) if "subject" in request.path_params else None)
             answer = await route.handler(request)
         except RegistryError as error:
             return api_error_answer(error.status, error.code, error.message)

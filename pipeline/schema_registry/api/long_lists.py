@@ -16,6 +16,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pipeline.schema_registry.api.access import SubjectAccess
 from pipeline.schema_registry.api.api_requests import page_bounds
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.state.contexts import ANY_CONTEXT, matches_prefix
@@ -35,7 +36,8 @@ ItemT = TypeVar("ItemT")
 class LongLists:
     """The one list that is being made (invariant A), and the last ones, for requests that waited for the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: SubjectAccess) -> None:
+        self._access = access
         self._one_at_a_time = trio.Lock()
         self._begun = 0
         self._made: OrderedDict[Hashable, tuple[int, Response]] = OrderedDict()
@@ -48,7 +50,8 @@ class LongLists:
         """
         if length <= SHORT_LENGTH:
             return await make()
-        key = (request.scope["path"], request.scope["query_string"], request.headers.get("accept"))
+        viewer, accepted = self._access.viewer(request), request.headers.get("accept")
+        key = (request.scope["path"], request.scope["query_string"], accepted, viewer)
         wanted = self._begun + 1
         with trio.move_on_after(MAX_WAIT_S) as waiting:
             await self._one_at_a_time.acquire()

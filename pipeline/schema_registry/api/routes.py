@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.schema_registry.api.access import Authorize, everyone_may
+from pipeline.schema_registry.api.access import SubjectAccess
 from pipeline.schema_registry.api.api_routes import ApiRoute, api_endpoint, api_error_answer
 from pipeline.schema_registry.api.context_paths import without_context
 from pipeline.schema_registry.api.long_lists import LongLists
@@ -25,19 +25,20 @@ from pipeline.schema_registry.service import RegistryService
 def registry_routes(
     service: RegistryService,
     *,
-    authorize: Authorize = everyone_may,
+    access: SubjectAccess | None = None,
     cluster_id: Callable[[], str | None] = lambda: None,
 ) -> list[BaseRoute]:
     """Return the routes of the API. `cluster_id` returns that of the Kafka cluster, once it is known."""
     paths: dict[str, dict[str, ApiRoute]] = {}
-    lists = LongLists()
+    access = access or SubjectAccess()
+    lists = LongLists(access)
     for route in (
-        *schema_routes(service, lists),
-        *subject_routes(service, lists),
+        *schema_routes(service, lists, access),
+        *subject_routes(service, lists, access),
         *setting_routes(service, cluster_id),
     ):
         paths.setdefault(route.path, {})[route.method] = route
-    return [Route(path, api_endpoint(routes, authorize), methods=list(routes)) for path, routes in paths.items()]
+    return [Route(path, api_endpoint(routes, access), methods=list(routes)) for path, routes in paths.items()]
 
 
 class _EncodedPaths:

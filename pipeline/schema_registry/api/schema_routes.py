@@ -8,7 +8,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.schema_registry.api.access import Action
+from pipeline.schema_registry.api.access import Action, SubjectAccess
 from pipeline.schema_registry.api.api_answers import schema_json, version_json
 from pipeline.schema_registry.api.api_requests import MAX_PAGE, flag
 from pipeline.schema_registry.api.api_routes import ApiRoute, array_answer, text_answer
@@ -26,9 +26,9 @@ from pipeline.schema_registry.state.stored import StoredSchema, Version
 ItemT = TypeVar("ItemT")
 
 
-def schema_routes(service: RegistryService, lists: LongLists) -> list[ApiRoute]:
+def schema_routes(service: RegistryService, lists: LongLists, access: SubjectAccess) -> list[ApiRoute]:
     """Return the routes."""
-    api = _Schemas(service, lists)
+    api = _Schemas(service, lists, access)
     return [
         ApiRoute("GET", "/schemas/ids/{id}", Action.READ, api.by_id),  # first, as it is asked for most
         ApiRoute("GET", "/schemas", Action.READ, api.schemas),
@@ -44,7 +44,8 @@ def schema_routes(service: RegistryService, lists: LongLists) -> list[ApiRoute]:
 
 
 class _Schemas:
-    def __init__(self, service: RegistryService, lists: LongLists) -> None:
+    def __init__(self, service: RegistryService, lists: LongLists, access: SubjectAccess) -> None:
+        self._access = access
         self._service = service
         self._state = service.state
         self._lists = lists
@@ -54,16 +55,19 @@ class _Schemas:
 
     async def schemas(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", ANY_CONTEXT)
-        versions = self._versions(prefix, deleted=flag(request, "deleted"), latest_only=flag(request, "latestOnly"))
+        sees, deleted, latest_only = self._access.reader(request), flag(request, "deleted"), flag(request, "latestOnly")
+        versions = self._versions(prefix, sees, deleted=deleted, latest_only=latest_only)
 
         async def make() -> Response:
             return await array_answer(request, map(version_json, await page_in_turns(request, versions, most=MAX_PAGE)))
 
         return await self._lists.answer(request, LONG, make)
 
-    def _versions(self, prefix: str, *, deleted: bool, latest_only: bool) -> Iterator[Version | None]:
+    def _versions(
+        self, prefix: str, sees: Callable[[str], bool], *, deleted: bool, latest_only: bool
+    ) -> Iterator[Version | None]:
         for subject in walk_subjects(self._state, prefix, deleted=deleted):
-            if subject is None:
+            if subject is None or not sees(subject):
                 yield None
                 continue
             versions = self._state.versions(subject, deleted=deleted)
@@ -77,6 +81,9 @@ class _Schemas:
         answer = schema_json(schema, text=text, parent=scope if qualified else None)
         if "subject" in request.query_params:
             bearer = registry.bearer_of_id(self._state, schema.id, context, self._subject(request))
+            sees = self._access.reader(request)
+            if not sees(bearer.subject):
+                bearer = next(each for each in self._bearers(schema.id, context) if sees(each.subject))
             # confluent-kafka keeps such an answer as a registered schema, which needs its id.
             answer = {"subject": bearer.subject, "version": bearer.number, "id": schema.id, **answer}
         return {**answer, "maxId": self._state.highest_id(context)} if flag(request, "fetchMaxId") else answer
@@ -100,13 +107,17 @@ class _Schemas:
     async def by_guid(self, request: Request) -> Any:
         for context, schema_id in self._ids_of_guid(request):
             schema = self._state.schema(schema_id, context)
-            if schema is not None:
+            if schema is not None and self._is_seen(request, schema_id, context):
                 text = await shown_text(self._service, request, schema, join_subject(context, ""))
                 return schema_json(schema, text=text)
         raise RegistryError(Code.SCHEMA_NOT_FOUND, f"Schema {request.path_params['guid']} not found")
 
     async def ids_of_guid(self, request: Request) -> Any:
-        return [{"context": context, "id": schema_id} for context, schema_id in self._ids_of_guid(request)]
+        return [
+            {"context": context, "id": schema_id}
+            for context, schema_id in self._ids_of_guid(request)
+            if self._is_seen(request, schema_id, context)
+        ]
 
     async def contexts(self, request: Request) -> Any:
         prefix = request.query_params.get("contextPrefix", "")
@@ -132,8 +143,20 @@ class _Schemas:
             context = self._state.context_of_id(int(text), self._subject(request))
             schema = None if context is None else self._state.schema(int(text), context)
             if context is not None and schema is not None:
+                if not self._is_seen(request, schema.id, context):
+                    raise RegistryError(Code.DENIED, f"Schema {text} belongs to no subject that you may read")
                 return context, schema
         raise RegistryError(Code.SCHEMA_NOT_FOUND, f"Schema {text} not found")
+
+    def _is_seen(self, request: Request, schema_id: int, context: str) -> bool:
+        """True if the user may read a subject that has this schema, or all subjects."""
+        if self._access.viewer(request) is None:
+            return True
+        sees = self._access.reader(request)
+        return any(sees(subject) for subject, _ in self._state.bearers(schema_id, context))
+
+    def _bearers(self, schema_id: int, context: str) -> list[Version]:
+        return self._state.versions_of_id(schema_id, context, deleted=True)
 
     def _subject(self, request: Request) -> str:
         """Return the subject or context that a request for an id names, or an empty name."""
@@ -146,7 +169,9 @@ class _Schemas:
         context, schema = self._schema(request)
 
         async def make() -> Response:
-            versions = self._state.versions_of_id(schema.id, context, deleted=flag(request, "deleted"))
+            found = self._state.versions_of_id(schema.id, context, deleted=flag(request, "deleted"))
+            sees = self._access.reader(request)
+            versions = [version for version in found if sees(version.subject)]
             return await array_answer(request, await page_in_turns(request, shown(versions)))
 
         return await self._lists.answer(request, len(self._state.bearers(schema.id, context)), make)

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.schema_registry.api.access import Action
+from pipeline.schema_registry.api.access import Action, SubjectAccess
 from pipeline.schema_registry.api.api_answers import registered_json, version_json
 from pipeline.schema_registry.api.api_requests import MAX_PAGE, body_of, flag, page, subject_of
 from pipeline.schema_registry.api.api_routes import ApiRoute, array_answer, text_answer
@@ -19,13 +19,13 @@ from pipeline.schema_registry.rules.deletions import delete_version
 from pipeline.schema_registry.rules.references import dependencies_of, numbered, referring_versions
 from pipeline.schema_registry.rules.setting_commands import subject_meant
 from pipeline.schema_registry.service import RegistryService
-from pipeline.schema_registry.state.contexts import ANY_CONTEXT
+from pipeline.schema_registry.state.contexts import ANY_CONTEXT, subject_beside
 from pipeline.schema_registry.state.stored import Version
 
 
-def subject_routes(service: RegistryService, lists: LongLists) -> list[ApiRoute]:
+def subject_routes(service: RegistryService, lists: LongLists, access: SubjectAccess) -> list[ApiRoute]:
     """Return the routes."""
-    api = _Subjects(service, lists)
+    api = _Subjects(service, lists, access)
     versions, checks = "/subjects/{subject}/versions", "/compatibility/subjects/{subject}/versions"
     return [
         ApiRoute("GET", "/subjects", Action.READ, api.subjects),
@@ -44,7 +44,8 @@ def subject_routes(service: RegistryService, lists: LongLists) -> list[ApiRoute]
 
 
 class _Subjects:
-    def __init__(self, service: RegistryService, lists: LongLists) -> None:
+    def __init__(self, service: RegistryService, lists: LongLists, access: SubjectAccess) -> None:
+        self._access = access
         self._service = service
         self._lists = lists
         self._state = service.state
@@ -55,6 +56,8 @@ class _Subjects:
 
         async def make() -> Response:
             subjects = walk_subjects(self._state, prefix, deleted=deleted_only or flag(request, "deleted"))
+            sees = self._access.reader(request)
+            subjects = (None if each is None or not sees(each) else each for each in subjects)
             if deleted_only:
                 subjects = (None if each is None or self._state.is_live(each) else each for each in subjects)
             return await array_answer(request, await page_in_turns(request, subjects))
@@ -83,6 +86,7 @@ class _Subjects:
     async def referenced_by(self, request: Request) -> Any:
         number = registry.parse_version(request.path_params["version"])
         version = registry.get_version(self._state, self._subject(request), number, deleted=True)
+        self._access.require(request, version.subject)
 
         async def make() -> Response:
             referrers = self._state.referrers(version.subject, version.number, deleted=flag(request, "deleted"))
@@ -140,6 +144,8 @@ class _Subjects:
         subject = self._subject(request)
         wanted = read_request(await self._service.work.read_body(await body_of(request)))
         wanted = numbered(self._state, subject, wanted)
+        for reference in wanted.references:
+            self._access.require(request, subject_beside(subject, reference.subject), reads=True)
         dependencies = dependencies_of(self._state, subject, wanted.references)
         normalize = flag(request, "normalize") or bool(self._state.settings.config(subject).normalize)
         imported = wanted.id is not None
@@ -155,13 +161,18 @@ class _Subjects:
         return replace(candidate, equal_ids=await self._service.work.equal_ids(wanted.text, referring))
 
     async def _shown(self, request: Request, version: Version) -> Any:
+        self._access.require(request, version.subject)
         text = await shown_text(self._service, request, version.schema, version.subject)
         return version_json(version, text=text, qualified=request.query_params.get("referenceFormat") == "qualified")
 
     def _version(self, request: Request) -> Version:
         number = registry.parse_version(request.path_params["version"])
-        return registry.get_version(self._state, self._subject(request), number, deleted=flag(request, "deleted"))
+        found = registry.get_version(self._state, self._subject(request), number, deleted=flag(request, "deleted"))
+        self._access.require(request, found.subject)
+        return found
 
     def _subject(self, request: Request) -> str:
-        """Return the subject that the path means."""
-        return subject_meant(self._state, subject_of(request))
+        """Return the subject that the path means. Raises RegistryError 40301."""
+        subject = subject_meant(self._state, subject_of(request))
+        self._access.require(request, subject)
+        return subject

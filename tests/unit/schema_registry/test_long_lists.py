@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.schema_registry.api import long_lists
+from pipeline.schema_registry.api.access import SubjectAccess
 from pipeline.schema_registry.api.long_lists import LONG, MAX_WAIT_S, SHORT_LENGTH, LongLists, page_in_turns
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.state.events import SchemaWritten, encode_event
@@ -91,7 +92,7 @@ async def test_a_walk_gives_others_their_turn_also_while_it_finds_nothing(
 
 
 async def test_long_lists_are_made_one_at_a_time_and_equal_requests_share_one(nursery: trio.Nursery) -> None:
-    lists, made = LongLists(), list[str]()
+    lists, made = LongLists(SubjectAccess()), list[str]()
     first_may_end = trio.Event()
     answers: dict[str, list[Response]] = {"a": [], "b": []}
 
@@ -132,7 +133,7 @@ def test_sorted_names_are_those_of_a_set(rounds: list[list[str]]) -> None:
 
 
 async def test_a_list_that_waits_too_long_for_others_is_refused(autojump_clock: trio.testing.MockClock) -> None:
-    lists = LongLists()
+    lists = LongLists(SubjectAccess())
 
     async def make() -> Response:
         await trio.sleep(MAX_WAIT_S + 1)

@@ -16,6 +16,7 @@ import trio
 import typer
 
 from pipeline.cli.terminal import output
+from pipeline.cli.terminal.client_config import http_login
 from pipeline.cli.terminal.settings import Settings, read_settings
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
@@ -106,8 +107,13 @@ def fetch_json(url: str, body: Any = None, *, timeout_s: float | None = None) ->
     """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {} if data is None else {"Content-Type": "application/json"})
+    login = http_login()
+    for name, value in login.headers().items():
+        request.add_unredirected_header(name, value)
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s or ANSWER_TIMEOUT_S) as response:
+        with urllib.request.urlopen(
+            request, timeout=timeout_s or ANSWER_TIMEOUT_S, context=login.context()
+        ) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         text = _text_of(error)
@@ -139,7 +145,9 @@ def _sentence_in(text: str) -> str | None:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    reason = document.get("error") if isinstance(document, dict) and len(document) == 1 else None
+    if not isinstance(document, dict):
+        return None
+    reason = document.get("error") if len(document) == 1 else document.get("message")
     return output.printable(reason) if isinstance(reason, str) and reason else None
 
 

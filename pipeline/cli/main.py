@@ -115,7 +115,7 @@ def _let_choose_profile(command: Any, noun: str) -> None:
     for below in getattr(command, "commands", {}).values():
         _let_choose_profile(below, noun)
     names = {parameter.name for parameter in command.params}
-    if names >= {"bootstrap", "zookeeper"} or (noun == "schema" and "url" in names):
+    if names >= {"bootstrap", "zookeeper"} or "url" in names:
         alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
         alone.command()(_choose_profile)
         command.params += [option for option in typer.main.get_command(alone).params if option.name in ADDED]

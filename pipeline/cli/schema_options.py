@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
+from pipeline.cli.terminal.client_config import http_login
 from pipeline.cli.terminal.files import read_text
 from pipeline.errors import ConfigurationError
 
@@ -121,7 +122,7 @@ async def open_registry(urls: str) -> "AsyncIterator[SchemaRegistryClient]":
     """Open a client of the registries."""
     from pipeline.client.registry.client import open_schema_registry
 
-    async with open_schema_registry(urls.split(","), timeout_s=REGISTRY_TIMEOUT_S) as registry:
+    async with open_schema_registry(urls.split(","), login=http_login(), timeout_s=REGISTRY_TIMEOUT_S) as registry:
         yield registry
 
 

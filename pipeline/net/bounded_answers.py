@@ -8,19 +8,28 @@ Invariants:
 Heavy import (httpx).
 """
 
+import ssl
 from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
+
 MAX_REDIRECTS = 5
+MAX_CAUSES = 10
 
 
-def bounded_http_client(headers: Mapping[str, str], *, timeout_s: float) -> httpx.AsyncClient:
-    """Return a client for `bounded_answer`; close it. It asks for answers as they are, without compression."""
+def bounded_http_client(
+    headers: Mapping[str, str], *, timeout_s: float, login: HttpLogin = NO_LOGIN
+) -> httpx.AsyncClient:
+    """Return a client for `bounded_answer`; close it. It asks for answers as they are, without compression.
+
+    The login goes along no redirect to another server. Raises ConfigurationError for certificates that cannot be read.
+    """
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-    given = {"Accept-Encoding": "identity", **headers}
-    return httpx.AsyncClient(headers=given, timeout=timeout_s, cookies=no_cookies)
+    given = {"Accept-Encoding": "identity", **headers, **login.headers()}
+    return httpx.AsyncClient(headers=given, timeout=timeout_s, cookies=no_cookies, verify=login.context() or True)
 
 
 async def bounded_answer(
@@ -46,7 +55,13 @@ async def _send_once(
     http: httpx.AsyncClient, request: httpx.Request, max_bytes: int
 ) -> tuple[httpx.Response, bytearray]:
     """Return an answer and its content as it came. httpx itself would open compressed content without a bound."""
-    response = await http.send(request, stream=True)
+    try:
+        response = await http.send(request, stream=True)
+    except httpx.ConnectError as error:
+        fault = _tls_fault(error)
+        if fault is None:
+            raise
+        raise httpx.ConnectError(fault, request=request) from error
     try:
         content = bytearray()
         size_bytes = 0
@@ -59,3 +74,16 @@ async def _send_once(
     if size_bytes > max_bytes:
         raise ValueError(f"more than {max_bytes} bytes")
     return response, content
+
+
+def _tls_fault(error: BaseException | None) -> str | None:
+    """Return a sentence about a handshake that failed, which httpx leaves out; None for another failure."""
+    for _ in range(MAX_CAUSES):
+        if error is None or isinstance(error, ssl.SSLError):
+            break
+        error = error.__cause__ or error.__context__
+    if not isinstance(error, ssl.SSLError):
+        return None
+    from pipeline.net.tls import fault_of
+
+    return fault_of(error)

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.model import HostPort
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
+from pipeline.net.http_login import NO_LOGIN, HttpLogin, gathered_login
 from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.settings import Address, Addresses, SettingsModel
@@ -78,6 +79,9 @@ class RegistryConfig(SettingsModel):
     """URLs of registries of the datacenter where the topic is written, `http://host:port`, for a registry over the
     mirrored topic. It forwards writes to them and asks them how far their log goes. Default: the URL that the writer
     left in the topic."""
+    leader_login: HttpLogin = Field(default=NO_LOGIN, alias="leader.login")
+    """Password or token that a registry shows to other registries when it asks how far their log goes, and the
+    authorities that it trusts: `leader.basic.auth.user.info` and so on, see docs/security/http.md."""
     leader_connect_timeout_ms: Timeout = Field(default=1_000, alias="leader.connect.timeout.ms")
     """Time in ms in which the writer must accept a connection, or another registry takes over."""
     leader_read_timeout_ms: Timeout = Field(default=7_500, alias="leader.read.timeout.ms")
@@ -97,4 +101,4 @@ class RegistryConfig(SettingsModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_security(cls, settings: Any) -> Any:
-        return gathered_http(gathered(settings))
+        return gathered_login(gathered_http(gathered(settings)), "leader.")

@@ -153,7 +153,8 @@ async def serve_registry(
         metrics=metrics,
     )
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=50)
-    async with httpx.AsyncClient(limits=limits, trust_env=False) as http, background_tasks() as nursery:
+    trust = config.leader_login.context() or True
+    async with httpx.AsyncClient(limits=limits, trust_env=False, verify=trust) as http, background_tasks() as nursery:
         with trio.move_on_at(replay_deadline) as replay:
             await nursery.start(service.run)
         if replay.cancelled_caught:
@@ -165,7 +166,10 @@ async def serve_registry(
         if guard is None:
             timeout_s = config.leader_read_timeout_ms / 1000
             own_cluster = None if origin.is_copy else cluster_id
-            ask = ask_registries(http, config.leader_urls, service.follower, own_cluster, timeout_s=timeout_s)
+            headers = config.leader_login.headers()
+            ask = ask_registries(
+                http, config.leader_urls, service.follower, own_cluster, headers=headers, timeout_s=timeout_s
+            )
         freshness = Freshness(service.follower, ask, metrics=metrics)
         nursery.start_soon(freshness.run)
         log_start = LogStart(journal)

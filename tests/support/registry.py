@@ -55,5 +55,5 @@ async def serving_registry(
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
             address: HostPort = await nursery.start(serve)
-            yield f"http://{address}"
+            yield f"{config.http.scheme}://{address}"
             nursery.cancel_scope.cancel()

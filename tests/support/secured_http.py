@@ -5,6 +5,7 @@ import ssl
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pipeline.net.http_users import Role, password_entry, token_entry
 from tests.support.certificates import Authority
@@ -40,7 +41,7 @@ class HttpFiles:
     authority: Authority
 
     @property
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, Any]:
         """Settings of the server."""
         return {"http.ssl.keystore.location": str(self.keystore), "http.users.file": str(self.users)}
 

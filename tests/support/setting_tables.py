@@ -33,6 +33,7 @@ from pipeline.hadoop.load.config import LoadConfig, LoadSelection
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
 from pipeline.model import MAX_INT64
+from pipeline.net.http_login import HttpLogin
 from pipeline.net.http_security import HttpSecurity
 from pipeline.schema_registry.config import RegistryConfig, SubjectRights
 from pipeline.settings import MAX_INT32, SettingsModel
@@ -55,6 +56,7 @@ MODELS: Mapping[type[Any], str] = {
     UpkeepConfig: "load/upkeep.md",
     RegistryConfig: "registry.md",
     HttpSecurity: "security/http.md",
+    HttpLogin: "security/http.md",
     SubjectRights: "security/http.md",
     ConnectorConfig: "client/connector.md",
     GroupConfig: "client/group.md",

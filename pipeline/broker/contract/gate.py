@@ -59,6 +59,7 @@ class ContractGate:
 
     def __init__(self, config: BrokerConfig, compile_schema: CompileSchema | None) -> None:
         self._urls = config.schema_registry_urls
+        self._login = config.schema_registry_login
         self._timeout_s = config.schema_registry_timeout_ms / 1000
         self._compile = compile_schema
         self.cache = VerdictCache(
@@ -95,7 +96,7 @@ class ContractGate:
         from pipeline.broker.contract.registry import open_questions
 
         async with open_questions(
-            self._urls, timeout_s=self._timeout_s, compile_schema=self._compile
+            self._urls, timeout_s=self._timeout_s, compile_schema=self._compile, login=self._login
         ) as self._questions:
             self._lookups = SchemaLookups(self.cache, self._questions.judge, self._timeout_s)
             await self._lookups.run(task_status=task_status)

@@ -28,6 +28,7 @@ from pipeline.broker.contract.verdicts import CompileSchema, ContractVerdict, Re
 from pipeline.broker.settings.contract import subject_space
 from pipeline.errors import PipelineError
 from pipeline.net.bounded_answers import bounded_answer, bounded_http_client
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
 from pipeline.protocol.errors import shortened
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -315,10 +316,10 @@ def _record_name(answer: Mapping[str, Any]) -> str | None:
 
 @asynccontextmanager
 async def open_questions(
-    urls: Sequence[str], *, timeout_s: float, compile_schema: CompileSchema | None
+    urls: Sequence[str], *, timeout_s: float, compile_schema: CompileSchema | None, login: HttpLogin = NO_LOGIN
 ) -> AsyncIterator[RegistryQuestions]:
     """Open a client of these registries until the block ends; connects when first used."""
     headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
     attempt_s = timeout_s / (len(urls) + 1)
-    async with bounded_http_client(headers, timeout_s=attempt_s) as http:
+    async with bounded_http_client(headers, timeout_s=attempt_s, login=login) as http:
         yield RegistryQuestions(http, urls, attempt_s=attempt_s, compile_schema=compile_schema)

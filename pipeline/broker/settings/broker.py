@@ -22,6 +22,7 @@ from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSe
 from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
 from pipeline.model import MAX_INT64, BrokerId, HostPort
+from pipeline.net.http_login import NO_LOGIN, HttpLogin, gathered_login
 from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
 from pipeline.settings import MAX_INT16, MAX_INT32, Address, SettingsModel, parsed_by
@@ -320,6 +321,8 @@ class BrokerConfig(SettingsModel):
     """URLs of schema registries that hold the same schemas, `http://HOST:PORT,...`; with `/contexts/.NAME` behind
     each, subjects are those of this context. Needed on every broker that leads a partition of a topic with
     `confluent.value.schema.validation` or its like. Takes about 140 MB of memory."""
+    schema_registry_login: Annotated[HttpLogin, Mark.TABLE] = Field(NO_LOGIN, alias="confluent.login")
+    """Password or token for the registries: `confluent.basic.auth.user.info` and so on, see docs/security/http.md."""
     schema_registry_timeout_ms: int = Field(3000, alias="schema.registry.timeout.ms", ge=100, le=60_000)
     """Time in ms that a Produce request waits at most for the schema registries. The client then gets REQUEST_TIMED_OUT
     and tries again."""
@@ -373,7 +376,7 @@ class BrokerConfig(SettingsModel):
         others = {key: value for key, value in settings.items() if key not in of_listeners}
         if of_listeners:
             others["listening"] = ListenersConfig.from_settings(of_listeners)
-        config = super().from_settings(gathered_zookeeper(gathered_http(others)))
+        config = super().from_settings(gathered_login(gathered_zookeeper(gathered_http(others)), "confluent."))
         if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
             raise ConfigurationError(
                 "max.connections.per.ip",

@@ -8,6 +8,7 @@ import trio
 import typer
 
 from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
+from pipeline.cli.terminal.client_config import http_login
 from pipeline.cli.terminal.profiles import REGISTRY_VARIABLE, resolve_registry
 from pipeline.errors import ConfigurationError
 from pipeline.net.nurseries import unwrapped_errors
@@ -66,7 +67,7 @@ def with_registry(url: str, ask: "Callable[[RegistryAdministration], Awaitable[R
     from pipeline.client.registry.administration import open_registry_administration
 
     async def run() -> Result:
-        async with open_registry_administration([url], timeout_s=REGISTRY_TIMEOUT_S) as registry:
+        async with open_registry_administration([url], login=http_login(), timeout_s=REGISTRY_TIMEOUT_S) as registry:
             return await ask(registry)
 
     with unwrapped_errors():

@@ -16,6 +16,7 @@ from pipeline.cli.terminal.profiles import current_profile
 from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
 
 if TYPE_CHECKING:
     from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
@@ -48,11 +49,28 @@ def zookeeper_security() -> "ZooKeeperSecurity":
         return ZooKeeperSecurity.from_settings({key: settings[key] for key in settings if _is_of_zookeeper(key)})
 
 
+def http_login() -> HttpLogin:
+    """Return the login at HTTP servers, from the same file. Raises ConfigurationError.
+
+    Without authorities of its own, the client trusts those of the connections to brokers.
+    """
+    path = _chosen_file()
+    if path is None:
+        return NO_LOGIN
+    settings = _read(path)
+    own = {key: settings[key] for key in settings if HttpLogin.has(key)}
+    if (known := settings.get("ssl.ca.location")) is not None:
+        own = {"schema.registry.ssl.ca.location": known, **own}
+    with _named(path):
+        return HttpLogin.from_settings(own)
+
+
 def read_client_config(path: Path) -> ClientSecurity:
     """Return the protection that a file of client settings describes. Raises ConfigurationError."""
     settings = _read(path)
     with _named(path):
-        return ClientSecurity.from_settings({key: settings[key] for key in settings if not _is_of_zookeeper(key)})
+        of_brokers = {key: settings[key] for key in settings if not (_is_of_zookeeper(key) or HttpLogin.has(key))}
+        return ClientSecurity.from_settings(of_brokers)
 
 
 def _chosen_file() -> Path | None:

@@ -22,6 +22,7 @@ from pipeline.client.registry.answers import (
 )
 from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
 from pipeline.errors import PipelineError
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
 from pipeline.net.nurseries import unwrapped_errors
 
 CONTENT: Final = ("schemaType", "references", "metadata", "ruleSet", "schema")
@@ -323,10 +324,10 @@ async def ask_each(items: Iterable[Item], ask: Callable[[Item], Awaitable[Answer
 
 @asynccontextmanager
 async def open_registry_administration(
-    urls: Sequence[str], *, timeout_s: float = 30.0
+    urls: Sequence[str], *, login: HttpLogin = NO_LOGIN, timeout_s: float = 30.0
 ) -> AsyncIterator[RegistryAdministration]:
     """Open a client of the registries at these URLs, as `open_schema_registry` does."""
-    async with open_schema_registry(urls, timeout_s=timeout_s) as client:
+    async with open_schema_registry(urls, login=login, timeout_s=timeout_s) as client:
         yield RegistryAdministration(client.call)
 
 

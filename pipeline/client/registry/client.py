@@ -29,6 +29,7 @@ from pipeline.client.registry.schemas import (
 from pipeline.client.registry.shared_calls import SharedCalls
 from pipeline.errors import ConfigurationError, DeadlineExceededError, PipelineError
 from pipeline.net.bounded_answers import bounded_answer, bounded_http_client
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 CACHE_CAPACITY = 1000
@@ -341,11 +342,16 @@ def _with_query(path: str, flags: Sequence[str]) -> str:
 
 @asynccontextmanager
 async def open_schema_registry(
-    urls: Sequence[str], *, timeout_s: float = 30.0, cache_capacity: int = CACHE_CAPACITY
+    urls: Sequence[str],
+    *,
+    login: HttpLogin = NO_LOGIN,
+    timeout_s: float = 30.0,
+    cache_capacity: int = CACHE_CAPACITY,
 ) -> AsyncIterator[SchemaRegistryClient]:
     """Open a client of the registries at these URLs, which hold the same schemas, until the block ends.
 
-    `timeout_s` bounds each call. Connects when first used. Raises ConfigurationError for a text that is not a URL.
+    `login`: password or token for all of them. `timeout_s` bounds each call. Connects when first used. Raises
+    ConfigurationError for a text that is not a URL, and for certificates that cannot be read.
     """
     for url in urls:
         if not url.startswith(("http://", "https://")):
@@ -356,7 +362,7 @@ async def open_schema_registry(
         raise ConfigurationError("schema.registry.url", "is empty: name at least one URL")
     headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
     timeout = min(MAX_ATTEMPT_S, timeout_s)
-    async with bounded_http_client(headers, timeout_s=timeout) as http:
+    async with bounded_http_client(headers, timeout_s=timeout, login=login) as http:
         yield SchemaRegistryClient(
             http, [url.rstrip("/") for url in urls], timeout_s=timeout_s, cache_capacity=cache_capacity
         )

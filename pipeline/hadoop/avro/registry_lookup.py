@@ -8,6 +8,7 @@ from pipeline.client.registry.client import SCHEMA_NOT_FOUND, SchemaRegistryErro
 from pipeline.client.registry.errors import SerializationError
 from pipeline.client.registry.references import complete_text
 from pipeline.hadoop.avro.avro_schema import SchemaError
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class RegistryLookup:
     """Asks the registries at `urls`, one after the other."""
 
     urls: tuple[str, ...]
+    login: HttpLogin = NO_LOGIN
 
     def __call__(self, schema_id: int) -> str:
         """Return the schema's text. Raises SchemaError for an unknown id, and as the client without an answer."""
@@ -25,7 +27,7 @@ class RegistryLookup:
         return trio.run(self._fetch_versions, schema_id)
 
     async def _fetch_versions(self, schema_id: int) -> list[tuple[str, int]]:
-        async with open_schema_registry(self.urls) as registry:
+        async with open_schema_registry(self.urls, login=self.login) as registry:
             try:
                 return await registry.versions_of_id(schema_id)
             except SchemaRegistryError as error:
@@ -34,7 +36,7 @@ class RegistryLookup:
                 raise
 
     async def _fetch(self, schema_id: int) -> str:
-        async with open_schema_registry(self.urls) as registry:
+        async with open_schema_registry(self.urls, login=self.login) as registry:
             try:
                 return await complete_text(registry, (await registry.schema(schema_id)).schema)
             except SerializationError as error:

@@ -11,6 +11,7 @@ from pipeline.client.cluster.config import IsolationLevel
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.layout import PathFormat
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
+from pipeline.net.http_login import NO_LOGIN, HttpLogin, gathered_login
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Addresses, SettingsModel
@@ -51,6 +52,9 @@ class LoadConfig(SettingsModel):
     """Codec of the files. In Parquet `deflate` is gzip."""
     registry: Annotated[tuple[str, ...], Field(alias="schema.registry.url")] = ()
     """URLs of schema registries, with commas between them; option `--registry`. Needed for `value.format=avro`."""
+    login: HttpLogin = Field(default=NO_LOGIN, alias="login")
+    """Password or token for the schema registries, and the authorities that are trusted: `basic.auth.user.info` and so
+    on, see docs/security/http.md."""
     value_subject_name_strategy: Annotated[SubjectStrategy, Field(alias="value.subject.name.strategy")] = (
         "TopicNameStrategy"
     )
@@ -143,7 +147,7 @@ class LoadConfig(SettingsModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_security(cls, settings: Any) -> Any:
-        return gathered(settings)
+        return gathered_login(gathered(settings))
 
 
 class LoadSelection(SettingsModel):

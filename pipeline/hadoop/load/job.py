@@ -322,7 +322,7 @@ class PreparedLoad:
             counts=covered.counts,
             sums=covered.sums,
             aborted=covered.aborted,
-            schemas=with_found_types(self.schemas, covered.files, RegistryLookup(config.registry)),
+            schemas=with_found_types(self.schemas, covered.files, RegistryLookup(config.registry, config.login)),
             ends=tuple(sorted((ends | dict(covered.last_batches)).values())),
             path_format=self.path_format,
             lost=next_lost({} if last is None else last.lost, plan.skipped),
@@ -348,7 +348,7 @@ class PreparedLoad:
         from pipeline.hadoop.load.task_spec import TaskSpec
 
         config = self.config
-        registry = RegistryLookup(config.registry) if config.value_format == "avro" else None
+        registry = RegistryLookup(config.registry, config.login) if config.value_format == "avro" else None
         spec = TaskSpec(
             root=config.root,
             topic=config.topic,

@@ -68,7 +68,7 @@ async def plan_schemas(config: LoadConfig, previous: Iterable[TableSchema]) -> t
 
     kept = {schema.record_type: schema for schema in previous}
     known = [record_type for record_type in kept if record_type is not None]
-    async with open_schema_registry(config.registry) as registry:
+    async with open_schema_registry(config.registry, login=config.login) as registry:
         latest = await latest_schemas(registry, config.topic, config.value_subject_name_strategy, known)
     for schema in latest:
         try:

@@ -7,7 +7,7 @@ Invariant: the staleness is the time since the last such moment, on this process
 first. It is never less than the age of the oldest record that the log has and the state lacks.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,6 +119,7 @@ def ask_registries(
     follower: LogFollower,
     own_cluster: Callable[[], str | None] | None,
     *,
+    headers: Mapping[str, str] | None = None,
     timeout_s: float,
 ) -> AskLogEnd:
     """Return a question to the registries that write, the first that answers: these URLs, and the writer's.
@@ -133,7 +134,7 @@ def ask_registries(
         for url in [*urls, *known]:
             try:
                 with trio.fail_after(timeout_s):  # the client's own time begins again with each byte
-                    answer = await http.get(url.rstrip("/") + JOURNAL_PATH, timeout=timeout_s)
+                    answer = await http.get(url.rstrip("/") + JOURNAL_PATH, headers=headers, timeout=timeout_s)
                 content = answer.raise_for_status().json()
                 end = _log_end(content)
                 is_log = own_cluster is None or content["cluster_id"] == own_cluster()

@@ -68,7 +68,8 @@ def run_resident(
     resident = ResidentLoad(load, metrics=service_metrics(), clock=wall_clock)
     try:
         with unwrapped_errors():
-            trio.run(run_until_signalled, partial(resident.run, interval_s=interval_s, http_listen=address))
+            run = partial(resident.run, interval_s=interval_s, http_listen=address, http=loads.http)
+            trio.run(run_until_signalled, run)
     finally:
         logging.disable(logging.CRITICAL)  # py4j complains of the end of its JVM
         application.kill()

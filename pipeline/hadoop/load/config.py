@@ -12,6 +12,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.layout import PathFormat
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.net.http_login import NO_LOGIN, HttpLogin, gathered_login
+from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Addresses, SettingsModel
@@ -55,6 +56,9 @@ class LoadConfig(SettingsModel):
     login: HttpLogin = Field(default=NO_LOGIN, alias="login")
     """Password or token for the schema registries, and the authorities that are trusted: `basic.auth.user.info` and so
     on, see docs/security/http.md."""
+    http: HttpSecurity = Field(default=OPEN_HTTP, alias="http.security")
+    """TLS and users of a resident load's HTTP server: `http.ssl.keystore.location`, `http.users.file` and so on, see
+    docs/security/http.md."""
     value_subject_name_strategy: Annotated[SubjectStrategy, Field(alias="value.subject.name.strategy")] = (
         "TopicNameStrategy"
     )
@@ -147,7 +151,7 @@ class LoadConfig(SettingsModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_security(cls, settings: Any) -> Any:
-        return gathered_login(gathered(settings))
+        return gathered_login(gathered_http(gathered(settings)))
 
 
 class LoadSelection(SettingsModel):
@@ -227,6 +231,11 @@ class LoadsConfig:
     def security(self) -> ClientSecurity:
         """Protection of the connections to the cluster."""
         return self.config_of(min(self.named or {"any"})).security
+
+    @property
+    def http(self) -> HttpSecurity:
+        """Protection of the HTTP server."""
+        return self.config_of(min(self.named or {"any"})).http
 
     @property
     def named(self) -> Collection[str]:

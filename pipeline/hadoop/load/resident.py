@@ -14,7 +14,9 @@ from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.load.many import TopicResult
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.http import operations_routes
+from pipeline.net.http_security import OPEN_HTTP, HttpSecurity
+from pipeline.net.http_service import HttpService, serve_service
 
 logger = get_logger(__name__)
 
@@ -82,17 +84,20 @@ class ResidentLoad:
         *,
         interval_s: float,
         http_listen: HostPort | None,
+        http: HttpSecurity = OPEN_HTTP,
         task_status: trio.TaskStatus[HostPort | None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Load every `interval_s` seconds, or when the round before has ended, until cancelled.
 
-        Serves metrics and health at `http_listen`, whose bound address is reported once it listens.
+        Serves metrics and health at `http_listen`, whose bound address is reported once it listens, protected by
+        `http`.
         """
         async with trio.open_nursery() as nursery:
             address = None
             if http_listen is not None:
                 routes = operations_routes(self._registry, lambda: None, warning=lambda: self._trouble)
-                address = await nursery.start(serve_http, http_application(routes), http_listen)
+                service = HttpService(routes=routes, roles={})
+                address = await nursery.start(serve_service, service, http_listen, http)
                 logger.info("listening", address=str(address))
             task_status.started(address)
             while True:

@@ -43,7 +43,7 @@ class OpenSpans:
     @classmethod
     def of(cls, spans: Iterable[tuple[int, int, int]]) -> "OpenSpans":
         """Return spans of topics: each with the time up to which all is closed, and that of death."""
-        columns = np.array([span for span in spans if span[1] < span[2]], np.int64).reshape(-1, 3)
+        columns = np.array(list(spans), np.int64).reshape(-1, 3)
         return cls(topics=columns[:, 0], closed_ms=columns[:, 1], dead_ms=columns[:, 2])
 
     def topics_at(self, hour_ms: int, end_ms: int) -> set[int]:

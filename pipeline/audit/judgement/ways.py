@@ -54,6 +54,8 @@ class Way:
     compacted: frozenset[int]
     copied: frozenset[int]
     """Topics of the live cluster that are copies themselves: their producers report to another cluster."""
+    by_replica: tuple[Int64s, Int64s] = field(init=False)
+    """Replica cells, sorted, and their sources."""
     gaps: dict[int, Sequence[OffsetSpan]] = field(default_factory=dict)
     """By source cell."""
     loads: Sequence[EndStage] = ()
@@ -62,14 +64,17 @@ class Way:
     """By topic: number of partitions in the metadata of the live cluster."""
     has_metadata: bool = False
 
+    def __post_init__(self) -> None:
+        order = np.argsort(self.replicas, kind="stable")
+        object.__setattr__(self, "by_replica", (self.replicas[order], self.sources[order]))
+
     def replicas_of(self, cells: Int64s) -> Int64s:
         """Return the replica's cell of each cell; -1 for cells without a route."""
         return _looked_up(self.sources, self.replicas, cells)
 
     def sources_of(self, cells: Int64s) -> Int64s:
         """Return the source's cell of each replica cell; -1 for replicas of other clusters."""
-        order = np.argsort(self.replicas, kind="stable")
-        return _looked_up(self.replicas[order], self.sources[order], cells)
+        return _looked_up(*self.by_replica, cells)
 
     def are_mirrored(self, topics: Int64s) -> Mask:
         """True for each topic that should have a replica."""

@@ -14,7 +14,7 @@ from pipeline.audit.judgement.sentences import number_text
 from pipeline.audit.judgement.silent_producers import OpenSpans
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import Expectations, Witness
-from pipeline.audit.judgement.ways import Way
+from pipeline.audit.judgement.ways import Way, is_among
 from pipeline.audit.ledger.keys import (
     LIFE_BITS,
     PARTITION_BITS,
@@ -64,6 +64,7 @@ class Words:
             )
         self._replica_words = self._earliest_of_replicas()
         self._unsent = _lives_with_unsent(ledger, way)
+        self._with_unsent = {topic for name in self._unsent if (topic := ledger.topics.known(name)) >= 0}
         self._lives = _open_lives(ledger, way)
         self._silent = {topic for topic, lives in self._lives.items() if any(map(self.is_silent, lives))}
         self._closed_ms = {
@@ -75,7 +76,7 @@ class Words:
         self._open_spans: OpenSpans | None = None
         """Of silent producers, once asked."""
         self._heard_ms: dict[int, int] = {}
-        """By topic, once asked: the end of the last hour that all leaders and producers spoke for."""
+        """By topic, once asked: the end of the last hour that all leaders and living producers spoke for."""
 
     def _concerns(self, cluster: str | None) -> bool:
         return cluster in (None, self.way.cluster, self.way.replica_cluster)
@@ -144,6 +145,13 @@ class Words:
         The producer may be silent by now: its last sign and its silence may be learnt at once. -1 is among the topics
         if a silent producer named none.
         """
+        topics = self._open_silent(hour_ms, end_ms)
+        if end_ms > self._least_closed_ms:
+            topics |= {topic for topic, closed_ms in self._closed_ms.items() if closed_ms < end_ms and topic >= 0}
+        return topics
+
+    def _open_silent(self, hour_ms: int, end_ms: int) -> set[int]:
+        """Return the topics of which a silent producer left an hour open; -1 is among them if it named no topic."""
         if self._open_spans is None:
             self._open_spans = OpenSpans.of(
                 (topic, life.sign.closed_ms, self.silent_from(life))
@@ -151,10 +159,7 @@ class Words:
                 for life in self._lives[topic]
                 if life.sign is not None and self.is_silent(life)
             )
-        topics = self._open_spans.topics_at(hour_ms, end_ms)
-        if end_ms > self._least_closed_ms:
-            topics |= {topic for topic, closed_ms in self._closed_ms.items() if closed_ms < end_ms and topic >= 0}
-        return topics
+        return self._open_spans.topics_at(hour_ms, end_ms)
 
     def window_ms(self, topic: int) -> int:
         """Return the length of the longest windows that counters of a topic have."""
@@ -240,7 +245,7 @@ class Words:
         return not self._unread_of(end_ms, is_mirrored=is_mirrored)
 
     def are_heard(self, topics: Int64s, end_ms: int) -> Mask:
-        """True for each topic of which all leaders and producers gave their word up to `end_ms`.
+        """True for each topic of which all leaders and producers gave their word on the hour that ends at `end_ms`.
 
         False if the topic lacks anything else that other topics do not lack, or that a verdict notes.
         """
@@ -248,13 +253,18 @@ class Words:
         heard = [self._heard_ms.get(topic) for topic in topics.tolist()]
         known = [self._heard_to(topic) if each is None else each for topic, each in zip(topics, heard, strict=True)]
         result: Mask = np.array(known, np.int64) >= end_ms
-        return result
+        hour_ms = end_ms - HOUR_MS
+        lacking = self._open_silent(hour_ms, end_ms)
+        lacking |= {topic for topic in self._with_unsent if self.unsent(topic, hour_ms, end_ms)}
+        if -1 in lacking:
+            return np.zeros(len(topics), np.bool_)
+        return result & ~is_among(topics, lacking) if lacking else result
 
     def _heard_to(self, topic: int) -> int:
-        """Return the end of the last hour for which no leader's or producer's word is missing."""
+        """Return the end of the last hour for which no leader's or living producer's word is missing."""
         name = self._ledger.topics.names[topic]
         named = any(witness.topic == name for witness in self._unknown)
-        if named or topic in self._silent or -1 in self._silent or name in self._unsent:
+        if named:
             return NEVER_MS
         heard_ms = [self._closed_ms.get(topic, -NEVER_MS)]
         if topic in self.live.earliest:

@@ -63,11 +63,13 @@ class PositionTable:
 
     def at(self, keys: Int64s) -> Rows:
         """Return the progress of keys; of others that of a partition that nobody reported."""
-        result = np.repeat(_NEW, len(keys))
-        if len(self.keys) and len(keys):
-            places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-            known = self.keys[places] == keys
-            result[known] = self.progress[places[known]]
+        if not len(self.keys):
+            return np.repeat(_NEW, len(keys))
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        result = self.progress[places]
+        unknown = self.keys[places] != keys
+        if unknown.any():
+            result[unknown] = _NEW
         return result
 
     def reached(self, keys: Int64s, ends: Int64s, epochs: Int64s, created_ms: int) -> None:

@@ -52,13 +52,10 @@ class TopicIndex:
     def runs(self, topics: Int64s) -> list[tuple[int, int]]:
         """Return the rows of these topics (sorted, each once) as ranges; those that touch are one."""
         places = np.flatnonzero(np.isin(self.topics, topics))
-        runs: list[tuple[int, int]] = []
-        for start, end in zip(self.starts[places].tolist(), self.starts[places + 1].tolist(), strict=True):
-            if runs and runs[-1][1] == start:
-                runs[-1] = (runs[-1][0], end)
-            else:
-                runs.append((start, end))
-        return runs
+        starts, ends = self.starts[places], self.starts[places + 1]
+        begins = np.concatenate([[True], starts[1:] != ends[:-1]])[: len(starts)]
+        stops = np.concatenate([begins[1:], [True]])[: len(starts)]
+        return list(zip(starts[begins].tolist(), ends[stops].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,30 @@ def test_plain_hours_are_unknown_while_a_witness_is_missing_and_exact_when_it_is
     assert all(hour.status is Status.EXACT for hour in before.hours_at([(each.topic, each.hour_ms) for each in exact]))
 
 
+def test_hours_that_a_dead_producer_had_closed_take_as_little_memory_as_others() -> None:
+    ledger = Ledger(LedgerLimits(rows=0, newest=0), settle_ms=GRACE_MS, shelf=MemoryShelf())
+    hours = [HOUR + number * HOUR_MS for number in range(3)]
+    rows = dict.fromkeys(hours, Amounts())
+    died_ms, now_ms = hours[2] + 600_000, hours[2] + 3 * HOUR_MS
+    source, replica = TopicPartition("clicks", 0), hub_of("east", "clicks")
+    ledger.apply(
+        report(Tier.PRODUCER, "east", source, rows, instance="p", revision=1, created_ms=died_ms, closed_ms=hours[2])
+    )
+    ledger.apply(report(Tier.BROKER, "east", source, rows, created_ms=now_ms))
+    ledger.apply(report(Tier.BROKER, "hub", replica, rows, created_ms=now_ms))
+    expected = replace(
+        ALL,
+        live_clusters=["east"],
+        partitions={("east", "clicks"): 1, ("hub", replica.topic): 1},
+        routes=[Route(cluster="east", source=source, replica=replica)],
+        read_to_ms=dict.fromkeys(("east", "hub"), now_ms),
+    )
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    found = judge.judge(expected, now_ms).hours()
+    assert [hour.status for hour in found] == [Status.EXACT, Status.EXACT, Status.UNKNOWN]
+    assert [len(judge._verdicts[hour_ms].others) for hour_ms in hours] == [0, 0, 1]
+
+
 def test_an_hour_that_was_not_read_to_its_end_is_judged_again_when_it_is() -> None:
     ledger = filled(Random(1))
     judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)

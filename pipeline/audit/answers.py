@@ -67,7 +67,7 @@ class Answers:
         """
         with trio.move_on_after(ANSWER_TIMEOUT_S):
             return await respond_errors(lambda: self._respond(request, make()))
-        return refusal(503, f"no answer within {ANSWER_TIMEOUT_S:.0f} s: the audit is busy")
+        return json_refusal(503, f"no answer within {ANSWER_TIMEOUT_S:.0f} s: the audit is busy")
 
     async def _respond(self, request: Request, make: MakeDocument) -> Response:
         key = request.url.path + "?" + request.url.query
@@ -114,14 +114,14 @@ async def respond_errors(respond: Callable[[], Awaitable[Response]]) -> Response
     try:
         return await respond()
     except UnknownNameError as error:
-        return refusal(404, str(error))
+        return json_refusal(404, str(error))
     except QuestionError as error:
-        return refusal(400, str(error))
+        return json_refusal(400, str(error))
     except NoJudgementError as error:
-        return refusal(503, str(error))
+        return json_refusal(503, str(error))
 
 
-def refusal(status: int, reason: str) -> JSONResponse:
+def json_refusal(status: int, reason: str) -> JSONResponse:
     """Return an error as JSON."""
     return JSONResponse({"error": reason}, status_code=status, headers=HEADERS)
 

@@ -73,8 +73,12 @@ class Words:
             if (alive := [life for life in lives if not self.is_silent(life)])
         }
         self._least_closed_ms = min(self._closed_ms.values(), default=-NEVER_MS)
-        self._open_spans: OpenSpans | None = None
-        """Of silent producers, once asked."""
+        self._open_spans = OpenSpans.of(
+            (topic, life.sign.closed_ms, self.silent_from(life))
+            for topic in self._silent
+            for life in self._lives[topic]
+            if life.sign is not None and self.is_silent(life)
+        )
         self._heard_ms: dict[int, int] = {}
         """By topic, once asked: the end of the last hour that all leaders and living producers spoke for."""
 
@@ -145,21 +149,10 @@ class Words:
         The producer may be silent by now: its last sign and its silence may be learnt at once. -1 is among the topics
         if a silent producer named none.
         """
-        topics = self._open_silent(hour_ms, end_ms)
+        topics = self._open_spans.topics_at(hour_ms, end_ms)
         if end_ms > self._least_closed_ms:
             topics |= {topic for topic, closed_ms in self._closed_ms.items() if closed_ms < end_ms and topic >= 0}
         return topics
-
-    def _open_silent(self, hour_ms: int, end_ms: int) -> set[int]:
-        """Return the topics of which a silent producer left an hour open; -1 is among them if it named no topic."""
-        if self._open_spans is None:
-            self._open_spans = OpenSpans.of(
-                (topic, life.sign.closed_ms, self.silent_from(life))
-                for topic in self._silent
-                for life in self._lives[topic]
-                if life.sign is not None and self.is_silent(life)
-            )
-        return self._open_spans.topics_at(hour_ms, end_ms)
 
     def window_ms(self, topic: int) -> int:
         """Return the length of the longest windows that counters of a topic have."""
@@ -254,7 +247,7 @@ class Words:
         known = [self._heard_to(topic) if each is None else each for topic, each in zip(topics, heard, strict=True)]
         result: Mask = np.array(known, np.int64) >= end_ms
         hour_ms = end_ms - HOUR_MS
-        lacking = self._open_silent(hour_ms, end_ms)
+        lacking = self._open_spans.topics_at(hour_ms, end_ms)
         lacking |= {topic for topic in self._with_unsent if self.unsent(topic, hour_ms, end_ms)}
         if -1 in lacking:
             return np.zeros(len(topics), np.bool_)

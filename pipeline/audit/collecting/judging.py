@@ -24,6 +24,7 @@ from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
+from pipeline.net.heap import return_free_memory
 from pipeline.net.nurseries import unwrapped_errors
 
 MAX_AGE_S: Final = 1.0
@@ -129,7 +130,7 @@ class Judgements:
             clusters = {name: state.progress for name, state in self._collector.states.items()}
             self._began += 1
             try:
-                judgement = await trio.to_thread.run_sync(self._judge.judge, expectations, judged_ms)
+                judgement = await trio.to_thread.run_sync(_judged_by, self._judge, expectations, judged_ms)
                 self._collector.ledger.shelve()
             except Exception as error:
                 self.failures += 1
@@ -175,6 +176,12 @@ class Judgements:
                 logger.warning("expectations_not_read", error=str(error))
             self._was_read.set()
             await trio.sleep(REFRESH_S)
+
+
+def _judged_by(judge: Judge, expectations: Expectations, judged_ms: int) -> Judgement:
+    judgement = judge.judge(expectations, judged_ms)
+    return_free_memory()  # what a judgement on a month, and large answers before it, took for a moment
+    return judgement
 
 
 def _greatest_age_s(judged: Judged) -> float:

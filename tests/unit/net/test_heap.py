@@ -68,3 +68,26 @@ print(resident_mib() - before)
 def test_large_blocks_return_to_the_system() -> None:
     made = subprocess.run([sys.executable, "-c", GAPS], check=True, capture_output=True, timeout=60)
     assert float(made.stdout) < 20
+
+
+BETWEEN = """
+from pathlib import Path
+from pipeline.net.heap import return_free_memory
+
+def resident_mib():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+before = resident_mib()
+blocks = [bytes(50_000) for _ in range(2_000)]
+last = bytes(50_000)
+del blocks
+return_free_memory()
+print(resident_mib() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc alone has this function")
+def test_free_memory_before_a_block_in_use_returns_to_the_system() -> None:
+    made = subprocess.run([sys.executable, "-c", BETWEEN], check=True, capture_output=True, timeout=60)
+    assert float(made.stdout) < 20

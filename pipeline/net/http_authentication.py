@@ -13,12 +13,14 @@ import binascii
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 
 import trio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.diagnostics import get_logger
+from pipeline.model import Clock
 from pipeline.net.http_attempts import LoginAttempts, TooManyAttemptsError
 from pipeline.net.http_roles import USER, refused_answer
 from pipeline.net.http_users import MAX_PASSWORD_BYTES, NOBODY, HttpUser, HttpUsers, PasswordEntry
@@ -33,21 +35,43 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 logger = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class LoginProof:
+    """A user who has shown what is right, and for how long that counts."""
+
+    user: HttpUser
+    entry: PasswordEntry | None = None
+    """Entry of the password, which counts while the file has it."""
+    until_ms: int | None = None
+
+
+CheckToken = Callable[[str], LoginProof | None]
+"""Returns whom a token (JWT) lets in, None if nobody."""
+
+
 class Authentication:
     """ASGI middleware: finds the user of each request. `users` returns those of the file as it is now."""
 
     def __init__(
-        self, application: ASGIApp, users: Callable[[], HttpUsers], secret: bytes, open_paths: Collection[str]
+        self,
+        application: ASGIApp,
+        users: Callable[[], HttpUsers],
+        check_token: CheckToken,
+        secret: bytes,
+        open_paths: Collection[str],
+        clock: Clock,
     ) -> None:
         """`secret`: random bytes of this process, the key of the hashes of what was right."""
         self._application = application
         self._users = users
+        self._check_token = check_token
         self._secret = secret
+        self._clock = clock
         self._open_paths = frozenset(path.encode() for path in open_paths)
         self._attempts = LoginAttempts()
         self._threads = trio.CapacityLimiter(CHECKS_AT_ONCE)
-        self._remembered: OrderedDict[bytes, PasswordEntry] = OrderedDict()
-        """Entries of users by the hash of the header that was right for them."""
+        self._remembered: OrderedDict[bytes, LoginProof] = OrderedDict()
+        """By the hash of the header that was right."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401, 403 or 429, or hand on the request with its user."""
@@ -80,38 +104,45 @@ class Authentication:
         async with self._attempts.turn(host):
             if (user := self._remembered_user(digest)) is not None:
                 return user
-            entry = await self._check_password(shown) if scheme.lower() == b"basic" else None
-            if entry is not None:
-                self._remembered[digest] = entry
+            admission = await self._check(scheme.lower(), shown.strip())
+            if admission is not None:
+                self._remembered[digest] = admission
                 if len(self._remembered) > MAX_REMEMBERED:
                     self._remembered.popitem(last=False)
-                return entry.user
-            logger.warning(
-                "http_login_refused", address=host, scheme="basic" if scheme.lower() == b"basic" else "other"
-            )
+                return admission.user
+            logger.warning("http_login_refused", address=host)
             await self._attempts.note_failure(host)
             return None
 
     def _remembered_user(self, digest: bytes) -> HttpUser | None:
-        entry = self._remembered.get(digest)
-        if entry is None:
+        found = self._remembered.get(digest)
+        if found is None:
             return None
-        if self._users().passwords.get(entry.user.name) != entry:  # the file has changed
+        entry, until_ms = found.entry, found.until_ms
+        is_changed = entry is not None and self._users().passwords.get(entry.user.name) != entry
+        if is_changed or (until_ms is not None and self._clock() >= until_ms):
             del self._remembered[digest]
             return None
         self._remembered.move_to_end(digest)
-        return entry.user
+        return found.user
 
-    async def _check_password(self, shown: bytes) -> PasswordEntry | None:
+    async def _check(self, scheme: bytes, shown: bytes) -> LoginProof | None:
+        if scheme == b"basic":
+            return await self._check_password(shown)
+        if scheme == b"bearer":
+            return self._check_token(shown.decode("ascii", "replace"))
+        return None
+
+    async def _check_password(self, shown: bytes) -> LoginProof | None:
         try:
-            name, separator, password = base64.b64decode(shown.strip(), validate=True).partition(b":")
+            name, separator, password = base64.b64decode(shown, validate=True).partition(b":")
         except (binascii.Error, ValueError):
             return None
         if not separator or len(password) > MAX_PASSWORD_BYTES:
             return None
         entry = self._users().passwords.get(name.decode(errors="replace"), NOBODY)
         is_right = await trio.to_thread.run_sync(partial(entry.has, password), limiter=self._threads)
-        return entry if is_right and entry is not NOBODY else None
+        return LoginProof(entry.user, entry) if is_right and entry is not NOBODY else None
 
 
 def _is_foreign(scope: Scope) -> bool:

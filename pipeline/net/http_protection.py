@@ -5,6 +5,7 @@ Invariant: a file that cannot be used any more leaves the last one in force, and
 
 import os
 import ssl
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,16 +17,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError
-from pipeline.net.http_authentication import Authentication
+from pipeline.net.http_authentication import Authentication, LoginProof
 from pipeline.net.http_roles import RoleTable, guarded
 from pipeline.net.http_security import HttpSecurity
-from pipeline.net.http_users import HttpUsers, parse_users
+from pipeline.net.http_users import MAX_NAME_LENGTH, HttpUser, HttpUsers, Role, parse_users
 from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, file_state, server_context
 
 LOOK_S = 10.0
 """Interval at which the files of certificates and users are looked at."""
 MAX_FILE_BYTES = 4 << 20
 SECRET_BYTES = 32
+REFRESH_S = 3600.0
+"""Interval at which published keys are read."""
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -83,9 +86,12 @@ class HttpProtection:
     def __init__(self, security: HttpSecurity) -> None:
         self._security = security
         self._users: UsersFile | None = None
+        self._tokens: _Tokens | None = None
         self._tls: ReloadingContext | None = None
         if security.users_file is not None:
             self._users = UsersFile(security.users_file)
+        if security.jwks_url is not None:
+            self._tokens = _Tokens(security, security.jwks_url)
         if security.keystore_location is not None:
             identity = TlsIdentity(
                 certificate_path=security.keystore_location,
@@ -100,41 +106,85 @@ class HttpProtection:
         """Context of the next connection, None for connections without TLS."""
         return None if self._tls is None else self._tls.context
 
-    @property
-    def has_users(self) -> bool:
-        """True if the server asks for passwords."""
-        return self._users is not None
-
     def guard(self, routes: Sequence[BaseRoute], roles: RoleTable) -> list[BaseRoute]:
         """Have routes check roles, if there are users. Raises UnlistedRouteError."""
-        return list(routes) if self._users is None else guarded(routes, roles, self._security.skip_paths)
+        return guarded(routes, roles, self._security.skip_paths) if self._security.asks_login else list(routes)
 
     def around(self, application: ASGIApp) -> ASGIApp:
         """Return the application as clients may reach it. It is itself without protection."""
-        users = self._users
-        if users is not None:
-            secret = os.urandom(SECRET_BYTES)
-            application = Authentication(application, lambda: users.users, secret, self._security.skip_paths)
+        users, tokens = self._users, self._tokens
+        if self._security.asks_login:
+            application = Authentication(
+                application,
+                lambda: HttpUsers() if users is None else users.users,
+                lambda token: None if tokens is None else tokens.check(token),
+                os.urandom(SECRET_BYTES),
+                self._security.skip_paths,
+                _wall_clock,
+            )
         return self.with_headers(application)
 
     def with_headers(self, application: ASGIApp) -> ASGIApp:
         """Return the application with the headers of a protected server. It is itself without protection."""
-        if self._users is None and self._tls is None:
+        if not self._security.asks_login and self._tls is None:
             return application
         added = dict(HEADERS)
         if self._tls is not None:
             added |= [TRANSPORT_HEADER]
-        if self._users is not None:
+        if self._security.asks_login:
             added |= [PRIVATE_HEADER]
         return _SafeAnswers(application, added)
 
-    async def follow_files(self) -> None:
-        """Take over changed files, until cancelled."""
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take over changed files and keys, until cancelled. Reports started once keys were asked for."""
+        async with trio.open_nursery() as nursery:
+            if self._tokens is not None:
+                await nursery.start(self._tokens.keys.run)
+            task_status.started()
+            await self._follow_files()
+
+    async def _follow_files(self) -> None:
         followed = [each.look for each in (self._users, self._tls) if each is not None]
         while followed:
             await trio.sleep(LOOK_S)
             for look in followed:
                 await trio.to_thread.run_sync(look)
+
+
+class _Tokens:
+    """Tokens (JWT) of an authority, as users of this server."""
+
+    def __init__(self, security: HttpSecurity, url: str) -> None:
+        from pipeline.net.published_keys import PublishedKeys  # cryptography, which other servers need not load
+        from pipeline.net.web_tokens import TokenRules
+
+        self.keys = PublishedKeys(url, REFRESH_S)
+        self._rules = TokenRules(
+            audiences=security.expected_audience,
+            issuer=security.expected_issuer,
+            subject_claim=security.subject_claim,
+            scope_claim=security.scope_claim,
+        )
+
+    def check(self, token: str) -> LoginProof | None:
+        """Return the user of a token with the highest role among its scopes, None for a token that lets nobody in."""
+        from pipeline.net.web_tokens import TokenRefusedError
+
+        try:
+            proof = self.keys.verify(token, self._rules, _wall_clock())
+        except TokenRefusedError as error:
+            logger.info("http_token_refused", reason=str(error))
+            return None
+        roles = [role for role in Role if str(role) in proof.scopes]
+        is_name = proof.subject.isprintable() and len(proof.subject) <= MAX_NAME_LENGTH
+        if not roles or not is_name:
+            logger.info("http_token_refused", reason="its scopes are none of read, write, admin, or its user no name")
+            return None
+        return LoginProof(HttpUser(name=proof.subject, role=max(roles)), until_ms=proof.until_ms)
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class _SafeAnswers:

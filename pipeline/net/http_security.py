@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 
 from pipeline.credentials import Secret, resolved
 from pipeline.errors import ConfigurationError
+from pipeline.net.documents import checked_url
 from pipeline.settings import Address, SettingsModel, parsed_by
 
 OPERATIONS_PATHS = ("/healthz", "/metrics", "/readyz")
@@ -21,7 +22,7 @@ GATHERED = "http.security"
 """Name of the field that holds the settings of HttpSecurity in the settings of a service."""
 
 
-def _parse_paths(text: str) -> tuple[str, ...]:
+def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -45,7 +46,22 @@ class HttpSecurity(SettingsModel):
     users_file: Path | None = Field(None, alias="http.users.file")
     """File with users, their roles, and hashes of their passwords and tokens; see `pipeline http-user`. With it the
     server demands a password or token. It is read again when it changes."""
-    skip_paths: Annotated[tuple[str, ...], parsed_by(_parse_paths), AfterValidator(_check_paths)] = Field(
+    jwks_url: Annotated[str, AfterValidator(checked_url)] | None = Field(
+        None, alias="http.oauthbearer.jwks.endpoint.url"
+    )
+    """Document with the public keys of an authority whose tokens (JWT) let users in, beside those of the file:
+    `https://...`, `http://...` or `file:/PATH`. The scopes of a token name the role: `read`, `write` or `admin`."""
+    expected_audience: Annotated[tuple[str, ...], parsed_by(_parse_list)] = Field(
+        (), alias="http.oauthbearer.expected.audience"
+    )
+    """Audiences (`aud`), with commas between them, of which a token must have one. Needed with the document."""
+    expected_issuer: str | None = Field(None, alias="http.oauthbearer.expected.issuer", min_length=1)
+    """Issuer (`iss`) that a token must have."""
+    scope_claim: str = Field("scope", alias="http.oauthbearer.scope.claim.name", min_length=1)
+    """Claim with the scopes of a token."""
+    subject_claim: str = Field("sub", alias="http.oauthbearer.sub.claim.name", min_length=1)
+    """Claim with the name of the user."""
+    skip_paths: Annotated[tuple[str, ...], parsed_by(_parse_list), AfterValidator(_check_paths)] = Field(
         (), alias="http.authentication.skip.paths"
     )
     """Paths that need neither password nor token, with commas between them: some of `/healthz`, `/metrics` and
@@ -63,6 +79,11 @@ class HttpSecurity(SettingsModel):
         return self.keystore_location is not None
 
     @property
+    def asks_login(self) -> bool:
+        """True if the server demands a password or token."""
+        return self.users_file is not None or self.jwks_url is not None
+
+    @property
     def scheme(self) -> str:
         """Scheme of the server's URLs."""
         return "https" if self.is_encrypted else "http"
@@ -73,7 +94,10 @@ class HttpSecurity(SettingsModel):
         config = super().from_settings({key: _resolved(key, value) for key, value in settings.items()})
         if config.key_password is not None and config.keystore_location is None:
             raise ConfigurationError("http.ssl.keystore.location", "is missing, and http.ssl.key.password is given")
-        if config.skip_paths and config.users_file is None:
+        if config.jwks_url is not None and not config.expected_audience:
+            reason = "is missing: tokens that the authority signs for other services would be taken, too"
+            raise ConfigurationError("http.oauthbearer.expected.audience", reason)
+        if config.skip_paths and not config.asks_login:
             raise ConfigurationError("http.users.file", "is missing: without it no path needs a password")
         return config
 

@@ -53,11 +53,11 @@ async def serve_service(
     application = http_application(protection.guard(routes, {**OPERATIONS_ROLES, **service.roles}))
     service.prepare(application)
 
-    if protection.has_users and not security.is_encrypted and address.host not in _LOCAL:
+    if security.asks_login and not security.is_encrypted and address.host not in _LOCAL:
         logger.warning("http_passwords_in_clear_text", address=str(address), advice="set http.ssl.keystore.location")
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(protection.follow_files)
+            await nursery.start(protection.run)
             serve = partial(serve_http, tls=lambda: protection.tls)
             if security.metrics_listen is not None:
                 application_of_metrics = protection.with_headers(http_application(operations))

@@ -3,12 +3,14 @@
 import socket
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import jwt
 import pytest
 import trio
 from prometheus_client import CollectorRegistry
@@ -25,6 +27,7 @@ from pipeline.net.http_security import OPEN_HTTP, HttpSecurity
 from pipeline.net.http_service import HttpService, serve_service
 from pipeline.net.http_users import PasswordEntry, Role
 from tests.support.secured_http import PASSWORDS, TOKEN, HttpFiles, basic, http_files
+from tests.support.token_authority import TokenAuthority
 
 DEADLINE_S = 30
 FREE = HostPort("127.0.0.1", 0)
@@ -85,6 +88,53 @@ async def test_a_token_is_as_good_as_a_password(files: HttpFiles) -> None:
         for scheme in ("Bearer", "bearer", "BEARER"):
             answer = await http.post("/things", headers={"Authorization": f"{scheme} {TOKEN}"})
             assert answer.json()["user"] == "ci"
+
+
+async def test_tokens_of_an_authority_let_their_users_in_until_they_end(
+    files: HttpFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_attempts, "FAILURE_PAUSE_S", 0)
+    now_ms = [int(time.time() * 1000)]
+    monkeypatch.setattr(http_protection, "_wall_clock", lambda: now_ms[0])
+    authority, stranger = TokenAuthority(), TokenAuthority()
+    authority.add("a", "RS256")
+    stranger.add("a", "RS256")
+
+    def claims(scope: str, **more: Any) -> dict[str, Any]:
+        return {"sub": "alice", "aud": "pipeline", "iss": "us", "exp": now_ms[0] // 1000 + 60, "scope": scope} | more
+
+    refused = [
+        stranger.token("a", **claims("admin")),
+        authority.token("a", **claims("admin", aud="another")),
+        authority.token("a", **claims("admin", iss="others")),
+        authority.token("a", **claims("admin", exp=now_ms[0] // 1000 - 60)),
+        authority.token("a", **claims("administrator reader WRITE")),
+        authority.token("a", **claims("")),
+        authority.token("a", **claims("admin", sub="a\nb")),
+        jwt.encode(claims("admin"), "", algorithm="none"),
+        authority.token("a", **claims("admin"))[:-2],
+        TOKEN[:-1],
+    ]
+    with authority.serving() as url:
+        keys = {
+            "http.oauthbearer.jwks.endpoint.url": f"{url}/keys",
+            "http.oauthbearer.expected.audience": "pipeline",
+            "http.oauthbearer.expected.issuer": "us",
+        }
+        async with client(files, **keys) as http:
+
+            async def status(token: str, method: str = "GET") -> int:
+                answer = await http.request(method, "/things", headers={"Authorization": f"Bearer {token}"})
+                assert answer.status_code != 200 or answer.json()["user"] in {"alice", "ci"}
+                return answer.status_code
+
+            reader, writer = (authority.token("a", **claims(scope)) for scope in ("read other", "read write"))
+            assert (await status(reader), await status(reader, "POST")) == (200, 403)
+            assert (await status(writer), await status(writer, "POST")) == (200, 200)
+            assert await status(TOKEN) == 200
+            assert [await status(token) for token in refused] == [401] * len(refused)
+            now_ms[0] += 95_000
+            assert await status(reader) == 401
 
 
 async def test_strangers_get_the_same_answer_for_everything(files: HttpFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,6 +428,8 @@ def test_a_route_without_a_role_is_not_served() -> None:
         ({"http.ssl.key.password": "x"}, "http.ssl.keystore.location: is missing"),
         ({"http.authentication.skip.paths": "/metrics"}, "http.users.file: is missing"),
         ({"http.users.file": "/none", "http.authentication.skip.paths": "/things"}, "skip.paths.*names /things"),
+        ({"http.oauthbearer.jwks.endpoint.url": "https://a"}, "expected.audience: is missing"),
+        ({"http.oauthbearer.jwks.endpoint.url": "ftp://a"}, "jwks.endpoint.url: must be a URL"),
         ({"http.ssl.keystore": "x"}, "http.ssl.keystore: is not a setting.*did you mean http.ssl.keystore.location"),
     ],
 )
@@ -394,4 +446,3 @@ def test_without_settings_nothing_is_wrapped() -> None:
 
     assert protection.around(application) is application
     assert protection.tls is None
-    assert not protection.has_users

@@ -29,7 +29,8 @@ CHECKS_AT_ONCE = 2
 """Threads that check passwords; each takes a processor and 16 MB."""
 MAX_REMEMBERED = 1000
 """Right passwords that are not checked again."""
-CHALLENGE = 'Basic realm="pipeline", charset="UTF-8", Bearer realm="pipeline"'
+CHALLENGES = ('Basic realm="pipeline", charset="UTF-8"', 'Bearer realm="pipeline"')
+"""Each is a header of its own: browsers read no two in one."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 logger = get_logger(__name__)
@@ -87,7 +88,10 @@ class Authentication:
             return
         if user is None:
             reason = "a user's password or token is needed" if not given else "the password or token is not right"
-            await refused_answer(401, reason, {"www-authenticate": CHALLENGE})(scope, receive, send)
+            answer = refused_answer(401, reason)
+            for challenge in CHALLENGES:
+                answer.headers.append("www-authenticate", challenge)
+            await answer(scope, receive, send)
             return
         if scope["method"] not in _SAFE and _is_foreign(scope):
             await refused_answer(403, "the request comes from a web page of another origin")(scope, receive, send)

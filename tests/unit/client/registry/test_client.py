@@ -26,7 +26,7 @@ def journal() -> MemoryJournal:
 @pytest.fixture
 def connect(journal: MemoryJournal) -> Callable[..., Any]:
     @asynccontextmanager
-    async def connect(*other_urls: str, **settings: int) -> AsyncIterator[Any]:
+    async def connect(*other_urls: str, **settings: Any) -> AsyncIterator[Any]:
         async with serving_registry(journal) as url, open_schema_registry([*other_urls, url], **settings) as registry:
             yield registry
 

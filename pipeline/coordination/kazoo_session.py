@@ -31,6 +31,7 @@ REPLACE_AFTER_S = 1.0
 LOOK_FOR_OLDER_S = 0.5
 """Interval at which a disconnected client checks if servers hold older data than it has seen, and so refuse it."""
 LOOK_TIMEOUT_S = 2.0
+CUT_LOGIN = "the connection broke during the login; older servers break it if the password is wrong"
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 logger = get_logger(__name__)
@@ -99,6 +100,11 @@ class KazooSession:
                 return connect(*arguments)
             except SessionClosedRequireSaslError as error:
                 raise AuthFailedError from error  # kazoo's thread would die of the other
+            except AuthFailedError as error:
+                if isinstance(error.__cause__, ConnectionDropped):  # a server that goes away refuses nothing
+                    self.post(self._note_fault, CUT_LOGIN)
+                    raise error.__cause__ from None
+                raise
 
         if security.username is not None:
             kazoo._connection._connect = connect_or_give_up
@@ -132,8 +138,8 @@ class KazooSession:
             is_authenticating[0] = True
             try:
                 answer = connect(*arguments)
-            except AuthFailedError as error:
-                self.post(self._login_failed, kazoo, isinstance(error.__cause__, ConnectionDropped))
+            except AuthFailedError:
+                self.post(self._login_failed, kazoo)
                 raise
             finally:
                 is_authenticating[0] = False
@@ -149,15 +155,14 @@ class KazooSession:
     def _note_fault(self, fault: str) -> None:
         self.fault = fault
 
-    def _login_failed(self, kazoo: KazooClient, is_cut: bool) -> None:
-        """Replace a client whose login failed, which kazoo gives up. `is_cut`: the server went away meanwhile."""
+    def _login_failed(self, kazoo: KazooClient) -> None:
+        """Replace a client whose password was refused, which kazoo gives up."""
         if kazoo is not self.kazoo or self.is_closed:
             return
-        if not is_cut:
-            self.is_refused = True
-            self.fault = f"it refuses {self._security}: compare zookeeper.auth.password with ZooKeeper's list of users"
-            logger.error("zookeeper_refuses_login", servers=self._hosts, client=str(self._security))
-            self.history.changed.notify()
+        self.is_refused = True
+        self.fault = f"it refuses {self._security}: compare zookeeper.auth.password with ZooKeeper's list of users"
+        logger.error("zookeeper_refuses_login", servers=self._hosts, client=str(self._security))
+        self.history.changed.notify()
         trio.lowlevel.spawn_system_task(self._replace, kazoo)
 
     def _session_changed(

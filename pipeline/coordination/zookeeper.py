@@ -219,15 +219,19 @@ class ZooKeeper:
     ) -> str:
         """Create a znode and return its path. Raises NodeExistsError, NoNodeError, CoordinationLostError."""
         full, acl = self._full(path), _acl_of(path, self._security)
-        if self._security.set_acl and make_parents:
+        has_own_parents = make_parents and self._security.set_acl
+
+        def start(kazoo: KazooClient) -> AsyncResult[str]:
+            makes_path = make_parents and not has_own_parents
+            return kazoo.create_async(full, data, acl, ephemeral=ephemeral, sequence=sequential, makepath=makes_path)
+
+        try:
+            made = await self._call(path, start)
+        except NoNodeError:
+            if not has_own_parents:
+                raise
             await _create_parents(self, path)
-            make_parents = False
-        made = await self._call(
-            path,
-            lambda kazoo: kazoo.create_async(
-                full, data, acl, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
-            ),
-        )
+            made = await self._call(path, start)
         return made.removeprefix(self._chroot)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
@@ -431,7 +435,7 @@ async def _create_open_roots(client: ZooKeeper) -> None:
 async def _create_parents(client: ZooKeeper, path: str) -> None:
     """Create missing ancestors, each with the ACL of its own path."""
     parent = path.rpartition("/")[0]
-    if parent and await client.exists(parent) is None:
+    if parent:
         with suppress(NodeExistsError):
             await client.create(parent)
 

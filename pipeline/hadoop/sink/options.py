@@ -16,7 +16,9 @@ from pyspark.sql.types import (
 
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError
+from pipeline.hadoop.ranges.spark_security import SECURITY_KEYS, is_security_option, security_of
 from pipeline.hadoop.sink.avro_values import AvroOptions
+from pipeline.net.client_security import ClientSecurity
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 
@@ -41,12 +43,14 @@ class SinkOptions:
     batch_bytes: int
     checkpoint: str | None
     avro: AvroOptions | None
+    security: ClientSecurity
 
     KEYS: ClassVar = (
         "kafka.bootstrap.servers",
         "topic",
         "kafka.compression.type",
         "kafka.batch.size",
+        *SECURITY_KEYS,
         "checkpointLocation",
         "valueFormat",
         "schema.registry.url",
@@ -58,7 +62,8 @@ class SinkOptions:
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> "SinkOptions":
         """Parse options, whose names Spark passes in lower case. Raises ConfigurationError that names the option."""
         given = {key.lower(): value for key, value in options.items()}
-        unknown = given.keys() - {key.lower() for key in cls.KEYS} - {"path"}
+        known = {key.lower() for key in cls.KEYS} | {"path"}
+        unknown = {key for key in given if key not in known and not is_security_option(key)}
         if unknown:
             raise ConfigurationError(sorted(unknown)[0], f"is not an option; these are: {', '.join(cls.KEYS)}")
         bootstrap = given.get("kafka.bootstrap.servers", "")
@@ -83,12 +88,15 @@ class SinkOptions:
             batch_bytes=int(size),
             checkpoint=checkpoint if is_stream else None,
             avro=_avro(given),
+            security=security_of(given),
         )
 
     @property
     def client(self) -> ClientConfig:
         """Return the settings of a client of the cluster."""
-        return ClientConfig(bootstrap=parse_addresses(self.bootstrap), client_id="pipeline-spark-sink")
+        return ClientConfig(
+            bootstrap=parse_addresses(self.bootstrap), client_id="pipeline-spark-sink", security=self.security
+        )
 
 
 def _avro(given: Mapping[str, str]) -> AvroOptions | None:

@@ -13,6 +13,7 @@ from typing import Final
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, IsolationLevel
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.ranges.plan import BadBatch
+from pipeline.hadoop.ranges.spark_security import SECURITY_KEYS, is_security_option, security_of
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.settings import parse_addresses
@@ -65,7 +66,14 @@ _OTHER_KEYS: Final = (
     "onBadRecord",
     "schema.registry.url",
 )
-KEYS: Final = ("kafka.bootstrap.servers", "kafka.isolation.level", *_CLIENT_KEYS, *_CONSUMER_KEYS, *_OTHER_KEYS)
+KEYS: Final = (
+    "kafka.bootstrap.servers",
+    "kafka.isolation.level",
+    *_CLIENT_KEYS,
+    *_CONSUMER_KEYS,
+    *SECURITY_KEYS,
+    *_OTHER_KEYS,
+)
 """Names of all options."""
 
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
@@ -181,7 +189,8 @@ class _Given:
         return self._options.get(name.lower()) or None
 
     def refuse_unknown(self) -> None:
-        unknown = self._options.keys() - {key.lower() for key in KEYS} - {"path"}
+        known = {key.lower() for key in KEYS} | {"path"}
+        unknown = {key for key in self._options if key not in known and not is_security_option(key)}
         if unknown:
             raise ConfigurationError(sorted(unknown)[0], f"is not an option; these are: {', '.join(KEYS)}")
 
@@ -236,7 +245,8 @@ class _Given:
         except ValueError as error:
             raise ConfigurationError("kafka.bootstrap.servers", str(error)) from error
         settings = {"client_id": "pipeline-spark"} | self._settings(_CLIENT_KEYS, ClientConfig)
-        return ClientConfig(bootstrap=addresses, **settings)  # type: ignore[arg-type]
+        security = security_of(self._options)
+        return ClientConfig(bootstrap=addresses, security=security, **settings)  # type: ignore[arg-type]
 
     def consumer(self) -> ConsumerConfig:
         level = self.one_of("kafka.isolation.level", "read_committed", "read_uncommitted")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.broker.security.jaas import parse_jaas
 from pipeline.broker.security.principal_rules import MAX_NAME_LETTERS, parse_rules, user_of
 from pipeline.errors import AuthenticationError
+from pipeline.net.jaas import parse_jaas
 
 RULES = (
     r"RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L,"

@@ -51,6 +51,36 @@ class DiagnosticLogger:
             self._standard.log(level, line, exc_info=exc_info, stacklevel=_TO_CALLER)
 
 
+class OwnLevelLogger:
+    """Logger whose events the level of the process does not hold back. Each event bears the logger's name.
+
+    Its owner decides what is logged. Through Python's `logging` the level of the logger of this name decides, too.
+    """
+
+    __slots__ = ("_name", "_standard")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._standard = logging.getLogger(name)
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Log what is of interest at times."""
+        self._log(logging.DEBUG, "debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log what is of interest always."""
+        self._log(logging.INFO, "info", event, fields)
+
+    def _log(self, level: int, method: str, event: str, fields: dict[str, Any]) -> None:
+        if structlog.is_configured():
+            factory = structlog.get_config()["logger_factory"]
+            wrapper = structlog.make_filtering_bound_logger(logging.DEBUG)
+            getattr(structlog.wrap_logger(factory(), wrapper_class=wrapper), method)(event, logger=self._name, **fields)
+        elif self._standard.isEnabledFor(level):
+            line = " ".join((event, *(f"{name}={value!r}" for name, value in fields.items())))
+            self._standard.log(level, line, stacklevel=_TO_CALLER)
+
+
 def get_logger(name: str) -> DiagnosticLogger:
     """Return the logger of the module of this name."""
     return DiagnosticLogger(name)

@@ -34,6 +34,7 @@ from pipeline.broker.requests.producer_ids import ProducerIds
 from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.broker.security.acl_table import AclTable
+from pipeline.broker.security.decisions import AuthorizerLog
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.topics.changes import TopicChanges
@@ -117,9 +118,8 @@ def assemble(
     controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
     lost_replicas = LostReplicas(zookeeper, view, replicas, own.id, controller.counts)
     assigner = ReplicaAssigner(view, replicas, lost_replicas, own.id)
-    fetch = FetchService(
-        FetchSessions(config.max_fetch_sessions, rng, kept), FileOpenings(disks), leader_throttle(settings)
-    )
+    sessions = FetchSessions(config.max_fetch_sessions, rng, kept)
+    fetch = FetchService(sessions, FileOpenings(disks), leader_throttle(settings))
     context = BrokerContext(
         settings=settings,
         view=view,
@@ -135,7 +135,8 @@ def assemble(
         fetch=fetch,
         clock=clock,
         inter_broker_listener=inter_broker,
-        acls=_acl_table(config, fetch.sessions) if config.listening.authorizer_class_name else None,
+        authorizer_log=AuthorizerLog(config.listening.authorizer_log_level),
+        acls=_acl_table(config, sessions),
     )
     return Parts(
         context=context,
@@ -164,7 +165,9 @@ def _registered(config: BrokerConfig, addresses: Mapping[str, HostPort]) -> tupl
     )
 
 
-def _acl_table(config: BrokerConfig, sessions: FetchSessions) -> AclTable:
+def _acl_table(config: BrokerConfig, sessions: FetchSessions) -> AclTable | None:
+    if not config.listening.authorizer_class_name:
+        return None
     return AclTable(
         config.listening.super_users,
         allow_if_no_rule=config.listening.allow_everyone_if_no_acl_found,

@@ -5,13 +5,15 @@ Certificates and the keys of tokens are read again while the broker runs.
 
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
+from prometheus_client.core import Metric
 
+from pipeline.broker.metrics.security import collect_authentications
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.security.authentication import AuthenticationCounts, SaslAuthenticator, SaslPlan
 from pipeline.broker.security.principal_rules import user_of
@@ -24,7 +26,7 @@ from pipeline.broker.settings.listeners import ListenerPlan, ListenersConfig
 from pipeline.broker.settings.security import ListenerSecurity
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.scram_znodes import ScramHash
-from pipeline.errors import ConfigurationError
+from pipeline.errors import AuthenticationError, ConfigurationError
 from pipeline.model import ANONYMOUS, Clock
 from pipeline.net.answers import Handler
 from pipeline.net.client_security import ClientSecurity
@@ -180,6 +182,11 @@ class Protection:
             for context in self.contexts.values():
                 await trio.to_thread.run_sync(context.look)
 
+    def metrics(self) -> Iterator[Metric]:
+        """Collect counts of logins and certificates."""
+        failed = {name: context.failures for name, context in self.contexts.items()}
+        return collect_authentications(self.counts, failed)
+
     def serve(
         self, plan: ListenerPlan, listener: ConnectionListener, broker: BrokerContext, handle: Handler
     ) -> ServedListener:
@@ -197,14 +204,21 @@ class Protection:
         self, plan: ListenerPlan, security: ListenerSecurity, transport: Transport
     ) -> tuple[Transport, str]:
         assert isinstance(transport, SocketTransport)  # no other network has TLS
-        encrypted, name = await self.handshakes.accept(transport, self.contexts[plan.name].context)
-        if plan.protocol.is_sasl or name == ANONYMOUS:
+        try:
+            encrypted, name = await self.handshakes.accept(transport, self.contexts[plan.name].context)
+        except AuthenticationError:
+            self.counts.failures[plan.name] += 1
+            raise
+        if plan.protocol.is_sasl:
             return encrypted, ANONYMOUS
         try:
-            return encrypted, user_of(security.principal_mapping_rules, name)
+            user = ANONYMOUS if name == ANONYMOUS else user_of(security.principal_mapping_rules, name)
         except BaseException:
             encrypted.close()
+            self.counts.failures[plan.name] += 1
             raise
+        self.counts.successes[plan.name] += 1
+        return encrypted, user
 
     def _sasl_plan(self, plan: ListenerPlan, broker: BrokerContext, handle: Handler) -> SaslPlan:
         security = self.config.security_of(plan)

@@ -248,7 +248,7 @@ async def _serve(
     handle = Dispatcher(broker).handle
     server = Server(handle, SERVED, _limits(broker.settings.current), LONG_POLLS, world.network)
     broker.settings.follow(lambda config: server.reconfigure(_limits(config)))
-    collector = BrokerCollector(broker, parts.isr_writer, server.statistics)
+    collector = BrokerCollector(broker, parts.isr_writer, server.statistics, protection.metrics)
     world.metrics.register(collector)
     try:
         served = [protection.serve(plan, each, broker, handle) for plan, bound in listeners for each in bound]

@@ -125,7 +125,8 @@ def test_rules_are_added_found_and_removed(server: str) -> None:
     assert sorted(acls(server, "--principal", "User:alice")) == sorted(literal + of_cluster)
     assert acls(server, "--group", "gang") == of_group
     any_text: Any = None  # its type is said to be str
-    found = AdminClient({"bootstrap.servers": server}).describe_acls(
+    admin = AdminClient({"bootstrap.servers": server})
+    found = admin.describe_acls(
         AclBindingFilter(
             ResourceType.ANY, any_text, ResourcePatternType.ANY, "User:alice", any_text, Operation.ANY, Permission.ANY
         )

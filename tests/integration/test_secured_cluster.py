@@ -1,5 +1,6 @@
 """Two brokers that reach each other by SASL_SSL alone, with our own client: replication, and wrong passwords."""
 
+import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,13 +15,15 @@ from pipeline.broker.replication.observer import NoObserver
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.cli.terminal.connect import wall_clock
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, list_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import ConfigurationError, PipelineError
-from pipeline.model import HostPort
+from pipeline.model import HostPort, TopicPartition
 from pipeline.net.client_security import ClientSecurity
+from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.certificates import Authority
 
@@ -57,7 +60,7 @@ def config_of(number: int, directory: Path, **more: str) -> BrokerConfig:
 
 
 @asynccontextmanager
-async def cluster(*configs: BrokerConfig) -> AsyncIterator[list[HostPort]]:
+async def cluster(*configs: BrokerConfig, metrics: CollectorRegistry | None = None) -> AsyncIterator[list[HostPort]]:
     """Addresses for clients."""
     zookeeper = MemoryZooKeeper()
     async with AsyncExitStack() as stack:
@@ -72,7 +75,7 @@ async def cluster(*configs: BrokerConfig) -> AsyncIterator[list[HostPort]]:
                 clock=wall_clock,
                 rng=random.SystemRandom(),
                 observer=NoObserver(),
-                metrics=CollectorRegistry(),
+                metrics=metrics or CollectorRegistry(),
             )
             handle: BrokerHandle = await nursery.start(run)
             assert handle.parts is not None
@@ -81,11 +84,13 @@ async def cluster(*configs: BrokerConfig) -> AsyncIterator[list[HostPort]]:
         nursery.cancel_scope.cancel()
 
 
-def client_config(directory: Path, addresses: list[HostPort], password: str = "pencil") -> ClientConfig:
+def client_config(
+    directory: Path, addresses: list[HostPort], password: str = "pencil", user: str = "alice"
+) -> ClientConfig:
     security = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
-        "sasl.username": "alice",
+        "sasl.username": user,
         "sasl.password": password,
         "ssl.ca.location": str(directory / "ca.pem"),
     }
@@ -134,3 +139,33 @@ async def test_a_broker_that_could_not_work_does_not_start(tmp_path: Path, more:
     with pytest.RaisesGroup(pytest.RaisesExc(ConfigurationError, check=lambda error: error.key.startswith(key))):
         async with cluster(config_of(1, tmp_path, **more)):
             pass
+
+
+async def test_refusals_and_logins_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Bob logs in and may do nothing, then somebody else tries with a wrong password."""
+    metrics = CollectorRegistry()
+    jaas = JAAS.replace("user_alice", 'user_bob="crayon" user_alice')
+    config = config_of(1, tmp_path, **{"listener.name.client.plain.sasl.jaas.config": jaas})
+    caplog.set_level(logging.INFO, "kafka.authorizer.logger")
+    async with cluster(config, metrics=metrics) as addresses:
+        async with open_cluster(client_config(tmp_path, addresses)) as opened:
+            await create_topics(opened, [NewTopic(name="clicks", partitions=1, replication_factor=1)])
+        async with open_cluster(client_config(tmp_path, addresses, "crayon", user="bob")) as opened:
+            with pytest.raises(PipelineError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await list_offsets(opened, {TopicPartition("clicks", 0): LATEST}, timeout_s=5)
+            assert not await list_topics(opened)
+        async with open_cluster(client_config(tmp_path, addresses, "wrong")) as opened:
+            with pytest.raises(PipelineError):
+                await opened.refresh(timeout_s=2)
+        logins = "kafka_server_socket_server_metrics_{}_authentication_total"
+        refused = {"operation": "Describe", "resource_type": "Topic"}
+        denied = metrics.get_sample_value("kafka_server_authorizer_metrics_authorization_denied_total", refused)
+        let_in = metrics.get_sample_value(logins.format("successful"), {"listener": "CLIENT"})
+        failed = metrics.get_sample_value(logins.format("failed"), {"listener": "CLIENT"})
+    lines = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
+    assert lines
+    assert all("authorization_denied principal='User:bob' host='127.0.0.1' listener='CLIENT'" in line for line in lines)
+    assert any("operation='Describe' resource_type='Topic' resources=['clicks']" in line for line in lines)
+    assert denied == len(lines), "one resource each"
+    assert let_in is not None and let_in >= 2
+    assert failed is not None and failed >= 1

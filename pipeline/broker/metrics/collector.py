@@ -14,6 +14,7 @@ from pipeline.broker.metrics.clients import collect_contracts, collect_kept, col
 from pipeline.broker.metrics.groups import GroupMetrics
 from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas, collect_session
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
+from pipeline.broker.metrics.security import collect_authorizations
 from pipeline.broker.replication.isr_writer import IsrWriter
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.requests.context import BrokerContext
@@ -28,10 +29,18 @@ PARTITION = ("topic", "partition")
 class BrokerCollector(Collector):
     """Reads the counts of the broker."""
 
-    def __init__(self, broker: BrokerContext, isr_writer: IsrWriter, connections: ServerStatistics) -> None:
+    def __init__(
+        self,
+        broker: BrokerContext,
+        isr_writer: IsrWriter,
+        connections: ServerStatistics,
+        collect_logins: Callable[[], Iterator[Metric]] = lambda: iter(()),
+    ) -> None:
+        """`collect_logins`: of the listeners, which the broker's parts know nothing of."""
         self._broker = broker
         self._isr_writer = isr_writer
         self._connections = connections
+        self._collect_logins = collect_logins
         self._groups = GroupMetrics(
             broker.groups, broker.replicas.partitions, broker.view, broker.settings.static.broker_id, broker.clock
         )
@@ -54,6 +63,8 @@ class BrokerCollector(Collector):
         yield from collect_contracts(self._broker.produce.contracts, self._broker.view)
         yield from collect_requests(self._connections)
         yield from collect_connections(self._connections)
+        yield from self._collect_logins()
+        yield from collect_authorizations(self._broker.authorizer_log)
 
     def _collect_topics(self) -> Iterator[Metric]:
         prefix = "kafka_server_brokertopicmetrics"

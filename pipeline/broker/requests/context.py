@@ -26,7 +26,7 @@ from pipeline.broker.requests.file_openings import FileOpenings
 from pipeline.broker.requests.producer_ids import ProducerIds
 from pipeline.broker.runtime.scan_threads import ScanThreads
 from pipeline.broker.security.acl_table import AclTable
-from pipeline.broker.security.decisions import NoteDecision, note_nothing
+from pipeline.broker.security.decisions import AuthorizerLog
 from pipeline.broker.security.scram_store import ScramStore
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.topics.changes import TopicChanges
@@ -103,7 +103,7 @@ class BrokerContext:
     inter_broker_listener: str = SecurityProtocol.PLAINTEXT.value
     acls: AclTable | None = None
     """The rules by which requests are allowed; None if everybody may do everything."""
-    note_decision: NoteDecision = note_nothing
+    authorizer_log: AuthorizerLog = field(default_factory=AuthorizerLog)
     scram: ScramStore = field(default_factory=ScramStore)
 
     def is_other_broker(self, replica: BrokerId, broker_epoch: int | None = None) -> bool:

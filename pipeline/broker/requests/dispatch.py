@@ -154,16 +154,19 @@ class Dispatcher:
         guard = NEEDS[request.api_key].guard
         if guard is None:
             return self._handle(request, caller)
+        log = self.broker.authorizer_log
         gate = Gate(
             actor=Actor(caller.principal, caller.host),
             table=acls,
             view=self.broker.view,
             creates_topics=self.broker.settings.static.auto_create_topics,
-            note=self.broker.note_decision,
+            notes_allowed=log.takes_allowed,
         )
         if _names_many(request):
             return self._guard_in_thread(guard, gate, request, caller)
-        return self._handle_passed(guard(gate, request.body, request.api_version), request, caller)
+        outcome = guard(gate, request.body, request.api_version)
+        self._log_decisions(gate, request, caller)
+        return self._handle_passed(outcome, request, caller)
 
     async def _guard_in_thread(
         self, guard: Guard, gate: Gate, request: Request[Message], caller: Caller
@@ -171,10 +174,16 @@ class Dispatcher:
         """Guard a request that names so many resources that others would wait for the decisions."""
         decide = partial(guard, gate, request.body, request.api_version)
         outcome = await trio.to_thread.run_sync(decide, limiter=self.guards)
+        self._log_decisions(gate, request, caller)
         if isinstance(outcome, Refused):
             return LargeAnswer(outcome.answer)
         result = self._handle_passed(outcome, request, caller)
         return await result if isinstance(result, Awaitable) else result
+
+    def _log_decisions(self, gate: Gate, request: Request[Message], caller: Caller) -> None:
+        if gate.decisions:
+            log = self.broker.authorizer_log
+            log.write(gate.actor, caller.listener, caller.client_id, request.api_key, gate.decisions)
 
     def _handle_passed(
         self, outcome: Passage | Refused, request: Request[Message], caller: Caller

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
+from pipeline.broker.security.decisions import AuthorizerLogLevel
 from pipeline.broker.settings.security import ListenerSecurity, Mechanism
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort, SecurityProtocol
@@ -164,6 +165,10 @@ class ListenersConfig(ListenerSecurity):
     """Authorizer of requests: empty for none, which allows everything to everybody, or one of Kafka's names
     `kafka.security.authorizer.AclAuthorizer` and `org.apache.kafka.metadata.authorizer.StandardAuthorizer`. Both stand
     for the broker's own, by ACLs in ZooKeeper."""
+    authorizer_log_level: AuthorizerLogLevel = Field(
+        AuthorizerLogLevel.INFO, alias="log4j.logger.kafka.authorizer.logger"
+    )
+    """Level of the authorizer's log: `INFO` logs what is refused, `DEBUG` what is allowed, too, and `OFF` nothing."""
     super_users: Annotated[tuple[str, ...], parsed_by(_parse_principals)] = Field((), alias="super.users")
     """Users who may do everything, `User:NAME;User:NAME`. Give those of the brokers."""
     allow_everyone_if_no_acl_found: bool = Field(default=False, alias="allow.everyone.if.no.acl.found")

@@ -31,7 +31,7 @@ def guard_describe_cluster(gate: Gate, body: DescribeClusterRequest, _version: i
         every = handled.cluster_authorized_operations
         if every != NOT_ASKED_FOR:
             handled = replace(handled, cluster_authorized_operations=own_cluster_operations(gate, every))
-        if gate.may_cluster(AclOperation.DESCRIBE):
+        if gate.may_with_cluster(AclOperation.DESCRIBE):
             return handled
         return replace(handled, problem="", lost_znodes=())
 

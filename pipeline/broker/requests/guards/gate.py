@@ -2,14 +2,14 @@
 
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trio
 
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.security.acl_table import CLUSTER_NAME, AclTable, Actor
-from pipeline.broker.security.decisions import NoteDecision
+from pipeline.broker.security.decisions import AclDecision
 from pipeline.net.answers import Answer, HandlerResult, LargeAnswer, PendingAnswer, Throttled
 from pipeline.net.owed import Owed
 from pipeline.protocol.errors import ErrorCode
@@ -26,12 +26,23 @@ class Gate:
     view: ClusterView
     creates_topics: bool
     """True if the broker creates topics when a client asks for their metadata."""
-    note: NoteDecision
+    notes_allowed: bool = False
+    """True if decisions that allow are noted, too."""
+    decisions: list[AclDecision] = field(default_factory=list)
+    """Decisions to log. What is only left out of an answer, or may be done by another right, is no refusal."""
 
     def may(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
         """Return the decision, and note it."""
         is_allowed = self.table.allows(self.actor, operation, resource_type, name)
-        self.note(self.actor, operation, resource_type, name, is_allowed)
+        if not is_allowed or self.notes_allowed:
+            self.decisions.append(AclDecision(operation, resource_type, name, is_allowed))
+        return is_allowed
+
+    def may_or_else(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
+        """Return the decision, and note it if it allows: otherwise another one follows, or something stays unseen."""
+        is_allowed = self.table.allows(self.actor, operation, resource_type, name)
+        if is_allowed and self.notes_allowed:
+            self.decisions.append(AclDecision(operation, resource_type, name, is_allowed))
         return is_allowed
 
     def may_topic(self, operation: AclOperation, name: str) -> bool:
@@ -45,6 +56,14 @@ class Gate:
     def may_cluster(self, operation: AclOperation) -> bool:
         """Return the decision about the cluster."""
         return self.may(operation, AclResourceType.CLUSTER, CLUSTER_NAME)
+
+    def sees_topic(self, name: str) -> bool:
+        """True if an answer that names topics unasked may name this one."""
+        return self.may_or_else(AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
+
+    def may_with_cluster(self, operation: AclOperation) -> bool:
+        """Return the decision about the cluster, where a right on single resources may do instead."""
+        return self.may_or_else(operation, AclResourceType.CLUSTER, CLUSTER_NAME)
 
     def operations(self, every: int, resource_type: AclResourceType, name: str) -> int:
         """Return which of the operations `every`, as bits, the client may perform (KIP-430). That notes nothing."""

@@ -225,11 +225,15 @@ GUARD_DELETE_GROUPS = element_guard(
 
 def guard_list_groups(gate: Gate, body: list_groups.ListGroupsRequest, _version: int) -> Passage | Refused:
     """Show all groups to who has DESCRIBE on the cluster, to others those on which they have it."""
-    if gate.may_cluster(AclOperation.DESCRIBE):
+    if gate.may_with_cluster(AclOperation.DESCRIBE):
         return Passage(body)
 
     def merge(handled: list_groups.ListGroupsResponse) -> list_groups.ListGroupsResponse:
-        shown = tuple(group for group in handled.groups if gate.may_group(AclOperation.DESCRIBE, group.group_id))
+        shown = tuple(
+            group
+            for group in handled.groups
+            if gate.may_or_else(AclOperation.DESCRIBE, AclResourceType.GROUP, group.group_id)
+        )
         return replace(handled, groups=shown)
 
     return Passage(body, merge)

@@ -166,7 +166,7 @@ def guard_offset_for_leader_epoch(
     gate: Gate, body: offset_for_leader_epoch.OffsetForLeaderEpochRequest, version: int
 ) -> Passage | Refused:
     """Ask for CLUSTER_ACTION, which brokers have, or DESCRIBE on each topic."""
-    return Passage(body) if gate.may_cluster(AclOperation.CLUSTER_ACTION) else _EPOCHS(gate, body, version)
+    return Passage(body) if gate.may_with_cluster(AclOperation.CLUSTER_ACTION) else _EPOCHS(gate, body, version)
 
 
 def _refuse_producers(gate: Gate, topic: describe_producers.TopicRequest, _version: int) -> Any:

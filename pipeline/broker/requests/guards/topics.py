@@ -56,7 +56,7 @@ def guard_metadata(gate: Gate, body: metadata.MetadataRequest, version: int) -> 
 
 
 def _seen_topics(gate: Gate, answer: metadata.MetadataResponse) -> metadata.MetadataResponse:
-    shown = tuple(topic for topic in answer.topics if gate.may_topic(AclOperation.DESCRIBE, topic.name or ""))
+    shown = tuple(topic for topic in answer.topics if gate.sees_topic(topic.name or ""))
     return replace(answer, topics=shown)
 
 
@@ -78,7 +78,7 @@ def _own_topic_operations(gate: Gate, topic: Any) -> Any:
 
 def own_cluster_operations(gate: Gate, every: int) -> int:
     """Return the operations on the cluster that the client may perform; none if it may not even describe it."""
-    if not gate.may_cluster(AclOperation.DESCRIBE):
+    if not gate.may_with_cluster(AclOperation.DESCRIBE):
         return 0
     return gate.operations(every, AclResourceType.CLUSTER, CLUSTER_NAME)
 
@@ -99,7 +99,7 @@ def _refuse_metadata(gate: Gate, topic: metadata.MetadataRequestTopic, version: 
 
 
 def _may_create(gate: Gate, name: str) -> bool:
-    return gate.may_cluster(AclOperation.CREATE) or gate.may_topic(AclOperation.CREATE, name)
+    return gate.may_with_cluster(AclOperation.CREATE) or gate.may_topic(AclOperation.CREATE, name)
 
 
 def guard_describe_topic_partitions(
@@ -122,9 +122,9 @@ def guard_describe_topic_partitions(
 def _seen_pages(
     gate: Gate, answer: describe_topic_partitions.DescribeTopicPartitionsResponse
 ) -> describe_topic_partitions.DescribeTopicPartitionsResponse:
-    shown = tuple(topic for topic in answer.topics if gate.may_topic(AclOperation.DESCRIBE, topic.name or ""))
+    shown = tuple(topic for topic in answer.topics if gate.sees_topic(topic.name or ""))
     cursor = answer.next_cursor
-    if cursor is not None and not gate.may_topic(AclOperation.DESCRIBE, cursor.topic_name):
+    if cursor is not None and not gate.sees_topic(cursor.topic_name):
         cursor = None if not shown else replace(cursor, topic_name=f"{shown[-1].name}\x00", partition_index=0)
     return replace(answer, topics=shown, next_cursor=cursor)
 
@@ -142,7 +142,7 @@ _TOPIC_PARTITIONS = element_guard(
 
 def guard_create_topics(gate: Gate, body: create_topics.CreateTopicsRequest, version: int) -> Passage | Refused:
     """Ask for CREATE on the cluster or on each topic. Its settings are shown to who has DESCRIBE_CONFIGS on it."""
-    outcome = Passage(body) if gate.may_cluster(AclOperation.CREATE) else _CREATE_TOPICS(gate, body, version)
+    outcome = Passage(body) if gate.may_with_cluster(AclOperation.CREATE) else _CREATE_TOPICS(gate, body, version)
     if isinstance(outcome, Refused):
         return outcome
     inner = outcome.merge
@@ -155,7 +155,7 @@ def guard_create_topics(gate: Gate, body: create_topics.CreateTopicsRequest, ver
 
 
 def _without_settings(gate: Gate, topic: create_topics.CreatableTopicResult) -> create_topics.CreatableTopicResult:
-    if topic.error_code or gate.may_topic(AclOperation.DESCRIBE_CONFIGS, topic.name):
+    if topic.error_code or gate.may_or_else(AclOperation.DESCRIBE_CONFIGS, AclResourceType.TOPIC, topic.name):
         return topic
     return replace(topic, topic_config_error_code=REFUSED_TOPIC, num_partitions=-1, replication_factor=-1, configs=None)
 
@@ -187,7 +187,7 @@ def _refuse_topic_state(gate: Gate, topic: delete_topics.DeleteTopicState, _vers
     if code is None:
         return None
     name = gate.topic_named(topic.name, topic.topic_id)
-    is_shown = topic.topic_id == ZERO_UUID or (name is not None and gate.may_topic(AclOperation.DESCRIBE, name))
+    is_shown = topic.topic_id == ZERO_UUID or (name is not None and gate.sees_topic(name))
     return delete_topics.DeletableTopicResult(
         name=name if is_shown else None, topic_id=topic.topic_id, error_code=code, error_message=code.message
     )

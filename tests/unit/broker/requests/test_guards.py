@@ -13,7 +13,6 @@ from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.requests.guards.gate import Gate, Passage, Refused, answered_with
 from pipeline.broker.requests.guards.table import NEEDS
 from pipeline.broker.security.acl_table import AclTable, Actor
-from pipeline.broker.security.decisions import note_nothing
 from pipeline.errors import ProtocolError
 from pipeline.net.answers import LargeAnswer, PendingAnswer, Throttled
 from pipeline.net.owed import Owed
@@ -60,7 +59,6 @@ def gate(table: AclTable) -> Gate:
         table=table,
         view=ClusterView("cluster"),
         creates_topics=True,
-        note=note_nothing,
     )
 
 

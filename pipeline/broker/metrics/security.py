@@ -1,0 +1,44 @@
+"""Metrics of who was let in, and of what was refused, named as by Kafka's JMX exporter."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from pipeline.broker.security.authentication import AuthenticationCounts
+from pipeline.broker.security.decisions import AuthorizerLog
+from pipeline.coordination.acl_znodes import camel_case
+
+_CONNECTIONS = "kafka_server_socket_server_metrics"
+_LISTENER = ("listener",)
+
+
+def collect_authorizations(log: AuthorizerLog) -> Iterator[Metric]:
+    """Count the resources for which requests were refused, by operation and type of resource."""
+    denied = CounterMetricFamily(
+        "kafka_server_authorizer_metrics_authorization_denied",
+        "Resources that a request was refused, by its operation.",
+        labels=("operation", "resource_type"),
+    )
+    for (operation, resource_type), count in sorted(log.denied.items()):
+        denied.add_metric((camel_case(operation), camel_case(resource_type)), count)
+    yield denied
+
+
+def collect_authentications(counts: AuthenticationCounts, failed_reloads: Mapping[str, int]) -> Iterator[Metric]:
+    """Count authentications by listener, and certificates that could not be reloaded."""
+    for name, counted, text in (
+        ("successful_authentication", counts.successes, "Clients that were let in by SASL or TLS."),
+        ("failed_authentication", counts.failures, "Clients that failed to prove who they are."),
+        ("successful_reauthentication", counts.renewals, "Clients that logged in again in time."),
+        ("expired_connections_killed", counts.expired, "Connections whose login had ended."),
+    ):
+        family = CounterMetricFamily(f"{_CONNECTIONS}_{name}", text, labels=_LISTENER)
+        for listener, count in sorted(counted.items()):
+            family.add_metric((listener,), count)
+        yield family
+    reloads = CounterMetricFamily(
+        "pipeline_certificate_reload_failures", "Changed certificates that could not be used.", labels=_LISTENER
+    )
+    for listener, count in sorted(failed_reloads.items()):
+        reloads.add_metric((listener,), count)
+    yield reloads

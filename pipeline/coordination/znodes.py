@@ -360,9 +360,15 @@ def encode_config(settings: Mapping[str, str]) -> bytes:
     return to_json({"version": 1, "config": dict(settings)})
 
 
+USERS = "/config/users/"
+
+
 def decode_config(path: str, data: bytes) -> Mapping[str, str]:
-    """Decode settings as every znode below `/config` holds them. Raises CoordinationError."""
-    return from_json(path, data, _ConfigJson).config
+    """Decode settings as every znode below `/config` holds them. Raises CoordinationError.
+
+    A user's znode without data has none: it is only the parent of the quotas of client ids.
+    """
+    return {} if not data and path.startswith(USERS) else from_json(path, data, _ConfigJson).config
 
 
 class _ClusterIdJson(BaseModel):

@@ -189,3 +189,8 @@ def test_any_partition_state_survives(partition: int, leader: int, epoch: int, i
         controller_epoch=3,
     )
     assert PartitionState.decode("t", partition, state.encode()) == state
+
+
+def test_a_znode_that_is_only_a_parent_has_no_settings() -> None:
+    """A quota of a client id of a user creates the user's znode without data, and further quotas of the user failed."""
+    assert decode_config("/config/users/alice", b"") == {}

@@ -145,6 +145,10 @@ class Protection:
 
     def inter_broker_dialer(self, plain: Connect) -> Dialer:
         """Return what this broker dials other brokers with. Raises ConfigurationError."""
+        return self.inter_broker_security().dialer(plain)
+
+    def inter_broker_security(self) -> ClientSecurity:
+        """Return the settings of a client by which this broker logs in to others. Raises ConfigurationError."""
         plan = self.config.inter_broker
         security = self.config.security_of(plan)
         given: dict[str, object] = {"security.protocol": plan.protocol.value}
@@ -159,7 +163,7 @@ class Protection:
                     "lacks username and password, with which this broker logs in to others",
                 )
             given |= {"sasl.mechanism": mechanism, "sasl.username": login.username, "sasl.password": login.password}
-        return ClientSecurity.from_settings(given).dialer(plain)
+        return ClientSecurity.from_settings(given)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take over changed certificates and keys, until cancelled. Reports started when keys have been looked for."""

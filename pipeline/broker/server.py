@@ -48,6 +48,7 @@ from pipeline.log.directories.identity import find_lock_ids
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.known_producers import KNOWN_PRODUCERS
 from pipeline.model import Clock, HostPort
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.net.http import operations_routes
 from pipeline.net.http_service import HttpService, serve_service
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
@@ -70,7 +71,8 @@ BoundListener = tuple[ListenerPlan, Sequence[ConnectionListener]]
 class BrokerHandle:
     """A broker from its start on: its progress, for `/healthz` and for the task that stops it, and its parts.
 
-    `address` is the address for clients, `http_address` serves metrics and health.
+    `address` is the address for clients, `http_address` serves metrics and health. By `inter_broker_address` and
+    `inter_broker_security` the broker's own clients come in, as the brokers do.
     """
 
     parts: Parts | None = None
@@ -79,6 +81,8 @@ class BrokerHandle:
     """Called when other brokers have taken over what they can, before the broker stops to serve; must end soon."""
     address: HostPort = field(init=False)
     http_address: HostPort = field(init=False)
+    inter_broker_address: HostPort = field(init=False)
+    inter_broker_security: ClientSecurity = OPEN_SECURITY
 
     @property
     def replicas(self) -> Replicas:
@@ -175,6 +179,8 @@ async def _run(
     """Run the broker without its HTTP port."""
     addresses = {plan.name: advertised_address(plan, bound[0].port) for plan, bound in listeners}
     handle.address = next(iter(addresses.values()))
+    handle.inter_broker_address = addresses[config.listening.inter_broker.name]
+    handle.inter_broker_security = protection.inter_broker_security()
     OPENED_BATCHES.resize(config.opened_batches_max_bytes)
     KNOWN_PRODUCERS.resize(config.known_producers_max)
     await refuse_other_owner(world.zookeeper, config, world.files)

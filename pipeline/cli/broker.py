@@ -199,8 +199,13 @@ async def _publish_counts(
     from pipeline.log.files import DiskFiles
 
     place_file = PlaceFile(directory, DiskFiles())
+    client = ClientConfig(
+        bootstrap=(handle.inter_broker_address,),
+        client_id="pipeline-broker-audit",
+        security=handle.inter_broker_security,
+    )
     async with (
-        open_cluster(ClientConfig(bootstrap=(handle.address,), client_id="pipeline-broker-audit")) as cluster,
+        open_cluster(client) as cluster,
         open_publisher(cluster, counter, clock=wall_clock, rng=randomness(), place_file=place_file) as publisher,
     ):
         relieved, is_said = trio.Event(), trio.Event()

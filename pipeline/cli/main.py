@@ -115,10 +115,12 @@ def _let_choose_profile(command: Any, noun: str) -> None:
     for below in getattr(command, "commands", {}).values():
         _let_choose_profile(below, noun)
     names = {parameter.name for parameter in command.params}
-    if names >= {"bootstrap", "zookeeper"} or "url" in names:
+    is_of_load = noun == "load" and "bootstrap" in names
+    if names >= {"bootstrap", "zookeeper"} or "url" in names or is_of_load:
         alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
         alone.command()(_choose_profile)
-        command.params += [option for option in typer.main.get_command(alone).params if option.name in ADDED]
+        added = {"client_config"} if is_of_load else ADDED
+        command.params += [option for option in typer.main.get_command(alone).params if option.name in added]
 
 
 def _choose_profile(

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Address, Addresses, SettingsModel
@@ -25,6 +26,10 @@ class ReaderConfig(SettingsModel):
     reports: Addresses = Field(default=(), alias="audit.bootstrap.servers")
     """Addresses of brokers of the cluster whose topic `_audit` takes the reports. Without a value: the cluster that is
     counted. It must be one that the audit reads."""
+    security: ClientSecurity = Field(default=OPEN_SECURITY, alias="security")
+    """TLS and SASL of the connections: `security.protocol`, `sasl.username` and so on, see docs/security.md."""
+    reports_security: ClientSecurity = Field(default=OPEN_SECURITY, alias="audit.security")
+    """TLS and SASL of the connections to `audit.bootstrap.servers`: `audit.security.protocol` and so on."""
     topics: tuple[str, ...] = Field(default=(".*",), alias="topics", min_length=1, max_length=1000)
     """Regular expressions. A topic is counted if one of them matches its whole name. Internal topics (`_...`) never
     are."""
@@ -57,7 +62,7 @@ class ReaderConfig(SettingsModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_http(cls, settings: Any) -> Any:
-        return gathered_http(settings)
+        return gathered(gathered(gathered_http(settings)), "audit.")
 
     @field_validator("topics", "exclude")
     @classmethod

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from pipeline.broker.security.decisions import AuthorizerLogLevel
 from pipeline.broker.settings.security import ListenerSecurity, Mechanism
+from pipeline.credentials import resolved
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort, SecurityProtocol
 from pipeline.settings import parse_address, parsed_by
@@ -181,7 +182,11 @@ class ListenersConfig(ListenerSecurity):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Build the configuration. Raises ConfigurationError, also for settings that contradict each other."""
+        """Build the configuration, with values from where they are kept (`${file:PATH:KEY}` and its like).
+
+        Raises ConfigurationError, also for settings that contradict each other.
+        """
+        settings = {key: resolved(key, value) if isinstance(value, str) else value for key, value in settings.items()}
         own = {key: value for key, value in settings.items() if key.startswith(_PREFIX)}
         others = {key: value for key, value in settings.items() if key not in own}
         config = super().from_settings(others | ({_PREFIX[:-1]: own} if own else {}))

@@ -25,12 +25,18 @@ async def _run(settings: Settings) -> None:
     config = ReaderConfig.from_settings(settings)
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(
-            open_cluster(ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-audit-count"))
+            open_cluster(
+                ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-audit-count", security=config.security)
+            )
         )
         reports = source
         if config.reports:
             reports = await stack.enter_async_context(
-                open_cluster(ClientConfig(bootstrap=config.reports, client_id="pipeline-audit-count"))
+                open_cluster(
+                    ClientConfig(
+                        bootstrap=config.reports, client_id="pipeline-audit-count", security=config.reports_security
+                    )
+                )
             )
         await run_reader_service(
             config,

@@ -9,6 +9,7 @@ import typer
 
 from pipeline.cli.load.settings import catalog_settings
 from pipeline.cli.terminal import output
+from pipeline.cli.terminal.client_config import client_security
 from pipeline.cli.terminal.connect import Bootstrap, Json, addresses, wall_clock
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def show_status(
     tables = {name: _table(root, name, catalog_settings(config, name, assignments or []), last) for name in names}
     lags: dict[str, TableLag] = {}
     if bootstrap is not None:
-        ends = trio.run(states_of_topics, addresses(bootstrap), names)
+        ends = trio.run(states_of_topics, addresses(bootstrap), names, client_security())
         lags = {name: lag_of(tables[name].state, ends[name], wall_clock()) for name in names}
     documents = [_status(name, tables[name], lags.get(name)) for name in names]
     if json:

@@ -30,7 +30,8 @@ async def report_counts(loads: "LoadsConfig", results: "Iterable[TopicResult]", 
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
 
-    async with open_cluster(ClientConfig(bootstrap=loads.bootstrap, client_id="pipeline-load")) as cluster:
+    client = ClientConfig(bootstrap=loads.bootstrap, client_id="pipeline-load", security=loads.security)
+    async with open_cluster(client) as cluster:
         for outcome in results:
             if outcome.error is None:
                 config = loads.config_of(outcome.topic)
@@ -209,5 +210,6 @@ async def _report_stored(
         window_ms=held.last.window_ms,
         now_ms=wall_clock(),
     )
-    async with open_cluster(ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")) as cluster:
+    client = ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load", security=config.security)
+    async with open_cluster(client) as cluster:
         await publish_reports(cluster, [report], clock=wall_clock, rng=randomness())

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pipeline.cli.terminal.client_config import client_security
 from pipeline.cli.terminal.settings import Settings, flatten, parse_assignments, read_document
 from pipeline.errors import ConfigurationError
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
 
 if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig
@@ -20,6 +22,8 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 def loads_config(path: Path | None, options: Mapping[str, Any], assignments: list[str]) -> "LoadsConfig":
     """Return the settings of a run: those of the file, then `options`, then assignments. Raises ConfigurationError.
+
+    Without settings of TLS and SASL the file of `--client-config` counts.
 
     Tables of the file such as `[topics."visits"]` hold settings of one topic. An option that names topics wins over all
     that the file says of which topics to load.
@@ -39,7 +43,10 @@ def loads_config(path: Path | None, options: Mapping[str, Any], assignments: lis
     for name, other in (("topic", "topics.include"), ("topics.include", "topic")):
         if name in given and other not in given:
             settings.pop(other, None)
-    return LoadsConfig.from_settings(settings | given, by_topic)
+    settings |= given
+    if not any(map(ClientSecurity.has, settings)) and client_security() is not OPEN_SECURITY:
+        settings["security"] = client_security()
+    return LoadsConfig.from_settings(settings, by_topic)
 
 
 def catalog_settings(path: Path | None, topic: str, assignments: list[str]) -> dict[str, str]:

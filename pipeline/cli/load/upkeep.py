@@ -250,7 +250,7 @@ def _load_config(
 async def _log_start_offsets(config: "LoadConfig") -> dict[int, int]:
     from pipeline.hadoop.upkeep.lag import states_of_topics
 
-    states = await states_of_topics(config.bootstrap, [config.topic])
+    states = await states_of_topics(config.bootstrap, [config.topic], config.security)
     return {partition: bounds.log_start_offset for partition, bounds in states[config.topic].bounds.items()}
 
 

@@ -4,16 +4,18 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import trio
 import typer
 
 from pipeline.cli.terminal import output
+from pipeline.cli.terminal.client_config import client_security
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, addresses, connected, randomness, wall_clock
 from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import HostPort, TopicPartition
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.promotion import Promotion
 
 if TYPE_CHECKING:
@@ -60,14 +62,18 @@ def promote(
     All partitions of a topic become writable, whatever their sources are. May be repeated: a topic that was promoted
     stays as it is, and an interrupted promotion is finished. The options name the hub.
     """
-    sources: dict[str, Sequence[HostPort]] = {
-        name: addresses(text) for name, text in map(_name_and_addresses, source_bootstrap or ())
+    sources = {
+        name: SourceAddress(addresses(text), client_security())
+        for name, text in map(_name_and_addresses, source_bootstrap or ())
     }
+    security = client_security()
     if config is not None:
         hub, found = _read_mirror_file(config)
         sources = found | sources
-        bootstrap = bootstrap if bootstrap is not None or zookeeper is not None else hub
-    rows, failures = trio.run(_promote, list(dict.fromkeys(topics)), bootstrap, zookeeper, sources, dry_run)
+        if bootstrap is None and zookeeper is None:
+            bootstrap, security = ",".join(map(str, hub.bootstrap)), hub.security
+    hub_options = (bootstrap, zookeeper, security)
+    rows, failures = trio.run(_promote, list(dict.fromkeys(topics)), hub_options, sources, dry_run)
     if json:
         output.print_json({"dry_run": dry_run, "topics": rows, "failures": failures})
     else:
@@ -83,7 +89,14 @@ def _name_and_addresses(text: str) -> tuple[str, str]:
     return name, listed
 
 
-def _read_mirror_file(config: Path) -> tuple[str, dict[str, Sequence[HostPort]]]:
+class SourceAddress(NamedTuple):
+    """Addresses of a cluster, and the protection of the connections to it."""
+
+    bootstrap: Sequence[HostPort]
+    security: ClientSecurity = OPEN_SECURITY
+
+
+def _read_mirror_file(config: Path) -> tuple[SourceAddress, dict[str, SourceAddress]]:
     from pipeline.mirror.config import MirrorConfig
 
     try:
@@ -91,14 +104,14 @@ def _read_mirror_file(config: Path) -> tuple[str, dict[str, Sequence[HostPort]]]
         settings.require_equal_offsets("pipeline mirror promote")
     except ConfigurationError as error:
         raise ConfigurationError(f"{config}: {error.key}", error.reason) from error
-    return ",".join(map(str, settings.destination)), {each.name: each.bootstrap for each in settings.sources}
+    hub = SourceAddress(settings.destination, settings.destination_security)
+    return hub, {each.name: SourceAddress(each.bootstrap, each.security) for each in settings.sources}
 
 
 async def _promote(
     topics: Sequence[str],
-    bootstrap: str | None,
-    zookeeper: str | None,
-    sources: Mapping[str, Sequence[HostPort]],
+    hub_options: tuple[str | None, str | None, ClientSecurity],
+    sources: Mapping[str, SourceAddress],
     dry_run: bool,
 ) -> tuple[list[Row], list[str]]:
     """Promote all topics, and return a row for each that is promoted, and the failures of the others."""
@@ -106,7 +119,8 @@ async def _promote(
 
     rows: dict[str, PromotedTopic] = {}
     failures: dict[str, str] = {}
-    async with connected(bootstrap, zookeeper, CLIENT_ID) as hub:
+    bootstrap, zookeeper, security = hub_options
+    async with connected(bootstrap, zookeeper, CLIENT_ID, {"security": security}) as hub:
         promoter = Promoter(hub, clock=wall_clock, timeout_s=TIMEOUT_S)
         limiter = trio.CapacityLimiter(TOPICS_AT_ONCE)
 
@@ -150,7 +164,7 @@ async def read_table(hub: "Cluster", topics: Iterable[str]) -> dict[TopicPartiti
 
 async def ask_sources(
     hub: "Cluster",
-    sources: Mapping[str, Sequence[HostPort]],
+    sources: Mapping[str, SourceAddress],
     promoted: Iterable["PromotedTopic"],
     origins: Mapping[TopicPartition, "Assignment"],
     *,
@@ -182,7 +196,7 @@ async def ask_sources(
 
 
 async def ask_uncopied(
-    sources: Mapping[str, Sequence[HostPort]],
+    sources: Mapping[str, SourceAddress],
     origins: Mapping[TopicPartition, "Assignment"],
     *,
     timeout_s: float = SOURCE_TIMEOUT_S,
@@ -212,11 +226,12 @@ async def ask_uncopied(
 
 
 @asynccontextmanager
-async def _opened(bootstrap: Sequence[HostPort]) -> AsyncIterator["Cluster"]:
+async def _opened(source: SourceAddress) -> AsyncIterator["Cluster"]:
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
 
-    async with open_cluster(ClientConfig(bootstrap=tuple(bootstrap), client_id=CLIENT_ID)) as cluster:
+    settings = ClientConfig(bootstrap=tuple(source.bootstrap), client_id=CLIENT_ID, security=source.security)
+    async with open_cluster(settings) as cluster:
         yield cluster
 
 
@@ -359,7 +374,7 @@ async def _reverse(
 
     rows: list[Row] = []
     failures: list[str] = []
-    settings = ClientConfig(bootstrap=tuple(old_addresses), client_id=CLIENT_ID)
+    settings = ClientConfig(bootstrap=tuple(old_addresses), client_id=CLIENT_ID, security=client_security())
     async with connected(bootstrap, zookeeper, CLIENT_ID) as hub, open_cluster(settings) as old:
         origins = await read_table(hub, topics)
         gaps = GapJournal(hub, clock=wall_clock, rng=randomness())

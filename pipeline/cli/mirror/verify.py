@@ -14,6 +14,7 @@ from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.model import HostPort
+from pipeline.net.client_security import ClientSecurity
 from pipeline.net.nurseries import unwrapped_errors
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ async def _verify(config: MirrorConfig, topics: Collection[str], deep: bool, fet
 
     async with AsyncExitStack() as stack:
 
-        async def connect(bootstrap: tuple[HostPort, ...]) -> "Cluster":
-            client = ClientConfig(bootstrap=bootstrap, client_id="pipeline-mirror-verify")
+        async def connect(bootstrap: tuple[HostPort, ...], security: ClientSecurity) -> "Cluster":
+            client = ClientConfig(bootstrap=bootstrap, client_id="pipeline-mirror-verify", security=security)
             return await stack.enter_async_context(open_cluster(client))
 
-        hub = await connect(config.destination)
-        sources = {source.name: await connect(source.bootstrap) for source in config.sources}
+        hub = await connect(config.destination, config.destination_security)
+        sources = {source.name: await connect(source.bootstrap, source.security) for source in config.sources}
         table, ledger = await _read_journals(hub)
         known = {assignment.replica.topic for assignment in table.assignments()}
         if unknown := sorted(set(topics) - known):

@@ -12,6 +12,7 @@ from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, topic_states
 from pipeline.model import HostPort
+from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +70,12 @@ def lag_of(state: TableState, topic: TopicState, now_ms: int) -> TableLag:
     )
 
 
-async def states_of_topics(bootstrap: tuple[HostPort, ...], topics: list[str]) -> Mapping[str, TopicState]:
+async def states_of_topics(
+    bootstrap: tuple[HostPort, ...], topics: list[str], security: ClientSecurity = OPEN_SECURITY
+) -> Mapping[str, TopicState]:
     """Return the bounds of topics. Raises KafkaError for an unknown topic, and the client's errors."""
-    async with open_cluster(ClientConfig(bootstrap=bootstrap, client_id="pipeline-load-status")) as cluster:
+    client = ClientConfig(bootstrap=bootstrap, client_id="pipeline-load-status", security=security)
+    async with open_cluster(client) as cluster:
         found = await topic_states(cluster, topics)
     states = {}
     for topic, state in found.items():

@@ -153,7 +153,9 @@ def write_range(
     columns = arrow_schema(row_schema(include_batches=True))
     unused = {"topic", "timestamp", "timestampType"}
     reader = RangeReader(
-        client=ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-upkeep-{attempt.run_id}"),
+        client=ClientConfig(
+            bootstrap=config.bootstrap, client_id=f"pipeline-upkeep-{attempt.run_id}", security=config.security
+        ),
         schema=pa.schema([field for field in columns if field.name not in unused]),
         include_batches=True,
         fail_on_data_loss=True,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.cli.mirror.failover import ask_sources, ask_uncopied, read_table
+from pipeline.cli.mirror.failover import SourceAddress, ask_sources, ask_uncopied, read_table
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
@@ -173,7 +173,7 @@ async def test_a_source_that_is_ahead_is_counted_exactly_and_one_that_is_away_is
     await publish(site.east, b"c", b"d", b"e")
     promoted = await promoter(site.hub).promote("clicks")
     origins = await read_table(site.hub, ["clicks"])
-    east, west = site.east.config.bootstrap, site.west.config.bootstrap
+    east, west = SourceAddress(site.east.config.bootstrap), SourceAddress(site.west.config.bootstrap)
     missing = await ask_sources(site.hub, {"east": east, "west": west}, [promoted], origins)
     ahead = missing[CLICKS]
     assert (ahead.high_watermark, ahead.offsets, ahead.reason) == (5, 3, None)
@@ -182,7 +182,7 @@ async def test_a_source_that_is_ahead_is_counted_exactly_and_one_that_is_away_is
     assert missing[OTHER] == MissingRecords(high_watermark=1, offsets=0, bytes=0, seconds=0)
     for sources, reason in (
         ({"west": west}, "the addresses of east were not given (--source-bootstrap east=HOST:PORT)"),
-        ({"west": west, "east": NOBODY.bootstrap}, "the source does not answer: "),
+        ({"west": west, "east": SourceAddress(NOBODY.bootstrap)}, "the source does not answer: "),
         ({"west": west, "east": west}, "the addresses lead to cluster "),
     ):
         away = (await ask_sources(site.hub, sources, [promoted], origins, timeout_s=0.5))[CLICKS]
@@ -218,7 +218,7 @@ async def test_a_source_that_has_other_records_than_the_copies_leaves_the_missin
             await publish(live, b"d", b"e", b"f")
             promoted = await promoter(site.hub).promote("clicks")
             origins = await read_table(site.hub, ["clicks"])
-            sources = {"east": east.cluster.config.bootstrap}
+            sources = {"east": SourceAddress(east.cluster.config.bootstrap)}
             missing = (await ask_sources(site.hub, sources, [promoted], origins))[CLICKS]
     assert (missing.high_watermark, missing.offsets, missing.bytes, missing.seconds) == (4, None, None, None)
     assert "other records than the copy before offset 3" in (missing.reason or "")
@@ -232,7 +232,9 @@ async def test_a_source_whose_batches_have_another_codec_than_the_copies_is_coun
     await publish(site.east, b"c", b"d")
     promoted = await promoter(site.hub).promote("clicks")
     origins = await read_table(site.hub, ["clicks"])
-    missing = (await ask_sources(site.hub, {"east": site.east.config.bootstrap}, [promoted], origins))[CLICKS]
+    missing = (await ask_sources(site.hub, {"east": SourceAddress(site.east.config.bootstrap)}, [promoted], origins))[
+        CLICKS
+    ]
     assert (missing.high_watermark, missing.offsets, missing.reason) == (3, 2, None)
 
 
@@ -247,7 +249,7 @@ async def test_the_copy_of_a_topic_that_was_created_again_misses_an_unknown_numb
         await until_copied(site.hub, OTHER, b"new")
     promoted = await promoter(site.hub).promote("clicks")
     origins = await read_table(site.hub, ["clicks"])
-    missing = await ask_sources(site.hub, {"east": site.east.config.bootstrap}, [promoted], origins)
+    missing = await ask_sources(site.hub, {"east": SourceAddress(site.east.config.bootstrap)}, [promoted], origins)
     assert missing[OTHER] == MissingRecords(high_watermark=1, offsets=0, bytes=0, seconds=0)
     assert missing[CLICKS].offsets is None
     assert "was deleted and created again in east" in (missing[CLICKS].reason or "")
@@ -262,13 +264,13 @@ async def test_partitions_of_a_source_that_were_never_copied_are_shown(site: Sit
     await site.east.refresh()
     await publish(site.east, b"b", b"c", partition=2)
     origins = await read_table(site.hub, ["clicks"])
-    found = (await ask_uncopied({"east": site.east.config.bootstrap}, origins))["clicks"]
+    found = (await ask_uncopied({"east": SourceAddress(site.east.config.bootstrap)}, origins))["clicks"]
     assert [(each["source"], each["source_partition"], each["missing"]["offsets"]) for each in found] == [
         ("east", 1, 0),
         ("east", 2, 2),
     ]
     for addresses in (NOBODY.bootstrap, site.west.config.bootstrap):
-        assert await ask_uncopied({"east": addresses}, origins, timeout_s=0.5) == {}
+        assert await ask_uncopied({"east": SourceAddress(addresses)}, origins, timeout_s=0.5) == {}
 
 
 async def test_a_leader_that_has_not_seen_the_promotion_holds_it_up(

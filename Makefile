@@ -9,7 +9,7 @@ install-test: install
 	@tests/support/install.sh
 
 demo: install
-	@.venv/bin/pipeline demo $(if $(KEEP),--keep)
+	@.venv/bin/pipeline demo $(if $(KEEP),--keep) $(if $(SECURE),--secure)
 
 # TESTS names some of them; all run in parts, six at a time.
 test: install install-test

@@ -20,6 +20,7 @@ from pipeline.model import BROKER_IDS
 
 if TYPE_CHECKING:
     from pipeline.cli.child_services import ServiceUnit, Unit
+    from pipeline.cli.secured.local_security import LocalSecurity
 
 app = typer.Typer(no_args_is_help=True, help="A cluster on this machine, to try things out.")
 
@@ -42,6 +43,7 @@ class LocalOptions:
     settings: dict[str, str] = field(default_factory=dict)
     registry: bool = False
     audit: bool = False
+    secure: bool = False
     restart_after_s: float = 5.0
 
 
@@ -70,6 +72,14 @@ def up(
     audit: Annotated[
         bool, typer.Option("--audit", help="Start an audit service too; the brokers' datacenter is local.")
     ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Protect the brokers by TLS, SASL and ACLs. Authority, certificates, users and their client settings "
+            "are created in the directory.",
+        ),
+    ] = False,
     restart_after: Annotated[
         float, typer.Option(min=0, max=3600, help="Restart a process that died after this many seconds; 0: never.")
     ] = 5.0,
@@ -88,6 +98,7 @@ def up(
         settings=parse_assignments(assignments or []),
         registry=registry,
         audit=audit,
+        secure=secure,
         restart_after_s=restart_after,
     )
     output.configure_logging()
@@ -117,6 +128,7 @@ class ClusterPlan:
 
     stages: "Sequence[Sequence[Unit]]"
     addresses: dict[str, str]
+    security: "LocalSecurity | None"
     broker_ports: list[int]
     is_taken_up: bool
     """True if the directory holds a cluster of an earlier start."""
@@ -139,6 +151,7 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
     """Choose ports and settings. Raises ConfigurationError for wrong broker settings, before anything runs."""
     from pipeline.cli.broker import read_broker_settings
     from pipeline.cli.child_services import ServiceUnit, ZooKeeperUnit
+    from pipeline.cli.secured.local_security import JAAS_KEY, LocalSecurity
     from pipeline.coordination.embedded import ZooKeeperProcess
     from pipeline.processes import free_port
 
@@ -154,6 +167,7 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
         **options.settings,
         "zookeeper.connect": zookeeper,
     }
+    security = LocalSecurity(root / "security") if options.secure else None
     brokers: list[Unit] = []
     for number, port in enumerate(ports, start=1):
         directory = root / f"broker-{number}"
@@ -162,30 +176,42 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "log.dirs": str(directory / "logs"),
         }
-        read_broker_settings({**common, **own})
-        brokers.append(ServiceUnit(directory.name, "broker", directory, {**common, **own}))
+        if security is None:
+            settings = {**common, **own}
+            read_broker_settings(settings)
+        else:
+            protected = security.broker_settings(directory.name, port)
+            settings = {**protected, **common, **own, "listeners": protected["listeners"]}
+            read_broker_settings({key: value for key, value in settings.items() if key != JAAS_KEY})  # has no file yet
+        brokers.append(ServiceUnit(directory.name, "broker", directory, settings))
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
-    services = _plan_services(root, options, bootstrap)
+    services = _plan_services(root, options, bootstrap, security)
     zookeepers: list[Unit] = [ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))]
     return ClusterPlan(
         stages=[stage for stage in (zookeepers, brokers, services) if stage],
         addresses={"bootstrap": bootstrap, "zookeeper": zookeeper, **{unit.name: unit.url for unit in services}},
+        security=security,
         broker_ports=ports,
         is_taken_up=(root / "zookeeper").exists(),
     )
 
 
-def _plan_services(root: Path, options: LocalOptions, bootstrap: str) -> "list[ServiceUnit]":
+def _plan_services(
+    root: Path, options: LocalOptions, bootstrap: str, security: "LocalSecurity | None"
+) -> "list[ServiceUnit]":
     from pipeline.cli.child_services import ServiceUnit
+
+    def contact(user: str) -> dict[str, object]:
+        return {"bootstrap.servers": bootstrap, **({} if security is None else security.client_settings(user))}
 
     services = []
     if options.registry:
         replicas = min(MAX_REPLICAS, options.brokers)
-        settings = {"bootstrap.servers": bootstrap, "kafkastore.topic.replication.factor": replicas}
+        settings = {**contact("registry"), "kafkastore.topic.replication.factor": replicas}
         port = _choose_port(REGISTRY_PORT, options)
         services.append(ServiceUnit("registry", "registry", root / "registry", settings, port))
     if options.audit:
-        live = [{"name": options.settings.get("datacenter", "local"), "bootstrap.servers": bootstrap}]
+        live = [{"name": options.settings.get("datacenter", "local"), **contact("audit")}]
         port = _choose_port(AUDIT_PORT, options)
         services.append(ServiceUnit("audit", "audit", root / "audit", {"live": live}, port))
     return services
@@ -200,9 +226,13 @@ def _choose_port(usual: int, options: LocalOptions) -> int:
 def _up(root: Path, options: LocalOptions) -> None:
     import trio
 
+    from pipeline.cli.terminal.connect import randomness
+
     plan = plan_cluster(root, options)
     with held_alone(root):
         plan.require_free_ports()
+        if plan.security is not None:
+            plan.security.prepare([unit.name for unit in plan.stages[1]], randomness())
         trio.run(run_until_signalled, partial(_run, plan, options.restart_after_s))
 
 
@@ -214,6 +244,7 @@ async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
     import trio
 
     from pipeline.cli.child_services import stop_in_reverse
+    from pipeline.cli.terminal.connect import randomness
     from pipeline.net.nurseries import unwrapped_errors
 
     begun: list[Sequence[Unit]] = []
@@ -233,8 +264,13 @@ async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
                         nursery.start_soon(start, unit, progress)
                 if stage is plan.stages[0] and plan.is_taken_up:
                     await _forget_former_brokers(plan.addresses["zookeeper"], len(plan.broker_ports))
+                if stage is plan.stages[0] and plan.security is not None:
+                    await plan.security.seed_at(plan.addresses["zookeeper"], randomness())
         try:
-            output.print_json({**plan.addresses, "pids": {unit.name: pids[unit.name] for unit in plan.units}})
+            secured = {} if plan.security is None else {"security": plan.security.told()}
+            output.print_json(
+                {**plan.addresses, **secured, "pids": {unit.name: pids[unit.name] for unit in plan.units}}
+            )
         except BrokenPipeError:
             output.discard_stdout()
             output.exit_with("standard output is closed, so the addresses cannot be printed")

@@ -46,6 +46,7 @@ class LocalCluster:
         settings: Mapping[str, str | int | bool] | None = None,
         registry: bool = False,
         audit: bool = False,
+        secure: bool = False,
         restart_after_s: float = 0.2,
     ) -> None:
         """`port` is the first broker's; 0 takes free ports."""
@@ -53,7 +54,7 @@ class LocalCluster:
         self._options = ["--brokers", str(brokers), "--port", str(port), "--restart-after", str(restart_after_s)]
         for key, value in (settings or {}).items():
             self._options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-        self._options += ["--registry"] * registry + ["--audit"] * audit
+        self._options += ["--registry"] * registry + ["--audit"] * audit + ["--secure"] * secure
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -152,6 +153,10 @@ class LocalCluster:
     def audit(self) -> str:
         """URL of the audit service, if it was asked for."""
         return str(self._address("audit"))
+
+    def client_config(self, user: str = "app") -> Path:
+        """Return the file of client settings of a user, if the cluster is `secure`: `admin`, `app`, `load`, ..."""
+        return Path(self._address("security")["client_config"][user])
 
     @property
     def pids(self) -> dict[str, int]:

@@ -49,6 +49,7 @@ def apache_server(tmp_path_factory: pytest.TempPathFactory, sasl_port: int) -> I
     settings = {
         "listeners": f"{for_clients},CONTROLLER://127.0.0.1:{controller}",
         "advertised.listeners": for_clients,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
         "authorizer.class.name": STANDARD,

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from pipeline.broker.replication.observer import NoObserver
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.cli.secured.certificates import Authority
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, list_topics
@@ -25,7 +26,6 @@ from pipeline.model import HostPort, TopicPartition
 from pipeline.net.client_security import ClientSecurity
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
 JAAS = 'x.PlainLoginModule required username="broker" password="b2b" user_broker="b2b" user_alice="pencil";'

@@ -26,9 +26,9 @@ from prometheus_client import CollectorRegistry
 from pipeline.broker.replication.observer import NoObserver
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.cli.secured.certificates import Authority
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
 PASSWORD = "pencil"

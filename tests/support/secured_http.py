@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.cli.secured.certificates import Authority
 from pipeline.net.http_users import Role, password_entry, token_entry
-from tests.support.certificates import Authority
 
 PASSWORDS = {"reader": "read it", "writer": "write:it", "admin": "größer"}
 """Passwords of users."""

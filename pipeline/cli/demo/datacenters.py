@@ -9,13 +9,19 @@ from pathlib import Path
 import trio
 
 from pipeline.cli.child_services import ServiceUnit, Unit, ZooKeeperUnit, stop_in_reverse
+from pipeline.cli.secured.local_security import LocalSecurity
+from pipeline.cli.secured.roles import APPLICATION_USER
+from pipeline.cli.terminal.connect import randomness
+from pipeline.client.cluster.config import ClientConfig
 from pipeline.coordination.embedded import ZooKeeperProcess
+from pipeline.net.client_security import ClientSecurity
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.processes import free_port
+from pipeline.settings import parse_addresses
 
 LIVE = ("east", "west")
 HUB = "hub"
-DIRECTORIES = (*LIVE, HUB, "registry", "mirror", "audit")
+DIRECTORIES = (*LIVE, HUB, "registry", "mirror", "audit", "security")
 """Directories that `Datacenters` makes in its root."""
 SESSION_TIMEOUT_MS = 6000
 AUDIT_INTERVAL_MS = 1000
@@ -25,21 +31,23 @@ AUDIT_GRACE_MS = 10_000
 class Datacenters:
     """The processes and their addresses. `async with` starts them all and stops them at the end."""
 
-    def __init__(self, root: Path, topics: Sequence[str]) -> None:
-        """`topics`: regular expressions for the mirror."""
+    def __init__(self, root: Path, topics: Sequence[str], *, secure: bool = False) -> None:
+        """`topics`: regular expressions for the mirror. `secure`: all clusters have TLS, SASL and ACLs, with the same
+        authority and users.
+        """
         self.root = root
+        self.security = LocalSecurity(root / "security") if secure else None
         self.zookeepers: dict[str, ZooKeeperUnit] = {}
         self.brokers: dict[str, ServiceUnit] = {}
         self.bootstrap: dict[str, str] = {}
         for name in (*LIVE, HUB):
             self._add_datacenter(name)
         hub = self.bootstrap[HUB]
-        live = [{"name": name, "bootstrap.servers": self.bootstrap[name]} for name in LIVE]
         self.registry = ServiceUnit(
             "registry",
             "registry",
             root / "registry",
-            {"bootstrap.servers": hub, "kafkastore.topic.replication.factor": 1},
+            {"bootstrap.servers": hub, **self._as_user("registry"), "kafkastore.topic.replication.factor": 1},
         )
         self.mirror = ServiceUnit(
             "mirror",
@@ -47,10 +55,11 @@ class Datacenters:
             root / "mirror",
             {
                 "destination.bootstrap.servers": hub,
+                **{f"destination.{key}": value for key, value in self._as_user("mirror").items()},
                 "topics": list(topics),
                 "refresh.interval.ms": 500,
                 "retry.backoff.ms": 200,
-                "sources": live,
+                "sources": self._live("mirror"),
             },
         )
         self.audit = ServiceUnit(
@@ -59,11 +68,24 @@ class Datacenters:
             root / "audit",
             {
                 "pending.grace.ms": AUDIT_GRACE_MS,
-                "live": live,
-                "replica": [{"name": HUB, "bootstrap.servers": hub}],
+                "live": self._live("audit"),
+                "replica": [{"name": HUB, "bootstrap.servers": hub, **self._as_user("audit")}],
             },
         )
         self.pids: dict[str, int] = {}
+
+    def _as_user(self, user: str) -> dict[str, str]:
+        return {} if self.security is None else self.security.client_settings(user)
+
+    def _live(self, user: str) -> list[dict[str, str]]:
+        """Return the live clusters as a service that comes as this user has them in its settings."""
+        return [{"name": name, "bootstrap.servers": self.bootstrap[name], **self._as_user(user)} for name in LIVE]
+
+    def client(self, name: str, user: str = APPLICATION_USER) -> ClientConfig:
+        """Return the settings of a client of a datacenter."""
+        return ClientConfig(
+            bootstrap=parse_addresses(self.bootstrap[name]), security=ClientSecurity.from_settings(self._as_user(user))
+        )
 
     def _add_datacenter(self, name: str) -> None:
         zookeeper_port, port = free_port(), free_port()
@@ -84,6 +106,7 @@ class Datacenters:
             "log.retention.ms": -1,
             # The mirror creates the topics of the hub, and not a consumer that comes first.
             "auto.create.topics.enable": name != HUB,
+            **({} if self.security is None else self.security.broker_settings(f"{name}-broker", port)),
         }
         self.brokers[name] = ServiceUnit(f"{name}-broker", "broker", directory / "broker", settings)
         self.bootstrap[name] = f"127.0.0.1:{port}"
@@ -99,11 +122,16 @@ class Datacenters:
 
     async def start(self) -> None:
         """Start all processes. Raises the error of the first that fails to start."""
-        for stage in self.stages:
+        if self.security is not None:
+            self.security.prepare([broker.name for broker in self.brokers.values()], randomness())
+        for number, stage in enumerate(self.stages):
             with unwrapped_errors():
                 async with trio.open_nursery() as nursery:
                     for unit in stage:
                         nursery.start_soon(self.start_unit, unit)
+            if self.security is not None and number == 0:
+                for broker in self.brokers.values():
+                    await self.security.seed_at(broker.settings["zookeeper.connect"], randomness())
 
     async def start_unit(self, unit: Unit) -> None:
         """Start one process (again)."""

@@ -16,7 +16,7 @@ import typer
 from pipeline.cli.demo.access_log import PageView, home_datacenter, parse_line, sample_lines, sample_schema
 from pipeline.cli.foreground import read_json, run_until_signalled
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import addresses, randomness, wall_clock
+from pipeline.cli.terminal.connect import randomness, wall_clock
 from pipeline.cli.terminal.files import held_alone, is_directory
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class DemoOptions:
     directory: Path
     keep: bool
     json: bool
+    secure: bool = False
 
 
 def demo(
@@ -54,6 +55,9 @@ def demo(
     ] = Path("demo-data"),
     keep: Annotated[bool, typer.Option("--keep", help="Keep everything running at the end, until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Protect all clusters by TLS, SASL and ACLs: each service has its user.")
+    ] = False,
 ) -> None:
     """Run the whole pipeline with a real web log on this machine, and prove that no record was lost."""
     directory = directory.absolute()
@@ -63,7 +67,7 @@ def demo(
     with held_alone(directory):
         (directory / MARKER).touch()
         _remove_earlier(directory)
-        summary = trio.run(_run, DemoOptions(directory=directory, keep=keep, json=json))
+        summary = trio.run(_run, DemoOptions(directory=directory, keep=keep, json=json, secure=secure))
     if summary is None:
         raise typer.Exit(output.EXIT_INTERRUPTED)
     if json:
@@ -94,7 +98,8 @@ async def _run(options: DemoOptions) -> dict[str, Any] | None:
         show = Narrator(quiet=options.json)
         async with contextlib.AsyncExitStack() as stack:
             with show.step("Starting two live datacenters (east, west) and a hub, each with ZooKeeper and broker"):
-                datacenters = await stack.enter_async_context(Datacenters(options.directory, [TOPIC]))
+                made = Datacenters(options.directory, [TOPIC], secure=options.secure)
+                datacenters = await stack.enter_async_context(made)
             summary = await Demo(datacenters, options.directory, show).run()
             if options.keep:
                 show.say(_how_to_look_around(datacenters, options.directory))
@@ -180,8 +185,8 @@ class Demo:
         readers: dict[str, OnlineReader] = {}
         async with contextlib.AsyncExitStack() as stack:
             for name in LIVE:
-                bootstrap = addresses(self._datacenters.bootstrap[name])
-                reader = open_online_reader(bootstrap, registry, TOPIC, ONLINE_GROUP)
+                client = self._datacenters.client(name)
+                reader = open_online_reader(client, registry, TOPIC, ONLINE_GROUP)
                 readers[name] = await stack.enter_async_context(reader)
             yield readers
 
@@ -223,13 +228,12 @@ class Demo:
         from pipeline.cli.demo.datacenters import LIVE
         from pipeline.client.admin.topics import NewTopic, create_topics
         from pipeline.client.cluster.cluster import open_cluster
-        from pipeline.client.cluster.config import ClientConfig
         from pipeline.client.registry.client import open_schema_registry
 
         async with open_schema_registry([self._datacenters.registry.url]) as registry:
             await registry.register(SUBJECT, sample_schema())
         for name in LIVE:
-            async with open_cluster(ClientConfig(bootstrap=addresses(self._datacenters.bootstrap[name]))) as cluster:
+            async with open_cluster(self._datacenters.client(name)) as cluster:
                 await create_topics(cluster, [NewTopic(name=TOPIC, partitions=PARTITIONS)])
 
     async def _publish(self, views: Sequence[PageView]) -> None:
@@ -244,14 +248,14 @@ class Demo:
         """Publish as a frontend server of this datacenter: Avro records with event times, counted for the audit."""
         from pipeline.audit.counting.lives import open_audited_producer
         from pipeline.client.cluster.cluster import open_cluster
-        from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+        from pipeline.client.cluster.config import ProducerConfig
         from pipeline.client.registry.avro import AvroSerializer
         from pipeline.client.registry.client import open_schema_registry
         from pipeline.records.compression import Codec
 
         async with (
             open_schema_registry([self._datacenters.registry.url]) as registry,
-            open_cluster(ClientConfig(bootstrap=addresses(self._datacenters.bootstrap[datacenter]))) as cluster,
+            open_cluster(self._datacenters.client(datacenter)) as cluster,
             open_audited_producer(
                 cluster,
                 ProducerConfig(compression=Codec.ZSTD),
@@ -302,6 +306,7 @@ class Demo:
                 self._datacenters.registry.url,
                 "--datacenter",
                 HUB,
+                *_client_config_option(self._datacenters, "load"),
             )
         self._show.say(
             f"  commit {result['commit']}: {result['records']} records in {result['files']} files, and offsets"
@@ -351,9 +356,17 @@ class Demo:
         return document
 
 
+def _client_config_option(datacenters: "Datacenters", user: str) -> list[str]:
+    return [] if datacenters.security is None else ["--client-config", str(datacenters.security.client_file(user))]
+
+
 def _how_to_look_around(datacenters: "Datacenters", directory: Path) -> str:
     root = f"file://{directory / LAKE}"
     lines = ["\nEverything is left up until Ctrl-C. In another terminal:"]
+    if datacenters.security is not None:
+        lines += [
+            f"  export PIPELINE_CLIENT_CONFIG={datacenters.security.client_file('app')}    # admin.properties is beside"
+        ]
     lines += [
         f"  pipeline topic describe {TOPIC} -b {address}    # {name}" for name, address in datacenters.bootstrap.items()
     ]

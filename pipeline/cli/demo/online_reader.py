@@ -6,7 +6,7 @@ Invariant: what the group has committed was counted, so a reader that starts aga
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -17,7 +17,7 @@ from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.registry.avro import AvroDeserializer
 from pipeline.client.registry.client import open_schema_registry
-from pipeline.model import HostPort, TopicPartition
+from pipeline.model import TopicPartition
 from pipeline.net.signals import Signal
 
 COMMIT_INTERVAL_S = 1.0
@@ -67,12 +67,12 @@ class OnlineReader:
 
 @asynccontextmanager
 async def open_online_reader(
-    bootstrap: tuple[HostPort, ...], registry_url: str, topic: str, group: str
+    client: ClientConfig, registry_url: str, topic: str, group: str
 ) -> AsyncGenerator[OnlineReader]:
     """A reader at work, from the beginning of the topic, until the block ends. Raises KafkaError, NetworkError."""
     async with (
         open_schema_registry([registry_url]) as registry,
-        open_cluster(ClientConfig(bootstrap=bootstrap, client_id=group)) as cluster,
+        open_cluster(replace(client, client_id=group)) as cluster,
         open_consumer(cluster, ConsumerConfig()) as consumer,
         background_tasks() as nursery,
     ):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli.secured.certificates import Authority
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.net.dialing import PLAIN_DIALER
 from pipeline.net.sasl_client import SaslLogin
-from tests.support.certificates import Authority
 
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "alice", "sasl.password": "s3cret"}
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.cli.secured.certificates import Authority, KeyPair
 from pipeline.credentials import Secret
 from pipeline.errors import AuthenticationError, ConfigurationError, NetworkError
 from pipeline.model import ANONYMOUS, FileRegion, HostPort, SecurityProtocol
@@ -29,7 +30,6 @@ from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.support.certificates import Authority, KeyPair
 
 AUTHORITY = Authority()
 SERVER = AUTHORITY.issue("broker-1", ["localhost", "127.0.0.1"])
@@ -144,7 +144,12 @@ UNBORN = faulty(begins=TODAY + timedelta(days=1))
         (for_server(EXPIRED), "localhost", TRUST, "has expired"),
         (for_server(UNBORN), "localhost", TRUST, "not valid yet"),
         (for_server(), "elsewhere", TRUST, "for another name"),
-        (for_server(), "localhost", TlsTrust(certificates=Authority("other").certificate), "nobody who is trusted"),
+        (
+            for_server(),
+            "localhost",
+            TlsTrust(certificates=Authority("other").certificate),
+            "nobody who is trusted",
+        ),
         (for_server(client_auth=ssl.CERT_REQUIRED, versions=["TLSv1.2"]), "localhost", TRUST, "ended the handshake"),
     ],
 )

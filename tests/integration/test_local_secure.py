@@ -1,0 +1,114 @@
+"""`pipeline local up --secure`: commands, services and a foreign client over SASL_SSL."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from pipeline.testing.local_cluster import LocalCluster
+from tests.support.clients import wait_for
+
+DEADLINE_S = 120
+SCHEMA = '{"type": "record", "name": "Visit", "fields": [{"name": "page", "type": "string"}]}'
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("secure")
+    settings: dict[str, str | int | bool] = {"audit.interval.ms": 200}
+    with LocalCluster(directory, secure=True, registry=True, audit=True, settings=settings) as running:
+        yield running
+
+
+def run(cluster: LocalCluster, user: str, *arguments: str, given: str = "", code: int = 0) -> str:
+    at = ["-b", cluster.bootstrap, "--client-config", str(cluster.client_config(user))]
+    command = [sys.executable, "-m", "pipeline", *arguments, *at]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, input=given, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr if code else done.stdout
+
+
+def properties(path: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+
+
+def logged(cluster: LocalCluster, event: str) -> list[dict[str, Any]]:
+    lines = (cluster.directory / "broker-1" / "broker.log").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+def test_records_are_counted_for_the_audit_and_nothing_is_refused(cluster: LocalCluster) -> None:
+    """The registry, the audit and the broker's own reports do with what their users may."""
+    run(cluster, "app", "topic", "create", "visits")
+    schema = cluster.directory / "visit.avsc"
+    schema.write_text(SCHEMA)
+    register = ["schema", "register", "visits-value", str(schema), "--registry", cluster.registry]
+    done = subprocess.run([sys.executable, "-m", "pipeline", *register], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    values = "".join(json.dumps({"page": f"/{number}"}) + "\n" for number in range(10))
+    run(cluster, "app", "produce", "visits", "--registry", cluster.registry, "--schema", str(schema), given=values)
+    read = run(cluster, "app", "consume", "visits", "--registry", cluster.registry, "--group", "readers")
+    assert len(read.splitlines()) == 10
+
+    def counted() -> bool:
+        report = [sys.executable, "-m", "pipeline", "audit", "report", "--audit", cluster.audit, "--json"]
+        found = json.loads(subprocess.run(report, capture_output=True, check=False).stdout)
+        return any(hour["topic"] == "visits" for hour in found["hours"])
+
+    wait_for("the audit's count", counted, DEADLINE_S)
+    assert logged(cluster, "authorization_denied") == []
+    assert logged(cluster, "authentication_failed") == []
+
+
+def test_a_user_is_created_and_may_do_what_acls_allow(cluster: LocalCluster, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("correct horse\n")
+    run(cluster, "admin", "user", "create", "alice", "--password-file", str(password))
+    run(cluster, "admin", "topic", "create", "orders")
+    own = tmp_path / "alice.properties"
+    app = properties(cluster.client_config("app"))
+    own.write_text("".join(f"{key}={value}\n" for key, value in
+                           {**app, "sasl.username": "alice", "sasl.password": "correct horse"}.items()))  # fmt: skip
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, **properties(own), "log_level": 0})
+    outcomes: list[Any] = []
+    producer.produce("orders", b"1", on_delivery=lambda error, _: outcomes.append(error))
+    producer.flush(DEADLINE_S)
+    assert [outcome.name() for outcome in outcomes] == ["TOPIC_AUTHORIZATION_FAILED"]
+    (denied, *_) = [line for line in logged(cluster, "authorization_denied") if line["principal"] == "User:alice"]
+    assert (denied["listener"], denied["host"], denied["level"]) == ("SASL_SSL", "127.0.0.1", "info")
+    run(cluster, "admin", "acl", "add", "--allow-principal", "User:alice", "--producer", "--topic", "orders")
+
+    def is_delivered() -> bool:
+        outcomes.clear()
+        producer.produce("orders", b"2", on_delivery=lambda error, _: outcomes.append(error))
+        producer.flush(DEADLINE_S)
+        return outcomes == [None]
+
+    wait_for("the ACL to be in force", is_delivered, 10)
+    run(cluster, "admin", "user", "delete", "alice")
+    refused = Producer({"bootstrap.servers": cluster.bootstrap, **properties(own), "log_level": 0})
+    wait_for("a refused login", lambda: bool(refused.poll(0.1)) or logged(cluster, "authentication_failed"), 20)
+
+
+def test_an_application_is_no_administrator(cluster: LocalCluster) -> None:
+    said = run(cluster, "app", "acl", "list", code=1)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in said
+    said = run(cluster, "app", "user", "list", code=1)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in said
+    users = json.loads(run(cluster, "admin", "user", "list", "--json"))["users"]
+    assert {"admin", "app", "audit", "broker", "load", "mirror", "registry"} <= {row["user"] for row in users}
+
+
+def test_no_password_is_in_a_log_or_in_settings_of_services(cluster: LocalCluster) -> None:
+    passwords = {
+        properties(path)["sasl.password"] for path in (cluster.directory / "security" / "clients").glob("*.properties")
+    }
+    assert len(passwords) == 7
+    texts = {path: path.read_text() for suffix in ("*.log", "*.toml") for path in cluster.directory.rglob(suffix)}
+    assert len(texts) >= 7
+    assert [path.name for path, text in texts.items() if any(password in text for password in passwords)] == []

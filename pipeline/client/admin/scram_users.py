@@ -3,8 +3,10 @@
 The client hashes passwords. Neither a password nor its hash is in an error.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import trio
@@ -70,17 +72,27 @@ async def alter_user_scram_credentials(
     *,
     timeout_s: float,
 ) -> None:
-    """Set and remove credentials: for each user all of the changes, or none.
+    """Set and remove credentials. Those of one user follow each other: Apache Kafka takes one of each user at a time.
 
     Waits until a controller has answered, at most `timeout_s`. A request whose answer was lost may have been done: what
-    sets credentials is safe to repeat. Raises KafkaError for the first user that is refused.
+    sets credentials is safe to repeat. Raises KafkaError for the first user that is refused; earlier changes stay.
     """
-    hashed = tuple([await trio.to_thread.run_sync(_hashed, each) for each in upsertions])
-    request = AlterUserScramCredentialsRequest(
-        deletions=tuple(ScramCredentialDeletion(name=user, mechanism=kind.number) for user, kind in deletions),
-        upsertions=hashed,
-    )
     deadline = trio.current_time() + timeout_s
+    changes: defaultdict[str, list[ScramCredentialDeletion | ScramCredentialUpsertion]] = defaultdict(list)
+    for user, kind in deletions:
+        changes[user].append(ScramCredentialDeletion(name=user, mechanism=kind.number))
+    for wanted in upsertions:
+        changes[wanted.user].append(await trio.to_thread.run_sync(_hashed, wanted))
+    for turn in zip_longest(*changes.values()):
+        request = AlterUserScramCredentialsRequest(
+            deletions=tuple(change for change in turn if isinstance(change, ScramCredentialDeletion)),
+            upsertions=tuple(change for change in turn if isinstance(change, ScramCredentialUpsertion)),
+        )
+        await _alter_at_controller(cluster, request, deadline)
+
+
+async def _alter_at_controller(cluster: Cluster, request: AlterUserScramCredentialsRequest, deadline: float) -> None:
+    """Send changes until the controller has taken them. Raises KafkaError if it refuses one."""
     failures = 0
     while True:
         try:

@@ -160,10 +160,19 @@ def _refused_old_offsets(
 
 
 def guard_offset_delete(gate: Gate, body: offset_delete.OffsetDeleteRequest, version: int) -> Passage | Refused:
-    """Ask for DELETE on the group, and READ on each topic."""
-    if gate.may_group(AclOperation.DELETE, body.group_id):
-        return _OFFSET_DELETE(gate, body, version)
-    return Refused(offset_delete.OffsetDeleteResponse(error_code=REFUSED_GROUP))
+    """Ask for DELETE on the group, and READ on each topic. What is wrong with the group comes first."""
+    if not gate.may_group(AclOperation.DELETE, body.group_id):
+        return Refused(offset_delete.OffsetDeleteResponse(error_code=REFUSED_GROUP))
+    refusals = [_refuse_offset_deletion(gate, topic, version) for topic in body.topics]
+    refused = tuple(refusal for refusal in refusals if refusal is not None)
+    if not refused:
+        return Passage(body)
+    passed = tuple(topic for topic, refusal in zip(body.topics, refusals, strict=True) if refusal is None)
+
+    def merge(handled: offset_delete.OffsetDeleteResponse) -> Message:
+        return handled if handled.error_code else replace(handled, topics=(*handled.topics, *refused))
+
+    return Passage(replace(body, topics=passed), merge)
 
 
 def _refuse_offset_deletion(gate: Gate, topic: offset_delete.OffsetDeleteRequestTopic, _version: int) -> Any:
@@ -176,9 +185,6 @@ def _refuse_offset_deletion(gate: Gate, topic: offset_delete.OffsetDeleteRequest
             for asked in topic.partitions
         ),
     )
-
-
-_OFFSET_DELETE = element_guard("topics", "topics", _refuse_offset_deletion, offset_delete.OffsetDeleteResponse)
 
 
 def _refuse_description(gate: Gate, group: str, _version: int) -> Any:

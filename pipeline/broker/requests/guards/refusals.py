@@ -20,6 +20,10 @@ from pipeline.protocol.messages.alter_user_scram_credentials import (
 )
 from pipeline.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest
 from pipeline.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest
+from pipeline.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResult,
+)
 from pipeline.protocol.messages.elect_leaders import ElectLeadersRequest, PartitionResult, ReplicaElectionResult
 from pipeline.protocol.schema import Message
 
@@ -82,6 +86,12 @@ def _of_reassignments(body: AlterPartitionReassignmentsRequest, error: _Fields) 
     }
 
 
+def _of_described_users(body: DescribeUserScramCredentialsRequest, error: _Fields) -> _Fields:
+    return {
+        "results": tuple(DescribeUserScramCredentialsResult(user=asked.name, **error) for asked in body.users or ())
+    }
+
+
 _OF_ELEMENTS: Mapping[ApiKey, Callable[[Any, _Fields], _Fields]] = {
     ApiKey.CREATE_ACLS: _of_created_acls,
     ApiKey.DELETE_ACLS: _of_deleted_acls,
@@ -89,5 +99,6 @@ _OF_ELEMENTS: Mapping[ApiKey, Callable[[Any, _Fields], _Fields]] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _of_credentials,
     ApiKey.ELECT_LEADERS: _of_elections,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _of_reassignments,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _of_described_users,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda *_: {"entries": None},
 }

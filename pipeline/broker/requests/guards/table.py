@@ -50,7 +50,7 @@ NEEDS: Mapping[ApiKey, Need] = MappingProxyType(
             "CREATE on the cluster or on each topic; DESCRIBE_CONFIGS on the topic to see its settings",
             topics.guard_create_topics,
         ),
-        ApiKey.DELETE_TOPICS: Need("DELETE on each topic", topics.guard_delete_topics),
+        ApiKey.DELETE_TOPICS: Need("DELETE on the cluster or on each topic", topics.guard_delete_topics),
         ApiKey.DELETE_RECORDS: Need("DELETE on each topic", records.GUARD_DELETE_RECORDS),
         ApiKey.INIT_PRODUCER_ID: Need(
             "WRITE on the transactional id; without one, WRITE on some topic or IDEMPOTENT_WRITE on the cluster",

@@ -37,7 +37,8 @@ def guard_metadata(gate: Gate, body: metadata.MetadataRequest, version: int) -> 
     """
     if body.topics is None or (version == 0 and not body.topics):
         return Passage(body, lambda handled: _own_operations(gate, _seen_topics(gate, handled)))
-    refusals = {topic: _refuse_metadata(gate, topic, version) for topic in body.topics}
+    may_create = body.allow_auto_topic_creation
+    refusals = {topic: _refuse_metadata(gate, topic, version, may_create=may_create) for topic in body.topics}
     refused = [refusal for refusal in refusals.values() if refusal is not None]
     passed = tuple(topic for topic in body.topics if refusals[topic] is None)
     if not refused:
@@ -83,7 +84,7 @@ def own_cluster_operations(gate: Gate, every: int) -> int:
     return gate.operations(every, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def _refuse_metadata(gate: Gate, topic: metadata.MetadataRequestTopic, version: int) -> Any:
+def _refuse_metadata(gate: Gate, topic: metadata.MetadataRequestTopic, version: int, *, may_create: bool) -> Any:
     name = gate.topic_named(topic.name, topic.topic_id)
     if name is None:
         if version < FIRST_VERSION_OF_NO_NAME or gate.table.is_super_user(gate.actor):
@@ -91,7 +92,7 @@ def _refuse_metadata(gate: Gate, topic: metadata.MetadataRequestTopic, version: 
         return metadata.MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
     if gate.may_topic(AclOperation.DESCRIBE, name):
         is_missing = topic.topic_id == ZERO_UUID and gate.view.topic(name) is None
-        if not (is_missing and gate.creates_topics) or _may_create(gate, name):
+        if not (is_missing and may_create and gate.creates_topics) or _may_create(gate, name):
             return None
     nameless = None if version >= FIRST_VERSION_OF_NO_NAME else ""
     shown = topic.name if topic.name and topic.topic_id == ZERO_UUID else nameless  # an id does not tell the name
@@ -172,24 +173,32 @@ _CREATE_TOPICS = element_guard("topics", "topics", _refuse_creation, create_topi
 
 
 def guard_delete_topics(gate: Gate, body: delete_topics.DeleteTopicsRequest, version: int) -> Passage | Refused:
-    """Ask for DELETE on each topic. Who names an id and lacks DESCRIBE does not learn the name."""
+    """Ask for DELETE on the cluster or on each topic. Who names an id and lacks DESCRIBE does not learn the name."""
+    if gate.may_cluster(AclOperation.DELETE):
+        return Passage(body)
     return (_DELETE_STATES if version >= FIRST_VERSION_OF_TOPIC_IDS else _DELETE_NAMES)(gate, body, version)
 
 
 def _refuse_topic_name(gate: Gate, name: str, _version: int) -> Any:
     if gate.may_topic(AclOperation.DELETE, name):
         return None
-    return delete_topics.DeletableTopicResult(name=name, error_code=REFUSED_TOPIC, error_message=REFUSED_TOPIC.message)
+    # who may describe it learns that it is missing; the guard says so, as it may have been created since
+    is_missing = gate.view.topic(name) is None and gate.sees_topic(name)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_missing else REFUSED_TOPIC
+    return delete_topics.DeletableTopicResult(name=name, error_code=code, error_message=code.message)
 
 
-def _refuse_topic_state(gate: Gate, topic: delete_topics.DeleteTopicState, _version: int) -> Any:
-    code = gate.refuse_topic(topic.name, topic.topic_id, AclOperation.DELETE)
-    if code is None:
-        return None
+def _refuse_topic_state(gate: Gate, topic: delete_topics.DeleteTopicState, version: int) -> Any:
+    if topic.topic_id == ZERO_UUID:
+        return _refuse_topic_name(gate, topic.name or "", version)
     name = gate.topic_named(topic.name, topic.topic_id)
-    is_shown = topic.topic_id == ZERO_UUID or (name is not None and gate.sees_topic(name))
+    if name is None or gate.may_topic(AclOperation.DELETE, name):
+        return None
     return delete_topics.DeletableTopicResult(
-        name=name if is_shown else None, topic_id=topic.topic_id, error_code=code, error_message=code.message
+        name=name if gate.sees_topic(name) else None,
+        topic_id=topic.topic_id,
+        error_code=REFUSED_TOPIC,
+        error_message=REFUSED_TOPIC.message,
     )
 
 

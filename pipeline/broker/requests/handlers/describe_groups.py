@@ -52,7 +52,7 @@ def _describe(broker: BrokerContext, group_id: str, version: int, operations: in
         group_state=GroupState.DEAD,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
         error_message=shortened(f"Group {group_id} not found.") if is_error else None,
-        authorized_operations=operations,
+        authorized_operations=NOT_ASKED_FOR if is_error else operations,
     )
 
 

@@ -48,7 +48,11 @@ async def handle(
         topic = broker.view.topic(name)
         if topic is None or not is_known(topic):
             code = code_of_missing(name) if topic is None else ErrorCode.LEADER_NOT_AVAILABLE
-            described.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
+            described.append(
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=code, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+                )
+            )
             continue
         whole = describe_topic(topic, broker.view)
         await turns.after(len(whole.partitions))

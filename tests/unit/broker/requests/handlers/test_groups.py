@@ -219,7 +219,7 @@ async def test_a_group_that_does_not_exist(start: Start) -> None:
         (new,) = (await asker.ask(DescribeGroupsRequest(groups=["none"], include_authorized_operations=True))).groups
         assert (old.error_code, old.group_state, old.authorized_operations) == (0, "Dead", -(2**31))
         assert (new.error_code, new.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
-        assert (new.error_message, new.authorized_operations) == ("Group none not found.", ALL_OPERATIONS)
+        assert (new.error_message, new.authorized_operations) == ("Group none not found.", -(2**31))
         deleted = await asker.ask(DeleteGroupsRequest(groups_names=["none", "none"]))
         assert [(one.group_id, one.error_code) for one in deleted.results] == [("none", ErrorCode.GROUP_ID_NOT_FOUND)]
 

@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-paper constraints clean
+.PHONY: install install-test demo test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-security bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -60,6 +60,9 @@ bench-load: install install-test
 
 bench-registry: install install-test
 	.venv/bin/python -m bench registry $(bench_options)
+
+bench-security: install install-test
+	.venv/bin/python -m bench security $(bench_options)
 
 test-faults: install install-test
 	.venv/bin/python -m bench faults $(bench_options)

@@ -21,6 +21,7 @@ BENCHMARKS = (
     "mirror",
     "load",
     "registry",
+    "security",
     "faults",
     "paper",
 )

@@ -95,7 +95,7 @@ def latencies_ms(server: Server, topic: str, rate: int, records: int) -> dict[st
 
 
 def confluent(server: Server, topic: str, asked: dict[str, Any]) -> dict[str, float]:
-    given = json.dumps({**asked, "bootstrap": server.bootstrap, "topic": topic})
+    given = json.dumps({"bootstrap": server.bootstrap, **asked, "topic": topic})
     figures: dict[str, float] = json.loads(run_command([sys.executable, "-m", "bench.broker.confluent", given]))
     return figures
 

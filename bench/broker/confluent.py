@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bench.lines import LOG_EVENTS, LOG_LINES, log_events, log_lines
@@ -63,11 +64,20 @@ class Deliveries:
             self.failures.append(error)
 
 
+def security(asked: dict[str, Any]) -> dict[str, Any]:
+    """Settings of TLS and SASL, which a file holds: a password on a command line is seen by all."""
+    path = asked.get("settings")
+    found: dict[str, Any] = {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+    return found
+
+
 def open_producer(asked: dict[str, Any], **settings: object) -> Any:
     from confluent_kafka import Producer
 
     given = {"bootstrap.servers": asked["bootstrap"], "acks": asked["acks"], "compression.type": asked["codec"]}
-    producer = Producer({**given, **{key.replace("_", "."): value for key, value in settings.items()}})
+    producer = Producer(
+        {**given, **security(asked), **{key.replace("_", "."): value for key, value in settings.items()}}
+    )
     producer.list_topics(asked["topic"], timeout=30)
     return producer
 
@@ -103,7 +113,7 @@ def consume(asked: dict[str, Any]) -> dict[str, float]:
     from confluent_kafka import Consumer, TopicPartition
 
     settings = {"bootstrap.servers": asked["bootstrap"], "group.id": "bench", "enable.auto.commit": False}
-    consumer = Consumer({**settings, **NEVER_RESTING})
+    consumer = Consumer({**settings, **NEVER_RESTING, **security(asked)})
     consumer.assign([TopicPartition(asked["topic"], partition, 0) for partition in range(asked["partitions"])])
     seen, started = 0, 0.0
     deadline = time.monotonic() + DEADLINE_S

@@ -7,7 +7,7 @@ Apache Kafka's controller is inside of its process.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,23 +85,26 @@ class Server:
 
 
 @contextmanager
-def apache_kafka(directory: Path) -> Iterator[Server]:
-    """An Apache Kafka that is formatted and not running yet."""
+def apache_kafka(
+    directory: Path, settings: Mapping[str, object] | None = None, *, listeners: Mapping[str, int] | None = None
+) -> Iterator[Server]:
+    """An Apache Kafka that is formatted and not running yet. `listeners`: further ports by their protocol."""
     port = free_port()
-    command = prepare_kafka(directory, port, BENCH_SETTINGS)
+    command = prepare_kafka(directory, port, {**BENCH_SETTINGS, **(settings or {})}, listeners=listeners)
     with ended(ServerProcess(command, port, directory / "kafka.log")) as process:
         yield Server(KAFKA, process, directory / "logs")
 
 
 @contextmanager
-def our_broker(directory: Path, **settings: str) -> Iterator[Server]:
-    """Our broker, not running yet, and a ZooKeeper, which runs."""
+def our_broker(directory: Path, listeners: Mapping[str, int] | None = None, /, **settings: str) -> Iterator[Server]:
+    """Our broker, not running yet, and a ZooKeeper, which runs. `listeners`: further ports by their protocol."""
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
+    more = "".join(f",{protocol}://127.0.0.1:{at}" for protocol, at in (listeners or {}).items())
     with ZooKeeperProcess(directory / "zookeeper") as zookeeper:
         given = {
             "broker.id": 1,
-            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}{more}",
             "log.dirs": str(directory / "logs"),
             "zookeeper.connect": zookeeper.connect,
             "offsets.topic.replication.factor": 1,

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from bench.broker.clients import (
     ClientError,
@@ -28,6 +29,8 @@ from bench.report import Options, Row, Show, Target, median_or_none
 
 WARM_UP_RECORDS = 200_000
 
+_Turn = TypeVar("_Turn")
+
 
 class Figures:
     """What was measured, by row and server; and why something was not."""
@@ -46,7 +49,7 @@ def is_cpu_row(row: Row) -> bool:
     return row.name.startswith("CPU ")
 
 
-def in_turn(servers: Sequence[Server], number: int) -> list[Server]:
+def in_turn(servers: Sequence[_Turn], number: int) -> list[_Turn]:
     """Another one is first each round."""
     return [*servers[number % len(servers) :], *servers[: number % len(servers)]]
 

@@ -71,6 +71,10 @@ UNMEASURED = ("-Xmx1G", *SHORT_LIVED[1:])
 """For a server that only a few tests ask."""
 
 
+PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+"""Protocols of listeners by their names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaNode:
     """One of the nodes of a cluster, which listens on two ports of `host`."""
@@ -82,16 +86,31 @@ class KafkaNode:
 
 
 def prepare_kafka(
-    directory: Path, port: int, settings: Mapping[str, object] | None = None, *, options: Sequence[str] = MEASURED
+    directory: Path,
+    port: int,
+    settings: Mapping[str, object] | None = None,
+    *,
+    options: Sequence[str] = MEASURED,
+    listeners: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """Formats a node below `directory` and gives the command that runs it, with `options` of Java."""
+    """Formats a node below `directory` and gives the command that runs it, with `options` of Java.
+
+    `listeners`: further ports of the host by their protocol.
+    """
     node = KafkaNode(number=1, host="127.0.0.1", port=port, controller_port=free_port())
     replicas = {
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
     }
-    return prepare_kafka_nodes({node: directory}, {**replicas, **(settings or {})}, options)[node]
+    more = "".join(f",{protocol}://{node.host}:{at}" for protocol, at in (listeners or {}).items())
+    given: dict[str, object] = {
+        "listeners": f"PLAINTEXT://{node.host}:{port}{more},CONTROLLER://{node.host}:{node.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{node.host}:{port}{more}",
+        "listener.security.protocol.map": PROTOCOLS,
+    }
+    given |= {**replicas, **(settings or {})}
+    return prepare_kafka_nodes({node: directory}, given, options)[node]
 
 
 def prepare_kafka_nodes(
@@ -128,11 +147,18 @@ def _write_properties(node: KafkaNode, directory: Path, voters: str, settings: M
 
 @contextmanager
 def running_kafka(
-    directory: Path, settings: Mapping[str, object] | None = None, *, port: int | None = None
+    directory: Path,
+    settings: Mapping[str, object] | None = None,
+    *,
+    port: int | None = None,
+    listeners: Mapping[str, int] | None = None,
 ) -> Iterator[Kafka]:
-    """Formats and starts a node below `directory`, waits until it accepts connections, and stops it at the end."""
+    """Formats and starts a node below `directory`, waits until it accepts connections, and stops it at the end.
+
+    `listeners`: further ports by their protocol.
+    """
     port = port or free_port()
-    command = prepare_kafka(directory, port, settings, options=UNMEASURED)
+    command = prepare_kafka(directory, port, settings, options=UNMEASURED, listeners=listeners)
     with (directory / "kafka.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.broker.requests.guards.gate import Gate, Guard, Passage, Refused
-from pipeline.broker.requests.guards.refusals import refused_answer
+from pipeline.broker.requests.guards.refusals import refused_as_whole
 from pipeline.broker.requests.guards.topics import own_cluster_operations
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_acls import AclOperation
@@ -21,7 +21,7 @@ def cluster_guard(operation: AclOperation) -> Guard:
 def _guard_cluster(operation: AclOperation, gate: Gate, body: Any, _version: int) -> Passage | Refused:
     if gate.may_cluster(operation):
         return Passage(body)
-    return Refused(refused_answer(body, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    return Refused(refused_as_whole(body, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
 
 def guard_describe_cluster(gate: Gate, body: DescribeClusterRequest, _version: int) -> Passage | Refused:

@@ -30,7 +30,7 @@ from pipeline.protocol.schema import Message
 _Fields = dict[str, Any]
 
 
-def refused_answer(body: Message, code: ErrorCode) -> Message:
+def refused_as_whole(body: Message, code: ErrorCode) -> Message:
     """Return the answer to a request that is refused with this error."""
     error = {"error_code": code, "error_message": code.message}
     answer: type[Any] = ApiKey(body.API_KEY).response

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -122,12 +123,19 @@ def fetch_json(url: str, body: Any = None, *, timeout_s: float | None = None) ->
             raise ServiceError(reason) from error
         raise ServiceError(f"{url} answers {error.code}: {reason or text}") from error
     except urllib.error.URLError as error:
-        reason = error.reason.strerror if isinstance(error.reason, OSError) else None
-        raise ServiceError(f"{url} cannot be reached: {reason or error.reason}") from error
+        raise ServiceError(f"{url} cannot be reached: {_reason_of(error)}") from error
     except (OSError, http.client.HTTPException) as error:
         raise ServiceError(f"{url} cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ServiceError(f"{url} answers something that is not JSON: is that another service?") from error
+
+
+def _reason_of(error: urllib.error.URLError) -> str:
+    if isinstance(error.reason, ssl.SSLError):
+        from pipeline.net.tls import fault_of
+
+        return fault_of(error.reason)
+    return (error.reason.strerror if isinstance(error.reason, OSError) else None) or str(error.reason)
 
 
 def _text_of(error: urllib.error.HTTPError) -> str:

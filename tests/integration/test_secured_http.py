@@ -150,7 +150,11 @@ async def test_a_broker_and_a_load_log_in(files: HttpFiles, url: str) -> None:
         assert PASSWORDS["reader"] not in shown
 
 
-async def test_commands_log_in_by_the_file_of_client_settings(files: HttpFiles, url: str, tmp_path: Path) -> None:
+async def test_commands_log_in_by_the_file_of_client_settings(
+    files: HttpFiles, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_CLIENT_CONFIG", "")  # the option sets it, for this test alone
+
     def run(name: str, *arguments: str) -> Any:
         config = tmp_path / "client.properties"
         config.write_text(f"basic.auth.user.info={name}:{PASSWORDS[name]}\nssl.ca.location={files.ca}\n")

@@ -207,6 +207,8 @@ class ForwardedWrites:
     async def _ask(self, scope: Scope, body: bytes, url: str, mark: str) -> httpx.Response:
         given = Headers(scope=scope)
         headers = {name: given[name] for name in _PASSED_ON if name in given} | {FORWARD: mark}
+        if scope["scheme"] == "https" and not url.startswith("https://"):  # what was encrypted stays so
+            headers.pop("authorization", None)
         claim = self._service.follower.fence.current
         if claim is not None:
             headers[WRITER] = claim.stamp.encode().decode()

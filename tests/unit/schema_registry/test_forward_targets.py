@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,8 @@ from pipeline.net.http import http_application, serve_http
 from pipeline.schema_registry.writing.journal import JournalLostError, JournalPage, Record
 from pipeline.schema_registry.writing.writers import Stamp, WriterClaim, encode_claim
 from pipeline.testing.memory_journal import MemoryJournal
+from tests.support.registry import serving_registry
+from tests.support.secured_http import basic, http_files
 from tests.unit.schema_registry.test_forwarding import DEADLINE_S, PATH, claims, client_of, fixed
 
 
@@ -79,6 +82,29 @@ async def test_a_registry_of_another_log_takes_no_forwarded_write(journal: Memor
             assert (refused.status_code, refused.json()["error_code"]) == (500, 50003)
             assert "was not carried out" in refused.json()["message"]
         assert (await other.get("/subjects")).json() == ["theirs"]
+
+
+async def test_a_password_that_came_by_tls_is_not_forwarded_in_clear_text(
+    journal: MemoryJournal, tmp_path: Path
+) -> None:
+    shown: list[str | None] = []
+
+    async def note(request: Request) -> Response:
+        shown.append(request.headers.get("authorization"))
+        return JSONResponse({"id": 77})
+
+    files = http_files(tmp_path)
+    async with (
+        answering(note) as url,
+        serving_registry(journal, **files.settings) as registry,
+        httpx.AsyncClient(base_url=registry, verify=files.context, headers=basic("writer"), timeout=60) as http,
+    ):
+        put_claim(journal, url)
+        with trio.fail_after(DEADLINE_S):
+            while (await http.get("/journal")).json()["writer"] is None:
+                await trio.sleep(0.01)
+        await http.post(PATH, json=fixed("A"))
+    assert shown == [None]
 
 
 async def say_id(_request: Request) -> Response:

@@ -15,6 +15,7 @@ import pytest
 import trio
 from typer.testing import CliRunner, Result
 
+from pipeline.audit.api import API_ROLES
 from pipeline.audit.reports.parameters import MAX_NAMES
 from pipeline.cli.audit.report import MOST_TOPICS
 from pipeline.cli.audit.watch import letters_of, status_table
@@ -22,9 +23,12 @@ from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.net.http import serve_http
+from pipeline.net.http_security import HttpSecurity
+from pipeline.net.http_service import HttpService, serve_service
 from pipeline.records.tally import HOUR_MS
 from tests.support.audit_site import AuditSite
 from tests.support.audited_way import GRACE_MS, HOUR, NOW_MS, Amounts, WholeWay, signs
+from tests.support.secured_http import PASSWORDS, http_files
 
 NAME = "1970-02-11T16:00:00Z"
 LOST = "1970-02-11T15:00:00Z"
@@ -61,6 +65,30 @@ async def serving(site: AuditSite) -> AsyncIterator[str]:
         nursery.start_soon(site.judgements.run)
         address: HostPort = await nursery.start(serve_http, site.application, HostPort("127.0.0.1", 0))
         yield f"http://{address}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_command_logs_in_at_an_audit_with_users(
+    site: AuditSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_CLIENT_CONFIG", "")  # the option sets it, for this test alone
+    files = http_files(tmp_path)
+    service = HttpService(routes=site.api.routes(), roles=API_ROLES)
+    config = tmp_path / "client.properties"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(site.judgements.run)
+        security = HttpSecurity.from_settings(files.settings)
+        url = f"https://{await nursery.start(serve_service, service, HostPort('127.0.0.1', 0), security)}"
+        for shown, trust, code, said in (
+            (PASSWORDS["reader"], files.ca, 0, "1 of 1 hour exact."),
+            ("wrong", files.ca, 1, "answers 401: the password or token is not right"),
+            (PASSWORDS["reader"], None, 1, "nobody who is trusted has signed"),
+        ):
+            trusted = f"ssl.ca.location={trust}" if trust else ""
+            config.write_text(f"basic.auth.user.info=reader:{shown}\n{trusted}\n")
+            done = await call("report", "--audit", url, "--client-config", str(config))
+            assert (done.exit_code, said in done.output) == (code, True), done.output
+            assert shown not in done.output
         nursery.cancel_scope.cancel()
 
 

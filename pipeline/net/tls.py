@@ -1,16 +1,18 @@
 """TLS on connected sockets: the handshake, and the connection behind it as the rest of the package uses it.
 
 A handshake takes a processor about a millisecond, so that threads do it, two at a time, and it has a deadline: a
-thousand new clients delay no old one. There is no sendfile: what is sent from files is read first, by a thread where
-the read would wait for the disk.
+thousand new clients delay no old one. An address whose clients hold most handshakes makes room for others. There is no
+sendfile: what is sent from files is read first, by a thread where the read would wait for the disk.
 """
 
 import os
 import socket
 import ssl
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -24,6 +26,17 @@ HANDSHAKE_S = 10.0
 HANDSHAKES_AT_ONCE = 2
 MAX_WAITING_HANDSHAKES = 1000
 """Handshakes under way and waiting; further connections are closed at once."""
+FIRST_CHUNK_BYTES = 8 * 1024
+MAX_CHUNK_BYTES = 64 * 1024
+"""Encrypted bytes that are received, or made to be sent, at a time: few at first, more from a peer that sends data."""
+POOR_CHUNK_BYTES = 2 * 1024
+"""Bytes that are received at a time from a peer that sends little data: OpenSSL takes about half a millisecond."""
+POOR_BYTES = 32 * 1024
+"""Bytes without data from which on a peer is poor; a whole record has half as many."""
+MAX_WASTED_BYTES = 1024 * 1024
+"""Bytes without data after which a connection ends: records of one byte, or none that is data, help nobody."""
+DATA_FACTOR = 3
+"""Each byte of data makes up for so many received bytes."""
 JOINED_BYTES = 64 * 1024
 """Small pieces are joined up to this size: each call encrypts records of its own."""
 READ_BYTES = 256 * 1024
@@ -35,16 +48,42 @@ _UNTRUSTED = frozenset({2, 18, 19, 20, 21, 24})
 _OTHER_NAME = frozenset({62, 64})
 
 
+class _Ends(NamedTuple):
+    """OpenSSL's end of a connection, between what was received and what is to be sent, both encrypted."""
+
+    tls: ssl.SSLObject
+    incoming: ssl.MemoryBIO
+    outgoing: ssl.MemoryBIO
+
+
 class TlsTransport:
-    """An encrypted connection (see `transport.Transport`)."""
+    """An encrypted connection (see `transport.Transport`).
 
-    __slots__ = ("_socket", "_unshared_bytes", "_wants_write", "sent_at")
+    OpenSSL reads on as long as there are records without data, and each record may hold a single byte. So it is given
+    little at a time: `MAX_CHUNK_BYTES`, and from a peer of whose last bytes few were data `POOR_CHUNK_BYTES`, after
+    which others have their turn.
+    """
 
-    def __init__(self, encrypted: ssl.SSLSocket) -> None:
-        """Take a socket after its handshake."""
-        self._socket = encrypted
+    __slots__ = (
+        "_chunk_bytes",
+        "_ends",
+        "_scratch",
+        "_socket",
+        "_unsent",
+        "_unshared_bytes",
+        "_wasted_bytes",
+        "sent_at",
+    )
+
+    def __init__(self, connected: socket.socket, ends: _Ends, scratch: memoryview) -> None:
+        """Take a connection after its handshake. `scratch` is memory that all connections of a thread may share."""
+        self._socket = connected
+        self._ends = ends
+        self._scratch = scratch
+        self._chunk_bytes = FIRST_CHUNK_BYTES
+        self._wasted_bytes = 0
+        self._unsent = memoryview(b"")
         self._unshared_bytes = 0
-        self._wants_write = False
         self.sent_at = float("-inf")
 
     @property
@@ -67,38 +106,66 @@ class TlsTransport:
 
     def receive_now(self, buffer: memoryview) -> int | None:
         """Receive like `receive_into`, but return None instead of waiting. A call takes many records of TLS."""
-        filled = 0
+        filled, has_taken, has_ended = 0, False, False
         try:
-            while filled < len(buffer):
-                received = self._socket.recv_into(buffer[filled:])
-                if not received:
-                    break
-                filled += received
-        except ssl.SSLWantReadError:
-            self._wants_write = False
-            if not filled:
-                self._unshared_bytes = 0
-                return None
-        except ssl.SSLWantWriteError:
-            self._wants_write = True
-            if not filled:
-                return None
+            while filled < len(buffer) and not has_ended:
+                try:
+                    received = self._ends.tls.read(len(buffer) - filled, buffer[filled:])
+                except ssl.SSLWantReadError:
+                    if has_taken and self._wasted_bytes > POOR_BYTES:
+                        self._unshared_bytes = FAIR_SHARE_BYTES + 1
+                        break
+                    if not self._take():
+                        break
+                    has_taken = True
+                    continue
+                has_ended = not received
+                filled += received  # type: ignore[operator]
+                self._wasted_bytes -= DATA_FACTOR * received  # type: ignore[operator]
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):  # many peers leave without a word
-            pass
+            has_ended = True
         except (OSError, ValueError) as error:
             raise NetworkError(f"connection lost: {error}") from error
+        self._answer_records()
         self._unshared_bytes += filled
-        return filled
+        return filled if filled or has_ended else None
+
+    def _take(self) -> bool:
+        """Give OpenSSL the next bytes of the socket. False if none have come."""
+        is_poor = self._wasted_bytes > POOR_BYTES
+        if self._wasted_bytes > MAX_WASTED_BYTES:
+            raise OSError(f"{MAX_WASTED_BYTES} bytes of TLS came with almost no data")
+        try:
+            received = self._socket.recv_into(self._scratch[: POOR_CHUNK_BYTES if is_poor else self._chunk_bytes])
+        except BlockingIOError:
+            self._unshared_bytes = 0
+            return False
+        if received:
+            self._ends.incoming.write(self._scratch[:received])
+            self._wasted_bytes = max(0, self._wasted_bytes) + received
+            self._chunk_bytes = FIRST_CHUNK_BYTES if is_poor else min(2 * self._chunk_bytes, MAX_CHUNK_BYTES)
+        else:
+            self._ends.incoming.write_eof()
+        return True
+
+    def _answer_records(self) -> None:
+        """Send what TLS itself answers, as far as the peer reads it. Raises NetworkError if much is left."""
+        if not self._ends.outgoing.pending:
+            return
+        try:
+            self._flush_now()
+        except OSError as error:
+            raise NetworkError(f"connection lost: {error}") from error
+        if self._ends.outgoing.pending > MAX_CHUNK_BYTES:
+            raise NetworkError("connection ended: the peer demands answers of TLS, and does not read them")
 
     async def wait_readable(self) -> None:
         """Wait until there is something to receive. Raises NetworkError."""
         try:
-            if self._wants_write:
-                await trio.lowlevel.wait_writable(self._socket)
-            elif not self._socket.pending():
-                await trio.lowlevel.wait_readable(self._socket)
-            else:
+            if self._ends.tls.pending() or self._ends.incoming.pending:
                 await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.wait_readable(self._socket)
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             raise NetworkError(f"connection lost: {error}") from error
 
@@ -143,24 +210,36 @@ class TlsTransport:
             position += len(data)
 
     async def _send(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes. While the socket takes no more, the same bytes are offered again, as OpenSSL demands."""
+        """Encrypt bytes, a chunk at a time, and send them."""
         left = memoryview(data)
         since_share = 0
         while left:
-            try:
-                sent = self._socket.send(left)
-            except ssl.SSLWantWriteError:
-                await trio.lowlevel.wait_writable(self._socket)
-                self.sent_at = trio.current_time()
-                continue
-            except ssl.SSLWantReadError:
-                await trio.lowlevel.wait_readable(self._socket)
-                continue
-            left = left[sent:]
-            since_share += sent
+            chunk, left = left[:MAX_CHUNK_BYTES], left[MAX_CHUNK_BYTES:]
+            since_share += len(chunk)
+            while chunk:
+                chunk = chunk[self._ends.tls.write(chunk) :]
+            await self._flush()
             if since_share > FAIR_SHARE_BYTES and left:
                 since_share = 0
                 await trio.lowlevel.checkpoint()
+
+    async def _flush(self) -> None:
+        while True:
+            self._flush_now()
+            if not self._unsent:
+                return
+            await trio.lowlevel.wait_writable(self._socket)
+            self.sent_at = trio.current_time()
+
+    def _flush_now(self) -> None:
+        """Send what is encrypted, as far as the socket takes it."""
+        while self._unsent or self._ends.outgoing.pending:
+            if not self._unsent:
+                self._unsent = memoryview(self._ends.outgoing.read())
+            try:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            except BlockingIOError:
+                return
 
     def end_sending(self) -> None:
         """Tell the peer that nothing more is sent. What it still sends can be received."""
@@ -175,10 +254,12 @@ class TlsTransport:
 
 
 class Handshakes:
-    """The handshakes of a server or client: a few at a time, and a bounded number that waits."""
+    """The handshakes of a server or client: a few at a time, and a bounded number that waits, fairly by address."""
 
     def __init__(self) -> None:
         self._threads = trio.CapacityLimiter(HANDSHAKES_AT_ONCE)
+        self._scratch = memoryview(bytearray(MAX_CHUNK_BYTES))
+        self._by_host: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
         self.waiting = 0
         self.refused = 0
 
@@ -188,33 +269,58 @@ class Handshakes:
         The name is ANONYMOUS without a certificate. Raises AuthenticationError, NetworkError; the connection is closed
         then.
         """
-        if self.waiting >= MAX_WAITING_HANDSHAKES:
+        host = transport.peer_host
+        if self.waiting >= MAX_WAITING_HANDSHAKES and not self._make_room(host):
             self.refused += 1
             transport.close()
             raise AuthenticationError(f"{MAX_WAITING_HANDSHAKES} TLS handshakes wait already")
-        encrypted = await self._shake(transport, context, server_side=True, hostname=None)
-        certificate = encrypted.getpeercert(binary_form=True)
-        return TlsTransport(encrypted), ANONYMOUS if certificate is None else distinguished_name(certificate)
+        of_host = self._by_host[host]
+        with trio.CancelScope() as scope:
+            of_host[scope] = None
+            try:
+                connected, ends = await self._shake(transport, context, server_side=True, hostname=None)
+            finally:
+                del of_host[scope]
+                if not of_host:
+                    self._by_host.pop(host, None)
+        if scope.cancelled_caught:
+            raise AuthenticationError("the TLS handshake made room for those of other addresses")
+        certificate = ends.tls.getpeercert(binary_form=True)
+        encrypted = TlsTransport(connected, ends, self._scratch)
+        try:
+            return encrypted, ANONYMOUS if certificate is None else distinguished_name(certificate)
+        except BaseException:
+            encrypted.close()
+            raise
+
+    def _make_room(self, host: str) -> bool:
+        """End the oldest handshake of the address that has most, unless that is no more than `host` has."""
+        most = max(self._by_host.values(), key=len, default={})
+        if len(most) <= len(self._by_host.get(host, ())):
+            return False
+        self.refused += 1
+        oldest = next(scope for scope in most)
+        oldest.cancel()
+        return True
 
     async def connect(self, transport: SocketTransport, context: ssl.SSLContext, hostname: str) -> TlsTransport:
         """Encrypt the connection to a server of this name. Raises like `accept`."""
-        return TlsTransport(await self._shake(transport, context, server_side=False, hostname=hostname))
+        connected, ends = await self._shake(transport, context, server_side=False, hostname=hostname)
+        return TlsTransport(connected, ends, self._scratch)
 
     async def _shake(
         self, transport: SocketTransport, context: ssl.SSLContext, *, server_side: bool, hostname: str | None
-    ) -> ssl.SSLSocket:
+    ) -> tuple[socket.socket, _Ends]:
         self.waiting += 1
-        encrypted: ssl.SSLSocket | None = None
-        plain = transport.detach()
+        connected = transport.detach()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         try:
             with trio.fail_after(HANDSHAKE_S):
-                encrypted = context.wrap_socket(
-                    plain, server_side=server_side, server_hostname=hostname, do_handshake_on_connect=False
-                )
-                encrypted.setblocking(False)
-                await self._finish(encrypted)
+                tls = context.wrap_bio(incoming, outgoing, server_side=server_side, server_hostname=hostname)
+                ends = _Ends(tls, incoming, outgoing)
+                await self._finish(connected, ends, server_side=server_side)
         except BaseException as error:
-            (plain if encrypted is None else encrypted).close()
+            connected.close()
             if isinstance(error, trio.TooSlowError):
                 raise AuthenticationError(f"no TLS handshake within {HANDSHAKE_S:g} s") from error
             if isinstance(error, ssl.SSLError):
@@ -226,19 +332,48 @@ class Handshakes:
             raise
         finally:
             self.waiting -= 1
-        return encrypted
+        return connected, ends
 
-    async def _finish(self, encrypted: ssl.SSLSocket) -> None:
-        step = partial(trio.to_thread.run_sync, encrypted.do_handshake, limiter=self._threads)
+    async def _finish(self, connected: socket.socket, ends: _Ends, *, server_side: bool) -> None:
+        step = partial(trio.to_thread.run_sync, ends.tls.do_handshake, limiter=self._threads)
+        must_receive = server_side  # the client begins
         while True:
+            if must_receive:
+                await self._receive(connected, ends)
+            must_receive = True
             try:
                 await step()
             except ssl.SSLWantReadError:
-                await trio.lowlevel.wait_readable(encrypted)
-            except ssl.SSLWantWriteError:
-                await trio.lowlevel.wait_writable(encrypted)
+                await _send_all(connected, ends.outgoing.read())
+            except ssl.SSLError:
+                with suppress(OSError):
+                    connected.send(ends.outgoing.read())  # the alert tells the peer what is wrong
+                raise
             else:
+                await _send_all(connected, ends.outgoing.read())
                 return
+
+    async def _receive(self, connected: socket.socket, ends: _Ends) -> None:
+        while True:
+            try:
+                received = connected.recv_into(self._scratch[:FIRST_CHUNK_BYTES])
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(connected)
+                continue
+            if received:
+                ends.incoming.write(self._scratch[:received])
+            else:
+                ends.incoming.write_eof()
+            return
+
+
+async def _send_all(connected: socket.socket, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[connected.send(left) :]
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(connected)
 
 
 def distinguished_name(certificate: bytes) -> str:

@@ -214,6 +214,14 @@ class SocketTransport:
         await trio.lowlevel.wait_writable(self._socket)
         self.sent_at = trio.current_time()
 
+    @property
+    def peer_host(self) -> str:
+        """The address of the peer; empty if it has left."""
+        try:
+            return str(self._socket.getpeername()[0])
+        except OSError:
+            return ""
+
     def detach(self) -> socket.socket:
         """Return the socket, for another transport. This one is closed then."""
         return socket.socket(fileno=self._socket.detach())

@@ -2,9 +2,10 @@
 
 import os
 import random
+import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -330,3 +331,82 @@ async def test_hostile_bytes_before_and_after_the_handshake_harm_no_other_client
         with trio.fail_after(15):
             while server.statistics.open_connections > 1:
                 await trio.sleep(0.01)
+
+
+def small_records(context: ssl.SSLContext, connected: socket.socket, count: int) -> bytes:
+    """Shake hands over a blocking socket, and return records of one byte each."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    end = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    while True:
+        try:
+            end.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            connected.sendall(outgoing.read())
+            incoming.write(connected.recv(65_536))
+    for _ in range(count):
+        end.write(b"x")
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+async def test_a_peer_that_sends_records_of_one_byte_gets_short_turns_and_loses_its_connection(version: str) -> None:
+    """OpenSSL would take 65,536 records before anybody else had a turn, and others without any data for ever."""
+    received: list[int] = []
+    over: list[str] = []
+    (listener,) = await SOCKETS.listen(HostPort("127.0.0.1", 0))
+
+    async def serve() -> None:
+        accepted, _ = await listener.accept()
+        assert isinstance(accepted, SocketTransport)
+        transport, _ = await Handshakes().accept(accepted, for_server())
+        buffer = memoryview(bytearray(65_536))
+        try:
+            while True:
+                taken = transport.receive_now(buffer)
+                received.append(taken or 0)
+                if taken is None:
+                    await transport.wait_readable()
+        except NetworkError as error:
+            over.append(str(error))
+        transport.close()
+
+    def attack() -> None:
+        with socket.create_connection(("127.0.0.1", listener.port)) as connected, suppress(OSError):
+            connected.sendall(small_records(for_client(versions=[version]), connected, 100_000))
+            while connected.recv(65_536):
+                pass
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            nursery.start_soon(trio.to_thread.run_sync, attack)
+    listener.close()
+    assert max(received) <= tls.MAX_CHUNK_BYTES / 20
+    assert max(received[10:]) <= tls.POOR_CHUNK_BYTES / 20
+    assert over == [f"connection lost: {tls.MAX_WASTED_BYTES} bytes of TLS came with almost no data"]
+
+
+async def test_an_address_with_most_of_the_waiting_handshakes_makes_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tls, "MAX_WAITING_HANDSHAKES", 10)
+    async with served(for_server()) as (address, server), AsyncExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection((address.host, address.port))) for _ in range(10)]
+        with trio.fail_after(10):
+            while server.statistics.accepted < len(silent):
+                await trio.sleep(0.01)
+
+        def from_elsewhere() -> str:
+            with (
+                socket.create_connection(
+                    (address.host, address.port), 10, source_address=("127.0.0.2", 0)
+                ) as connected,
+                for_client().wrap_socket(connected, server_hostname="localhost") as encrypted,
+            ):
+                return encrypted.version() or ""
+
+        assert await trio.to_thread.run_sync(from_elsewhere) == "TLSv1.3"
+        silent[0].settimeout(10)
+        assert await trio.to_thread.run_sync(silent[0].recv, 1) == b"", "the oldest has made room"
+        assert server.statistics.refused_strangers == 1

@@ -27,7 +27,7 @@ HANDSHAKES_AT_ONCE = 2
 MAX_WAITING_HANDSHAKES = 1000
 """Handshakes under way and waiting; further connections are closed at once."""
 FIRST_CHUNK_BYTES = 8 * 1024
-MAX_CHUNK_BYTES = 64 * 1024
+MAX_CHUNK_BYTES = 32 * 1024
 """Encrypted bytes that are received, or made to be sent, at a time: few at first, more from a peer that sends data."""
 POOR_CHUNK_BYTES = 2 * 1024
 """Bytes that are received at a time from a peer that sends little data: OpenSSL takes about half a millisecond."""

@@ -7,7 +7,7 @@ import random
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from pipeline.broker.metrics.security import collect_authentications
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.security.authentication import AuthenticationCounts, SaslAuthenticator, SaslPlan
-from pipeline.broker.security.principal_rules import user_of
+from pipeline.broker.security.principal_rules import find_user
 from pipeline.broker.security.sasl.mechanism import Proof, SaslMechanism
 from pipeline.broker.security.sasl.oauthbearer import OAuthBearerMechanism, VerifyToken
 from pipeline.broker.security.sasl.plain import PlainMechanism
@@ -40,6 +40,8 @@ from pipeline.net.transport import SocketTransport, Transport
 if TYPE_CHECKING:  # brokers without tokens would take the time and memory of them, too
     from pipeline.net.published_keys import PublishedKeys
 
+KEPT_USERS = 1000
+"""Names of certificates whose users are remembered: a client that comes again costs nothing."""
 LOOK_S = 10.0
 """Interval at which the files of certificates are looked at."""
 NONCE_BITS = 130
@@ -200,12 +202,14 @@ class Protection:
             listener,
             plan.name,
             plan.protocol,
-            partial(self._secure, plan, security) if plan.protocol.is_encrypted else None,
+            partial(self._secure, plan, lru_cache(KEPT_USERS)(partial(find_user, security.principal_mapping_rules)))
+            if plan.protocol.is_encrypted
+            else None,
             partial(SaslAuthenticator, self._sasl_plan(plan, broker, handle)) if plan.protocol.is_sasl else None,
         )
 
     async def _secure(
-        self, plan: ListenerPlan, security: ListenerSecurity, transport: Transport
+        self, plan: ListenerPlan, find: Callable[[str], str | None], transport: Transport
     ) -> tuple[Transport, str]:
         assert isinstance(transport, SocketTransport)  # no other network has TLS
         try:
@@ -215,12 +219,11 @@ class Protection:
             raise
         if plan.protocol.is_sasl:
             return encrypted, ANONYMOUS
-        try:
-            user = ANONYMOUS if name == ANONYMOUS else user_of(security.principal_mapping_rules, name)
-        except BaseException:
+        user = ANONYMOUS if name == ANONYMOUS else find(name)
+        if user is None:
             encrypted.close()
             self.counts.failures[plan.name] += 1
-            raise
+            raise AuthenticationError(f"no rule of ssl.principal.mapping.rules fits {name[:200]!r}")
         self.counts.successes[plan.name] += 1
         return encrypted, user
 

@@ -15,6 +15,12 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_acls import AclOperation, AclResourceType
 from pipeline.protocol.messages.fetch import FIRST_EPOCH, INITIAL_EPOCH, FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
+from pipeline.protocol.messages.list_offsets import (
+    AskedRange,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.cleaning import batch_of
@@ -100,3 +106,20 @@ async def test_a_session_does_not_read_a_topic_that_the_client_named_before_the_
             assert read == []
         answer = await alice(read_by_id(unknown))
         assert answer.responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+async def test_who_may_only_describe_a_topic_cannot_guess_its_records_by_their_sums(tmp_path: Path) -> None:
+    asked = AskedRange(from_offset=0, up_to_offset=1, kind=2)
+    sums = ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name="secret", partitions=[ListOffsetsPartition(range_sums=asked)])]
+    )
+    async with secured_broker(tmp_path) as broker, broker.user("admin") as admin, broker.user("alice") as alice:
+        await create(admin, "secret")
+        assert await write(admin, await id_of(admin, "secret")) == ErrorCode.NONE
+        await allow(admin, TOPIC, "secret", AclOperation.DESCRIBE)
+        (part,) = (await alice(sums)).topics[0].partitions
+        assert (part.error_code, part.range_sums.digest) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
+        await allow(admin, TOPIC, "secret", AclOperation.READ)
+        (part,) = (await alice(sums)).topics[0].partitions
+        assert part.error_code == ErrorCode.NONE
+        assert part.range_sums.digest

@@ -116,7 +116,9 @@ def _guard_reads(gate: Gate, body: fetch.FetchRequest, version: int) -> Passage 
 
 
 def _refuse_offsets(gate: Gate, topic: list_offsets.ListOffsetsTopic, _version: int) -> Any:
-    if gate.may_topic(AclOperation.DESCRIBE, topic.name):
+    """Ask for DESCRIBE, and for READ before sums are told: the sum of one record proves what it holds."""
+    asks_for_sums = any(asked.range_sums != list_offsets.NO_RANGE for asked in topic.partitions)
+    if gate.may_topic(AclOperation.READ if asks_for_sums else AclOperation.DESCRIBE, topic.name):
         return None
     return list_offsets.ListOffsetsTopicResponse(
         name=topic.name,

@@ -31,7 +31,7 @@ NEEDS: Mapping[ApiKey, Need] = MappingProxyType(
             records.guard_produce,
         ),
         ApiKey.FETCH: Need("READ on each topic; CLUSTER_ACTION on the cluster for followers", records.guard_fetch),
-        ApiKey.LIST_OFFSETS: Need("DESCRIBE on each topic", records.GUARD_LIST_OFFSETS),
+        ApiKey.LIST_OFFSETS: Need("DESCRIBE on each topic; READ for sums over ranges", records.GUARD_LIST_OFFSETS),
         ApiKey.METADATA: Need(
             "DESCRIBE on each topic; CREATE on the cluster or the topic, if it would be created", topics.guard_metadata
         ),

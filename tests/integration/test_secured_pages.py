@@ -86,11 +86,11 @@ async def page_of_somebody_else(html: str, folder: Path) -> AsyncIterator[str]:
     """A page at another port of the same host, by TLS: as near to the registry as a page of others can be."""
     tls = HttpProtection(HttpSecurity.from_settings({"http.ssl.keystore.location": str(folder / "server.pem")})).tls
 
-    async def serve(_request: Any) -> HTMLResponse:
+    async def page(_request: Any) -> HTMLResponse:
         return HTMLResponse(html)
 
     async with trio.open_nursery() as nursery:
-        application = http_application([Route("/", serve)])
+        application = http_application([Route("/", page)])
         serve = partial(serve_http, tls=lambda: tls)
         yield f"https://{await nursery.start(serve, application, HostPort('127.0.0.1', 0))}/"
         nursery.cancel_scope.cancel()

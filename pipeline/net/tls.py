@@ -19,7 +19,7 @@ import trio
 from pipeline.errors import AuthenticationError, NetworkError
 from pipeline.model import ANONYMOUS, FileRegion
 from pipeline.net.page_cache import read_cached, read_into_cache
-from pipeline.net.transport import FAIR_SHARE_BYTES, Piece, SocketTransport
+from pipeline.net.transport import AWAITED_BYTES, FAIR_SHARE_BYTES, Piece, SocketTransport
 
 HANDSHAKE_S = 10.0
 """Time for a handshake, together with the wait for its turn."""
@@ -29,6 +29,8 @@ MAX_WAITING_HANDSHAKES = 1000
 FIRST_CHUNK_BYTES = 8 * 1024
 MAX_CHUNK_BYTES = 32 * 1024
 """Encrypted bytes that are received, or made to be sent, at a time: few at first, more from a peer that sends data."""
+MAX_RECORD_BYTES = 17 * 1024
+"""Bound of an encrypted record: 16 KiB of data, and a few hundred bytes."""
 POOR_CHUNK_BYTES = 2 * 1024
 """Bytes that are received at a time from a peer that sends little data: OpenSSL takes about half a millisecond."""
 POOR_BYTES = 32 * 1024
@@ -65,6 +67,7 @@ class TlsTransport:
     """
 
     __slots__ = (
+        "_awaited_bytes",
         "_chunk_bytes",
         "_ends",
         "_scratch",
@@ -80,6 +83,7 @@ class TlsTransport:
         self._socket = connected
         self._ends = ends
         self._scratch = scratch
+        self._awaited_bytes = 1
         self._chunk_bytes = FIRST_CHUNK_BYTES
         self._wasted_bytes = 0
         self._unsent = memoryview(b"")
@@ -96,13 +100,24 @@ class TlsTransport:
         """True if a receiver should `give_way` now."""
         return self._unshared_bytes > FAIR_SHARE_BYTES
 
-    async def receive_into(self, buffer: memoryview, due: int = 1) -> int:  # noqa: ARG002
+    async def receive_into(self, buffer: memoryview, due: int = 1) -> int:
         """Fill the front of `buffer`; return the byte count, 0 if the peer has ended its side. Raises NetworkError."""
         while (received := self.receive_now(buffer)) is None:
+            self._await_bytes(max(1, min(due, AWAITED_BYTES) - MAX_RECORD_BYTES))  # a part of a record is here already
             await self.wait_readable()
         if self.had_its_share:
             await self.give_way()
         return received
+
+    def _await_bytes(self, count: int) -> None:
+        """Be readable once so many encrypted bytes are there, of which there are more than of data."""
+        if count == self._awaited_bytes:
+            return
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        except OSError as error:
+            raise NetworkError(f"connection lost: {error}") from error
+        self._awaited_bytes = count
 
     def receive_now(self, buffer: memoryview) -> int | None:
         """Receive like `receive_into`, but return None instead of waiting. A call takes many records of TLS."""

@@ -11,6 +11,7 @@ Source: Kafka's AclAuthorizer, KIP-11, KIP-290, KIP-679.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from ipaddress import IPv6Address
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -212,6 +213,16 @@ def _matches(rule: AclRule, actor: Actor, operations: Collection[AclOperation], 
     return (
         rule.permission is permission
         and rule.principal in (EVERYONE, actor.principal)
-        and rule.host in (ANY_HOST, actor.host)
+        and (rule.host in (ANY_HOST, actor.host) or _is_same_address(rule.host, actor.host))
         and (rule.operation is AclOperation.ALL or rule.operation in operations)
     )
+
+
+def _is_same_address(one: str, other: str) -> bool:
+    """True if these are spellings of one IPv6 address: Java, and so rules made for Kafka, write `0:0:0:0:0:0:0:1`."""
+    if ":" not in one or ":" not in other:
+        return False
+    try:
+        return IPv6Address(one) == IPv6Address(other)
+    except ValueError:
+        return False

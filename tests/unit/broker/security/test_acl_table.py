@@ -95,6 +95,15 @@ def test_ten_thousand_rules_are_read_in_a_moment() -> None:
     assert time.process_time() - begun < 3
 
 
+@pytest.mark.parametrize("host", ["::1", "0:0:0:0:0:0:0:1", "0000::0001"])
+def test_an_address_is_the_same_however_a_rule_spells_it(host: str) -> None:
+    made = table((LITERAL, "clicks", rule(READ)), (LITERAL, "clicks", rule(READ, DENY, host=host)))
+    assert not made.allows(Actor("alice", "::1"), READ, TOPIC, "clicks")
+    assert made.allows(Actor("alice", "::2"), READ, TOPIC, "clicks")
+    assert made.allows(Actor("alice", "10.0.0.1"), READ, TOPIC, "clicks")
+    assert made.allows(Actor("alice", ":strange"), READ, TOPIC, "clicks")
+
+
 def test_names_too_long_for_a_topic_are_decided_about_and_not_remembered() -> None:
     made = table((PREFIXED, "t", rule(READ)))
     for number in range(100):

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -144,6 +145,12 @@ class Protection:
                 )
             if plan.protocol.is_sasl and OAUTHBEARER in security.sasl_enabled_mechanisms:
                 self.published_keys[plan.name] = _published_keys(security, plan.name)
+
+    @property
+    def key_files(self) -> frozenset[Path]:
+        """The files with private keys."""
+        found = {self.config.security_of(plan).keystore_location for plan in self.config.plans}
+        return frozenset(path for path in found if path is not None)
 
     def inter_broker_dialer(self, plain: Connect) -> Dialer:
         """Return what this broker dials other brokers with. Raises ConfigurationError."""

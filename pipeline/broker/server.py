@@ -34,6 +34,7 @@ from pipeline.broker.requests.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.runtime.disk_threads import HUNG_S, DiskThreads
 from pipeline.broker.runtime.loop_watch import watch_loop
 from pipeline.broker.security.acl_watcher import watch_acls
+from pipeline.broker.security.open_paths import warn_of_open_paths
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.listeners import ListenerPlan, advertised_address
 from pipeline.broker.settings.topic import topic_settings
@@ -194,6 +195,8 @@ async def _run(
         with unwrapped_errors():
             async with disks.ending_in_time(), trio.open_nursery() as nursery:
                 await _start(nursery, handle.parts, world)
+                if handle.parts.context.acls is not None:
+                    await trio.to_thread.run_sync(warn_of_open_paths, [*config.log_dirs, *protection.key_files])
                 await protection.find_secret(world.zookeeper)
                 await nursery.start(protection.run)
                 await nursery.start(_serve, handle.parts, listeners, protection, world)

@@ -105,6 +105,18 @@ def test_unreadable_files_and_assignments_are_explained(tmp_path: Path) -> None:
         parse_assignments(["novalue"])
 
 
+def test_a_written_file_belongs_to_its_owner_alone_and_follows_no_link(tmp_path: Path) -> None:
+    other, path = tmp_path / "other", tmp_path / "broker.toml"
+    other.write_text("untouched")
+    path.symlink_to(other)
+    write_settings(path, {"sasl.password": "secret"})
+    assert other.read_text() == "untouched"
+    assert path.stat(follow_symlinks=False).st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    write_settings(path, {"sasl.password": "secret"})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 class Peers(SettingsModel):
     """A service with a list of tables that it needs."""
 

@@ -1,5 +1,6 @@
 """Settings files: TOML whose nested tables are flattened to dotted names, which are Kafka's."""
 
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -85,14 +86,19 @@ def parse_changes(set_: Iterable[str] | None, unset: Iterable[str] | None) -> di
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write flat settings as TOML that `read_settings` reads back; lists of flat settings become arrays of tables."""
+    """Write flat settings as TOML that `read_settings` reads back; lists of flat settings become arrays of tables.
+
+    Passwords may be among them: the file belongs to its owner alone.
+    """
     lines = [f"{_quoted(key)} = {_literal(value)}" for key, value in settings.items() if not _is_tables(value)]
     for key, value in settings.items():
         if _is_tables(value):
             for table in value:
                 lines.append(f"\n[[{_quoted(key)}]]")
                 lines.extend(f"{_quoted(name)} = {_literal(item)}" for name, item in table.items())
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.unlink(missing_ok=True)  # another mode, or a link
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
 
 
 def _is_tables(value: object) -> bool:

@@ -15,6 +15,7 @@ from pipeline.broker.replication.observer import NoObserver
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.cli.secured.certificates import Authority
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.model import HostPort
 from pipeline.net.client_security import ClientSecurity
@@ -24,7 +25,6 @@ from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopic
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclPermission, AclResourceType
 from pipeline.protocol.schema import Message
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
 PASSWORDS = {"admin": "boss", "alice": "pencil", "mallory": "evil", "broker": "b2b"}

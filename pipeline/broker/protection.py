@@ -213,6 +213,7 @@ class Protection:
             if plan.protocol.is_encrypted
             else None,
             partial(SaslAuthenticator, self._sasl_plan(plan, broker, handle)) if plan.protocol.is_sasl else None,
+            is_of_brokers=len(self.config.plans) > 1 and plan.name == self.config.inter_broker.name,
         )
 
     async def _secure(

@@ -5,11 +5,14 @@ Owns the listening sockets and the connections for as long as `serve` runs; canc
 The server bounds the connections, in all and by address; the bytes of a request (before they are read) and of all
 requests under way (`request_memory`); the answers held before they are sent; the time for which a connection may be
 silent. A peer that sends garbage loses only its own connection.
+
+If there are as many connections as may be, those that are not authenticated make room: the oldest of the address that
+has most of them. For brokers the connection of others that was silent for longest makes room, too (KIP-402).
 """
 
 import errno
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,7 +23,7 @@ from pipeline.diagnostics import get_logger
 from pipeline.errors import AuthenticationError, NetworkError, ProtocolError
 from pipeline.model import SecurityProtocol
 from pipeline.net.answers import Handler, Peer
-from pipeline.net.authentication import Authenticate
+from pipeline.net.authentication import Authenticate, Authenticator
 from pipeline.net.conversation import Conversation, Shared
 from pipeline.net.memories import Memories, memories_of
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
@@ -54,6 +57,8 @@ class ServedListener:
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     secure: Secure | None = None
     authenticate: Authenticate | None = None
+    is_of_brokers: bool = False
+    """True for a listener of its own for brokers: its connections are taken even if there are `max_connections`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +114,8 @@ class Server:
         )
         self._conversations: dict[Conversation, Transport] = {}
         self._by_host: Counter[str] = Counter()
+        self._strangers: defaultdict[str, dict[Conversation, None]] = defaultdict(dict)
+        """Connections of clients that are not authenticated yet, by address, the oldest first."""
 
     def reconfigure(self, config: ServerConfig) -> None:
         """Apply these bounds to new connections; open ones stay."""
@@ -143,7 +150,7 @@ class Server:
                     await trio.sleep(ACCEPT_RETRY_S)
                     continue
                 peer = Peer(address=address, listener=served.name, protocol=served.protocol)
-                exceeded = self._exceeded(peer.address.host)
+                exceeded = self._exceeded(served, peer.address.host)
                 if exceeded is not None:
                     self.statistics.refused += 1
                     transport.close()
@@ -154,12 +161,37 @@ class Server:
                 self._by_host[peer.address.host] += 1
                 connections.start_soon(self._hold, served, transport, peer)
 
-    def _exceeded(self, host: str) -> str | None:
+    def _exceeded(self, served: ServedListener, host: str) -> str | None:
         config = self._config
-        if self.statistics.open_connections >= config.max_connections:
-            return f"{config.max_connections} connections"
         limit = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
-        return f"{limit} connections from {host}" if self._by_host[host] >= limit else None
+        if self._by_host[host] >= limit:
+            return f"{limit} connections from {host}"
+        if self.statistics.open_connections < config.max_connections or self._make_room(served, host):
+            return None
+        return f"{config.max_connections} connections"
+
+    def _make_room(self, served: ServedListener, host: str) -> bool:
+        """End another connection for one on this listener from this address. False if none is to end for it."""
+        most, strangers = max(self._strangers.items(), key=lambda item: len(item[1]), default=("", {}))
+        if len(strangers) > len(self._strangers.get(host, ())):
+            leaving = next(iter(strangers))
+            self._forget_stranger(most, leaving)
+            self.statistics.refused_strangers += 1
+            leaving.end("not authenticated yet, and others wait for its place")
+            return True
+        if not served.is_of_brokers:
+            return False
+        others = [each for each in self._conversations if each.peer.listener != served.name and not each.ended_because]
+        if not others:
+            return False
+        min(others, key=lambda each: (each.is_busy, each.active_at)).end("a broker needs its place")
+        return True
+
+    def _forget_stranger(self, host: str, conversation: Conversation) -> None:
+        strangers = self._strangers.get(host, {})
+        strangers.pop(conversation, None)
+        if not strangers:
+            self._strangers.pop(host, None)
 
     async def _hold(self, served: ServedListener, transport: Transport, peer: Peer) -> None:
         conversation = None
@@ -167,8 +199,7 @@ class Server:
             if served.secure is not None:
                 transport, peer.principal = await served.secure(transport)
             authenticator = None if served.authenticate is None else served.authenticate(peer)
-            conversation = Conversation(self._shared, transport, peer, authenticator)
-            self._conversations[conversation] = transport
+            conversation = self._begin(transport, peer, authenticator)
             await conversation.run()
             if conversation.ended_because is not None:
                 logger.info("connection_ended", peer=str(peer.address), reason=conversation.ended_because)
@@ -186,8 +217,21 @@ class Server:
         finally:
             if conversation is not None:
                 self._conversations.pop(conversation, None)
+                self._forget_stranger(peer.address.host, conversation)
             self._forget(peer.address.host)
             transport.close()
+
+    def _begin(self, transport: Transport, peer: Peer, authenticator: Authenticator | None) -> Conversation:
+        host = peer.address.host
+        if authenticator is None:
+            conversation = Conversation(self._shared, transport, peer)
+        else:
+            conversation = Conversation(
+                self._shared, transport, peer, authenticator, lambda: self._forget_stranger(host, conversation)
+            )
+            self._strangers[host][conversation] = None
+        self._conversations[conversation] = transport
+        return conversation
 
     def _forget(self, host: str) -> None:
         self.statistics.open_connections -= 1

@@ -1,8 +1,10 @@
 """A secured broker, attacked by strangers: bytes before, in the middle of, and behind an authentication."""
 
+import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from pipeline.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from pipeline.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.raw_requests import request_bytes
-from tests.support.secured_broker import DEADLINE_S, SecuredBroker, secured_broker
+from tests.support.secured_broker import AUTHORITY, DEADLINE_S, SecuredBroker, secured_broker
 
 OPEN = {17, 18, 36}
 """The api keys that a stranger may use: SaslHandshake, ApiVersions, SaslAuthenticate."""
@@ -179,3 +181,59 @@ def credential(user: str, iterations: int) -> ScramCredentialUpsertion:
         salt=salt,
         salted_password=salted_password(ScramHash.SHA_256, "pencil", salt, iterations),
     )
+
+
+def held_open(address: HostPort, data: bytes = b"", host: str = "127.0.0.1") -> socket.socket:
+    """Connect from an address of this machine, and send some bytes."""
+    connected = socket.create_connection((address.host, address.port), DEADLINE_S, source_address=(host, 0))
+    connected.sendall(data)
+    return connected
+
+
+def answers_of(connected: socket.socket, count: int) -> int:
+    """Receive so many answers; return how many came before the end of the connection."""
+    received = b""
+    with suppress(OSError):
+        while len(frames(received)) < count and (more := connected.recv(100_000)):
+            received += more
+    return len(frames(received))
+
+
+async def test_strangers_of_one_address_leave_places_for_clients_elsewhere(tmp_path: Path) -> None:
+    async with secured_broker(tmp_path, max_connections=10) as broker:
+        address = broker.addresses["SASL_PLAINTEXT"]
+
+        def attack() -> tuple[int, int, bytes]:
+            with ExitStack() as stack:
+                silent = [stack.enter_context(held_open(address)) for _ in range(10)]
+                elsewhere = stack.enter_context(held_open(address, HANDSHAKE + GOOD + METADATA, "127.0.0.2"))
+                got = answers_of(elsewhere, 3)
+                left = silent[0].recv(1)
+                silent.append(stack.enter_context(held_open(address)))
+                return got, answers_of(stack.enter_context(held_open(address, HANDSHAKE)), 1), left
+
+        answered, beside, left = await trio.to_thread.run_sync(attack)
+        assert (answered, left) == (3, b""), "the oldest stranger makes room"
+        assert beside == 0, "and not for one of its own address"
+
+
+async def test_clients_do_not_shut_brokers_out_of_each_other(tmp_path: Path) -> None:
+    async with secured_broker(tmp_path, max_connections=5) as broker:
+        clients, brokers = broker.addresses["SASL_PLAINTEXT"], broker.addresses["SASL_SSL"]
+
+        def attack() -> tuple[list[int], int, bytes]:
+            with ExitStack() as stack:
+                users = [stack.enter_context(held_open(clients, HANDSHAKE + GOOD + METADATA)) for _ in range(5)]
+                served = [answers_of(user, 3) for user in users]
+                further = answers_of(stack.enter_context(held_open(clients, HANDSHAKE)), 1)
+                context = ssl.create_default_context(cadata=AUTHORITY.certificate)
+                plain = stack.enter_context(held_open(brokers))
+                encrypted = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+                encrypted.sendall(VERSIONS)
+                assert answers_of(encrypted, 1) == 1
+                return served, further, users[0].recv(1)
+
+        served, further, left = await trio.to_thread.run_sync(attack)
+        assert served == [3] * 5
+        assert further == 0
+        assert left == b"", "the client that was silent for longest makes room for a broker"

@@ -112,7 +112,8 @@ class BrokerConfig(SettingsModel):
     """TLS and users of the HTTP server: settings with a table of their own."""
 
     max_connections: Annotated[int, Mark.DYNAMIC] = Field(10_000, alias="max.connections", ge=1, le=1_000_000)
-    """Maximum number of connections. Further connections are closed at once."""
+    """Maximum number of connections. Further ones are closed at once, unless a client that has not logged in yet makes
+    room; for brokers with a listener of their own the connection that was silent for longest does."""
     max_connections_per_ip: Annotated[int, Mark.DYNAMIC] = Field(
         MAX_INT32, alias="max.connections.per.ip", ge=0, le=MAX_INT32
     )

@@ -205,10 +205,10 @@ class TokenRules:
         if self.audiences and not set(_texts(claims, "aud")) & set(self.audiences):
             raise TokenRefusedError(f"its audience (aud) is none of {', '.join(self.audiences)}")
         subject = claims.get(self.subject_claim)
-        if not isinstance(subject, str) or not subject.strip():
-            raise TokenRefusedError(f"it names no user ({self.subject_claim})")
+        if not isinstance(subject, str) or not subject or subject != subject.strip():  # " admin" is not admin
+            raise TokenRefusedError(f"it names no user, or one with spaces around the name ({self.subject_claim})")
         scopes = frozenset(word for text in _texts(claims, self.scope_claim) for word in text.split())
-        return VerifiedToken(subject.strip(), scopes, int((ends_s + skew_s) * 1000))
+        return VerifiedToken(subject, scopes, int((ends_s + skew_s) * 1000))
 
 
 def _signed_claims(token: str, keys: KeySet) -> Mapping[str, Any]:

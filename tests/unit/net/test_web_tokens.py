@@ -60,6 +60,8 @@ def test_a_token_of_a_published_key_names_its_user(algorithm: str) -> None:
         ({"sub": None}, "names no user"),
         ({"sub": ["alice"]}, "names no user"),
         ({"sub": " "}, "names no user"),
+        ({"sub": " alice"}, "spaces around"),
+        ({"sub": "alice\u00a0"}, "spaces around"),
         ({"scope": 1}, "neither text"),
     ],
 )

@@ -27,6 +27,9 @@ READ_REFUSAL = b"\x01"
 MAX_TOKENS = 10
 """Tokens of an exchange; none of the mechanisms has more than three."""
 
+MAX_ANSWER_BYTES = 4096
+"""Longest message of a server in SCRAM."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslLogin:
@@ -95,6 +98,8 @@ class _Scram(ClientExchange):
 
     def next(self, answer: bytes) -> bytes | None:
         """Check the server's word: it must know the password, too. Hashing the password takes some ms."""
+        if len(answer) > MAX_ANSWER_BYTES:
+            raise AuthenticationError(f"the server sends {len(answer)} bytes where some hundred are expected")
         try:
             if self._has_proven:
                 self._client.set_server_final(answer.decode())

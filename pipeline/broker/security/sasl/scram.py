@@ -15,6 +15,8 @@ from pipeline.broker.security.sasl.mechanism import Proof, SaslRefusedError, Sas
 from pipeline.coordination.scram_znodes import MIN_ITERATIONS, ScramCredential, ScramHash, ScramShape
 
 REFUSED = "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
+MAX_MESSAGE_BYTES = 4096
+"""Longest message of a client: SASLprep of a name of combining marks takes a time that grows with its square."""
 USUAL_SHAPE = ScramShape(MIN_ITERATIONS, 16)
 """The shape of credentials as long as there is none."""
 
@@ -40,6 +42,8 @@ class ScramExchange:
 
     def step(self, token: bytes) -> SaslStep:
         """Take the first or the final message of the client. Raises SaslRefusedError."""
+        if len(token) > MAX_MESSAGE_BYTES:
+            raise SaslRefusedError(REFUSED.format(self._kind.value))
         try:
             text = token.decode()
             if not self._is_begun:

@@ -3,8 +3,9 @@
 import base64
 import random
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from scramp import ScramClient
 from pipeline.broker.security.authentication import AuthenticationCounts, SaslAuthenticator, SaslPlan
 from pipeline.broker.security.sasl.mechanism import SaslMechanism, SaslRefusedError
 from pipeline.broker.security.sasl.plain import PlainMechanism
-from pipeline.broker.security.sasl.scram import ScramExchange
+from pipeline.broker.security.sasl.scram import MAX_MESSAGE_BYTES, ScramExchange
 from pipeline.coordination.scram_znodes import ScramCredential, ScramHash, ScramShape, salted_password
 from pipeline.credentials import Secret
 from pipeline.errors import AuthenticationError, NetworkError
@@ -84,6 +85,17 @@ def test_an_unknown_user_has_the_same_salt_each_time_and_not_that_of_another() -
         return next(part for part in parts if part.startswith("s="))
 
     assert salt("bob") == salt("bob") != salt("carol")
+
+
+@pytest.mark.parametrize("letters", ["a", "\u0301\u0316", "\ufdfa", "=2C"])
+@pytest.mark.parametrize("size", [MAX_MESSAGE_BYTES - 20, 500_000])
+def test_no_name_takes_scram_for_long(letters: str, size: int) -> None:
+    """Half a megabyte of combining marks took a minute, in which the broker did nothing else."""
+    name = (b"a" + letters.encode() * (size // len(letters.encode())))[:size].decode(errors="ignore")
+    begun = time.process_time()
+    with suppress(SaslRefusedError):
+        scram().step(f"n,,n={name},r=nonce".encode())
+    assert time.process_time() - begun < 0.3
 
 
 def test_an_unknown_user_looks_like_a_known_one_and_goes_on_looking_so_when_others_come() -> None:

@@ -123,6 +123,13 @@ def test_our_client_leaves_a_server_that_adds_no_nonce_of_its_own(nonce: str) ->
         assert tokens.next(answer) is None
 
 
+def test_our_client_leaves_a_server_that_sends_more_than_a_message() -> None:
+    tokens = SaslLogin(mechanism="SCRAM-SHA-256", user="alice", password=Secret("pencil")).begin()
+    nonce = tokens.first().decode().rpartition("r=")[2]
+    with pytest.raises(AuthenticationError, match="bytes where"):
+        tokens.next(f"r={nonce}{'x' * 100_000},s=AAAAAAAAAAAAAAAAAAAAAA==,i=4096".encode())
+
+
 def test_unknown_users_take_as_long_as_known_ones() -> None:
     """Medians of many interleaved tries lie within a fifth of each other; a busy machine may need more than one go."""
 

@@ -50,6 +50,10 @@ class PendingAnswer:
 HandlerResult = Answer | Throttled | LargeAnswer | PendingAnswer
 
 
+def _do_nothing() -> None:
+    """Stand for somebody who does not ask when a client is known."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Peer:
     """The other end of a connection, as long as the connection lives. Authentication changes `principal`."""
@@ -60,6 +64,8 @@ class Peer:
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     principal: str = ANONYMOUS
     """Name of the user."""
+    on_known: Callable[[], None] = _do_nothing
+    """Called by an authentication that has changed `principal`."""
 
 
 Handler = Callable[[Request[Message], Peer], HandlerResult | Awaitable[HandlerResult]]

@@ -36,7 +36,7 @@ class Authenticator(Protocol):
     def handle(self, request: Request[Message], peer: Peer) -> HandlerResult | Awaitable[HandlerResult]:
         """Answer requests of the authentication, and hand on all others. Raises ProtocolError for those of a stranger.
 
-        Changes `peer.principal` when the client is known.
+        Changes `peer.principal` when the client is known, and calls `peer.on_known`.
         """
 
 

@@ -84,7 +84,6 @@ class Conversation:
         "_handle",
         "_machine",
         "_memory",
-        "_on_known",
         "_outbox",
         "_owed",
         "_scope",
@@ -100,18 +99,11 @@ class Conversation:
     )
 
     def __init__(
-        self,
-        shared: Shared,
-        transport: Transport,
-        peer: Peer,
-        authenticator: Authenticator | None = None,
-        on_known: Callable[[], None] | None = None,
+        self, shared: Shared, transport: Transport, peer: Peer, authenticator: Authenticator | None = None
     ) -> None:
-        """`on_known` is called once, when the client has been authenticated."""
         self._shared = shared
         self._transport = transport
         self.authenticator = authenticator
-        self._on_known = on_known
         self._handle, self._machine = _first_state(shared, authenticator)
         self._scope = trio.CancelScope()
         self._claim: Claim | None = None
@@ -185,9 +177,6 @@ class Conversation:
         self._machine.takes_tokens = authenticator.takes_tokens
         if authenticator.is_open:
             self._machine.admit(self._shared.max_request_bytes, self._shared.apis)
-            if self._on_known is not None:
-                self._on_known()
-                self._on_known = None
         if authenticator.is_refused:
             await self._send_much()
         return authenticator.is_refused

@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -223,13 +224,10 @@ class Server:
 
     def _begin(self, transport: Transport, peer: Peer, authenticator: Authenticator | None) -> Conversation:
         host = peer.address.host
-        if authenticator is None:
-            conversation = Conversation(self._shared, transport, peer)
-        else:
-            conversation = Conversation(
-                self._shared, transport, peer, authenticator, lambda: self._forget_stranger(host, conversation)
-            )
+        conversation = Conversation(self._shared, transport, peer, authenticator)
+        if authenticator is not None:
             self._strangers[host][conversation] = None
+            peer.on_known = partial(self._forget_stranger, host, conversation)
         self._conversations[conversation] = transport
         return conversation
 

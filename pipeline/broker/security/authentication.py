@@ -156,6 +156,7 @@ class SaslAuthenticator:
             ends.append(self._plan.clock() + self._plan.max_session_ms)
         self._ends_ms = min(ends, default=None)
         peer.principal = proof.user
+        peer.on_known()
         self._state, self._mechanism, self.takes_tokens = _State.KNOWN, None, False
         (counts.renewals if is_renewal else counts.successes)[peer.listener] += 1
 

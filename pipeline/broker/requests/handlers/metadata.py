@@ -243,7 +243,12 @@ def _answer(
     broker: BrokerContext, listener: str, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
-        topics = [replace(topic, topic_authorized_operations=TOPIC_OPERATIONS) for topic in topics]
+        topics = [
+            topic
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            else replace(topic, topic_authorized_operations=TOPIC_OPERATIONS)
+            for topic in topics
+        ]
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=endpoint.id, host=address.host, port=address.port, rack=endpoint.rack)

@@ -19,18 +19,18 @@ import trio
 from pipeline.errors import AuthenticationError, NetworkError
 from pipeline.model import ANONYMOUS, FileRegion
 from pipeline.net.page_cache import read_cached, read_into_cache
-from pipeline.net.transport import AWAITED_BYTES, FAIR_SHARE_BYTES, Piece, SocketTransport
+from pipeline.net.transport import AWAITED_BYTES, FAIR_SHARE_BYTES, Piece, SocketTransport, await_bytes
 
 HANDSHAKE_S = 10.0
 """Time for a handshake, together with the wait for its turn."""
 HANDSHAKES_AT_ONCE = 2
 MAX_WAITING_HANDSHAKES = 1000
 """Handshakes under way and waiting; further connections are closed at once."""
+MAX_RECORD_BYTES = 5 + 16 * 1024 + 2048
+"""Longest record of TLS, with its head."""
 FIRST_CHUNK_BYTES = 8 * 1024
 MAX_CHUNK_BYTES = 32 * 1024
 """Encrypted bytes that are received, or made to be sent, at a time: few at first, more from a peer that sends data."""
-MAX_RECORD_BYTES = 17 * 1024
-"""Bound of an encrypted record: 16 KiB of data, and a few hundred bytes."""
 POOR_CHUNK_BYTES = 2 * 1024
 """Bytes that are received at a time from a peer that sends little data: OpenSSL takes about half a millisecond."""
 POOR_BYTES = 32 * 1024
@@ -114,7 +114,7 @@ class TlsTransport:
         if count == self._awaited_bytes:
             return
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            await_bytes(self._socket, count)
         except OSError as error:
             raise NetworkError(f"connection lost: {error}") from error
         self._awaited_bytes = count

@@ -109,9 +109,8 @@ class SocketTransport:
         return received
 
     def _await_bytes(self, count: int) -> None:
-        """Be readable once so many bytes are there, or the connection has ended, or its buffer is full."""
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            await_bytes(self._socket, count)
         except OSError as error:
             raise NetworkError(f"connection lost: {error}") from error
         self._awaited_bytes = count
@@ -236,6 +235,11 @@ class SocketTransport:
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+
+def await_bytes(connected: socket.socket, count: int) -> None:
+    """Make a socket readable once so many bytes are there, or it has ended, or its buffer is full. Raises OSError."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
 
 async def connect(address: HostPort) -> SocketTransport:

@@ -31,6 +31,7 @@ from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tests.support.sockets import tcp_pair
 
 AUTHORITY = Authority()
 SERVER = AUTHORITY.issue("broker-1", ["localhost", "127.0.0.1"])
@@ -410,3 +411,35 @@ async def test_an_address_with_most_of_the_waiting_handshakes_makes_room_for_oth
         silent[0].settimeout(10)
         assert await trio.to_thread.run_sync(silent[0].recv, 1) == b"", "the oldest has made room"
         assert server.statistics.refused_strangers == 1
+
+
+async def test_a_large_frame_in_small_records_is_waited_for_in_few_steps() -> None:
+    """A wait for each record of a producer that makes them of 1 KB takes more time than receiving it."""
+    size, waits = 600_000, 0
+    left, right = tcp_pair()
+    async with trio.open_nursery() as nursery:
+        ends: dict[str, TlsTransport] = {}
+
+        async def accept() -> None:
+            ends["server"], _ = await Handshakes().accept(SocketTransport(right), for_server())
+
+        nursery.start_soon(accept)
+        ends["client"] = await Handshakes().connect(SocketTransport(left), for_client(), "localhost")
+    server, client = ends["server"], ends["client"]
+
+    async def dribble() -> None:
+        for _ in range(size // 1000):
+            await client.send([b"x" * 1000])
+            await trio.lowlevel.checkpoint()
+
+    buffer = memoryview(bytearray(size))
+    filled = 0
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dribble)
+            while filled < size:
+                filled += await server.receive_into(buffer[filled:], size - filled)
+                waits += 1
+    assert waits < 60
+    client.close()
+    server.close()

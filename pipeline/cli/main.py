@@ -111,12 +111,12 @@ ADDED = frozenset({"profile", "client_config"})
 
 
 def _let_choose_profile(command: Any, noun: str) -> None:
-    """Add options to each command below that asks a cluster, or a registry, whose address a profile may have."""
+    """Add options to each command below that asks a cluster, its ZooKeeper or a registry."""
     for below in getattr(command, "commands", {}).values():
         _let_choose_profile(below, noun)
     names = {parameter.name for parameter in command.params}
     is_of_load = noun == "load" and "bootstrap" in names
-    if names >= {"bootstrap", "zookeeper"} or "url" in names or is_of_load:
+    if "zookeeper" in names or "url" in names or is_of_load:
         alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
         alone.command()(_choose_profile)
         added = {"client_config"} if is_of_load else ADDED

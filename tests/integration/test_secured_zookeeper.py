@@ -182,7 +182,7 @@ async def test_a_server_of_another_name_is_refused_unless_names_are_not_checked(
             await client.create("/a")
 
 
-async def test_many_answers_in_one_tls_record_are_all_read_at_once(strict: ZooKeeperProcess) -> None:
+async def test_many_requests_at_once_are_answered_over_tls(strict: ZooKeeperProcess) -> None:
     async with opened(strict, "many", BROKER, tls(strict)) as client:
         await client.create("/a", bytes(200))
         with trio.fail_after(20):

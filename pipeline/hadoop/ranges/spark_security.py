@@ -12,6 +12,7 @@ from typing import Final
 from pipeline.credentials import holds_secret
 from pipeline.errors import ConfigurationError
 from pipeline.net.client_security import ALIASES, OPEN_SECURITY, ClientSecurity
+from pipeline.net.http_login import HttpLogin
 from pipeline.net.jaas import parse_jaas
 from pipeline.net.java_client_settings import JAAS, JAVA_NAMES, from_java
 
@@ -23,9 +24,15 @@ SECURITY_KEYS: Final = (
     "kafka.enable.ssl.certificate.verification",
 )
 """Names for an error that lists all options."""
+LOGIN_KEYS: Final = tuple(str(field.alias) for field in HttpLogin.model_fields.values())
+REGISTRY_URL: Final = "schema.registry.url"
+USER_INFO: Final = "basic.auth.user.info"
 _BEGINNINGS: Final = ("kafka.security.", "kafka.sasl.", "kafka.ssl.", "kafka.enable.ssl.")
 _SECRETS: Final = frozenset(
-    str(field.alias) for field in ClientSecurity.model_fields.values() if holds_secret(field.annotation)
+    str(field.alias)
+    for model in (ClientSecurity, HttpLogin)
+    for field in model.model_fields.values()
+    if holds_secret(field.annotation)
 ) | {"ssl.keystore.key"}
 _REFERENCE: Final = re.compile(r"\$\{(env|file|directory):[^}]+\}")
 
@@ -48,6 +55,20 @@ def security_of(options: Mapping[str, str]) -> ClientSecurity:
         return ClientSecurity.from_settings(from_java(given))
     except ConfigurationError as error:
         raise ConfigurationError(f"{PREFIX}{error.key}", error.reason) from error
+
+
+def registry_login_of(options: Mapping[str, str]) -> HttpLogin:
+    """Return the login at schema registries, under Confluent's names. Raises ConfigurationError."""
+    if "@" in options.get(REGISTRY_URL, ""):
+        raise ConfigurationError(
+            REGISTRY_URL, f"holds a password, which Spark shows in plans: write it as {USER_INFO}, as the place of it"
+        )
+    given = {key: value for key, value in options.items() if HttpLogin.has(key)}
+    for key, value in given.items():
+        name, _, password = value.partition(":")
+        if key != USER_INFO or name.startswith("$") or not _REFERENCE.fullmatch(password):  # NAME:${...} is fine
+            _refuse_secret(key, value)
+    return HttpLogin.from_settings(given)
 
 
 def _refuse_secret(key: str, value: str) -> None:

@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
 from pipeline.client.registry.references import complete_text
 from pipeline.errors import ConfigurationError
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
 
 _FRAME: Final = struct.Struct(">bi")
 _INTS: Final = (ByteType, ShortType, IntegerType)
@@ -85,6 +86,7 @@ class AvroOptions:
     registry: tuple[str, ...]
     subject: str | None
     registers: bool
+    login: HttpLogin = NO_LOGIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,7 @@ def find_avro_values(options: AvroOptions, topic: str | None, value: DataType) -
         raise ConfigurationError("valueSubject", "is missing: valueFormat=avro needs it, or the option topic")
 
     async def fetch() -> AvroValues:
-        async with open_schema_registry(options.registry) as registry:
+        async with open_schema_registry(options.registry, login=options.login) as registry:
             if options.registers:
                 text = json.dumps(derive_schema(value, _record_name(subject)))
                 return AvroValues(schema_id=await registry.register(subject, text), text=text)

@@ -16,7 +16,13 @@ from pyspark.sql.types import (
 
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError
-from pipeline.hadoop.ranges.spark_security import SECURITY_KEYS, is_security_option, security_of
+from pipeline.hadoop.ranges.spark_security import (
+    LOGIN_KEYS,
+    SECURITY_KEYS,
+    is_security_option,
+    registry_login_of,
+    security_of,
+)
 from pipeline.hadoop.sink.avro_values import AvroOptions
 from pipeline.net.client_security import ClientSecurity
 from pipeline.records.compression import Codec
@@ -54,6 +60,7 @@ class SinkOptions:
         "checkpointLocation",
         "valueFormat",
         "schema.registry.url",
+        *LOGIN_KEYS,
         "valueSubject",
         "autoRegisterSchemas",
     )
@@ -111,7 +118,8 @@ def _avro(given: Mapping[str, str]) -> AvroOptions | None:
     urls = tuple(url for url in (part.strip() for part in given.get("schema.registry.url", "").split(",")) if url)
     if not urls:
         raise ConfigurationError("schema.registry.url", "is missing: valueFormat=avro needs it")
-    return AvroOptions(registry=urls, subject=given.get("valuesubject") or None, registers=registers == "true")
+    subject, login = given.get("valuesubject") or None, registry_login_of(given)
+    return AvroOptions(registry=urls, subject=subject, registers=registers == "true", login=login)
 
 
 def check_written_columns(schema: StructType, topic: str | None, *, is_avro: bool) -> None:

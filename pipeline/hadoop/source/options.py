@@ -13,7 +13,14 @@ from typing import Final
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, IsolationLevel
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.ranges.plan import BadBatch
-from pipeline.hadoop.ranges.spark_security import SECURITY_KEYS, is_security_option, security_of
+from pipeline.hadoop.ranges.spark_security import (
+    LOGIN_KEYS,
+    SECURITY_KEYS,
+    is_security_option,
+    registry_login_of,
+    security_of,
+)
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.settings import parse_addresses
@@ -65,6 +72,7 @@ _OTHER_KEYS: Final = (
     "valueSchemaVersion",
     "onBadRecord",
     "schema.registry.url",
+    *LOGIN_KEYS,
 )
 KEYS: Final = (
     "kafka.bootstrap.servers",
@@ -114,6 +122,7 @@ class ValueOptions:
     """Values as columns: the schema registry, and the schema that values are evolved to."""
 
     registry: tuple[str, ...]
+    login: HttpLogin = NO_LOGIN
     subject: str | None
     version: int | None
     fails_on_bad_record: bool
@@ -248,6 +257,9 @@ class _Given:
         security = security_of(self._options)
         return ClientConfig(bootstrap=addresses, security=security, **settings)  # type: ignore[arg-type]
 
+    def registry_login(self) -> HttpLogin:
+        return registry_login_of(self._options)
+
     def consumer(self) -> ConsumerConfig:
         level = self.one_of("kafka.isolation.level", "read_committed", "read_uncommitted")
         settings = self._settings(_CONSUMER_KEYS, ConsumerConfig)
@@ -314,6 +326,7 @@ def _values(given: _Given) -> ValueOptions | None:
         raise ConfigurationError("schema.registry.url", "is missing: valueFormat=avro needs it")
     return ValueOptions(
         registry=urls,
+        login=given.registry_login(),
         subject=given.get("valueSubject"),
         version=given.count("valueSchemaVersion"),
         fails_on_bad_record=given.one_of("onBadRecord", "fail", "null") == "fail",

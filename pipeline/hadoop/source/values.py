@@ -51,7 +51,7 @@ def find_schema(options: ValueOptions, topics: Sequence[str]) -> ValueSchema:
         subject = f"{topics[0]}-value"
 
     async def fetch() -> ValueSchema:
-        async with open_schema_registry(options.registry) as registry:
+        async with open_schema_registry(options.registry, login=options.login) as registry:
             found = await registry.version(subject, options.version)
             return ValueSchema(schema_id=found.id, text=await complete_text(registry, found.schema))
 
@@ -67,7 +67,7 @@ class ValueColumn:
     def __init__(self, options: ValueOptions, schema: ValueSchema) -> None:
         """Raises ConfigurationError for a schema that has no columns."""
         self._fails = options.fails_on_bad_record
-        self._schemas = DatumSchemas(RegistryLookup(options.registry))
+        self._schemas = DatumSchemas(RegistryLookup(options.registry, options.login))
         try:
             parsed = parse(schema.text)
             reader = DatumSchema(schema.schema_id, schema.text, parsed, schema_table(parsed))

@@ -18,6 +18,8 @@ from pipeline.settings import SettingsModel
 if TYPE_CHECKING:  # programs with open connections would take the time and memory of TLS, too
     import ssl
 
+TRUSTSTORE = "schema.registry.ssl.truststore.location"
+"""Name of `schema.registry.ssl.ca.location` in settings of Java's clients."""
 GATHERED_LOGIN = "login"
 """End of the name of the field that holds these settings in those of a service."""
 
@@ -38,8 +40,10 @@ class HttpLogin(SettingsModel):
     token: Secret | None = Field(None, alias="bearer.auth.token")
     """Token, instead of name and password."""
     ca_location: Path | None = Field(None, alias="schema.registry.ssl.ca.location")
-    """File or directory with the certificates of trusted authorities, in PEM. By default those that come with the
-    package certifi."""
+    """File or directory with the certificates of trusted authorities, in PEM; also as
+    `schema.registry.ssl.truststore.location`. By default those that come with the package certifi."""
+    truststore_type: Literal["PEM"] = Field("PEM", alias="schema.registry.ssl.truststore.type")
+    """Format of these certificates. Only `PEM` is read."""
 
     def __str__(self) -> str:
         return "" if self == NO_LOGIN else "set"
@@ -47,12 +51,15 @@ class HttpLogin(SettingsModel):
     @classmethod
     def has(cls, key: str) -> bool:
         """True if a setting of this name belongs here."""
-        return any(key == field.alias for field in cls.model_fields.values())
+        return key == TRUSTSTORE or any(key == field.alias for field in cls.model_fields.values())
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Check settings, and take values from where they are kept. Raises ConfigurationError."""
-        made = super().from_settings({key: _resolved(key, value) for key, value in settings.items()})
+        given = {key: _resolved(key, value) for key, value in settings.items()}
+        if TRUSTSTORE in given:
+            given = {"schema.registry.ssl.ca.location": given.pop(TRUSTSTORE), **given}
+        made = super().from_settings(given)
         if made.password_source == "USER_INFO" and made.user_info is None:
             raise ConfigurationError("basic.auth.user.info", "is missing: basic.auth.credentials.source is USER_INFO")
         if made.token_source is not None and made.token is None:

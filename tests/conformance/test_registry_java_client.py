@@ -5,6 +5,7 @@ Confluent's own repository is not Maven Central. Apache Pinot's plugin there hol
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pipeline.client.registry.client import open_schema_registry
 from tests.support.jars import Artifact, fetch_jars, java, pyspark_jars
 from tests.support.kafka import SHORT_LIVED
 from tests.support.registry_thread import registry_in_thread
+from tests.support.secured_http import PASSWORDS, TOKEN, http_files
 
 CLIENT = Artifact("org.apache.pinot", "pinot-confluent-avro", "1.5.0", "shaded")
 USER = '{"type":"record","name":"User","namespace":"n","fields":[{"name":"name","type":"string"}]}'
@@ -176,3 +178,28 @@ def test_bytes_of_the_serialiser_are_ours(jvm: Any, client: Any, url: str, setti
     assert str(deserializer.deserialize("log", encoded)) == '{"name": "Zoë"}'
     serializer.close()
     deserializer.close()
+
+
+def test_the_client_logs_in_by_password_and_by_token_over_tls(jvm: Any, tmp_path: Path) -> None:
+    files = http_files(tmp_path)
+    trust = {"schema.registry.ssl.truststore.location": str(files.ca), "schema.registry.ssl.truststore.type": "PEM"}
+    registry = jvm.io.confluent.kafka.schemaregistry
+    providers = jvm.java.util.List.of(registry.avro.AvroSchemaProvider())
+
+    def opened(url: str, **given: str) -> Any:
+        configs = {**trust, **{key.replace("_", "."): value for key, value in given.items()}}
+        return registry.client.CachedSchemaRegistryClient(jvm.java.util.List.of(url), 100, providers, configs)
+
+    with registry_in_thread(**files.settings) as url:
+        by_password = {"basic_auth_credentials_source": "USER_INFO"}
+        writer = opened(url, **by_password, basic_auth_user_info=f"writer:{PASSWORDS['writer']}")
+        assert writer.register("s", avro(jvm, USER)) == 1
+        by_token = opened(url, bearer_auth_credentials_source="STATIC_TOKEN", bearer_auth_token=TOKEN)
+        assert by_token.register("t", avro(jvm, USER)) == 1
+        reader = opened(url, **by_password, basic_auth_user_info=f"reader:{PASSWORDS['reader']}")
+        assert str(reader.getSchemaById(1)) == USER
+        assert error_of(reader.register, "u", avro(jvm, USER)) == (403, 403)
+        stranger = opened(url, **by_password, basic_auth_user_info="reader:wrong")
+        assert error_of(stranger.getSchemaById, 1) == (401, 401)
+        for each in (writer, by_token, reader, stranger):
+            each.close()

@@ -157,7 +157,11 @@ async def test_commands_log_in_by_the_file_of_client_settings(
 
     def run(name: str, *arguments: str) -> Any:
         config = tmp_path / "client.properties"
-        config.write_text(f"basic.auth.user.info={name}:{PASSWORDS[name]}\nssl.ca.location={files.ca}\n")
+        trust = {
+            "reader": f"ssl.ca.location={files.ca}",
+            "writer": f"schema.registry.ssl.truststore.location={files.ca}\nschema.registry.ssl.truststore.type=PEM",
+        }
+        config.write_text(f"basic.auth.user.info={name}:{PASSWORDS[name]}\n{trust[name]}\n")
         return CliRunner().invoke(app, ["schema", *arguments, "--client-config", str(config), "--registry", url])
 
     def calls() -> None:

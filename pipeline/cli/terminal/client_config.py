@@ -16,7 +16,7 @@ from pipeline.cli.terminal.profiles import current_profile
 from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
-from pipeline.net.http_login import NO_LOGIN, HttpLogin
+from pipeline.net.http_login import NO_LOGIN, TRUSTSTORE, HttpLogin
 
 if TYPE_CHECKING:
     from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
@@ -59,7 +59,7 @@ def http_login() -> HttpLogin:
         return NO_LOGIN
     settings = _read(path)
     own = {key: settings[key] for key in settings if HttpLogin.has(key)}
-    if (known := settings.get("ssl.ca.location")) is not None:
+    if (known := settings.get("ssl.ca.location")) is not None and TRUSTSTORE not in own:
         own = {"schema.registry.ssl.ca.location": known, **own}
     with _named(path):
         return HttpLogin.from_settings(own)

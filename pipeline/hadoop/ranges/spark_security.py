@@ -12,7 +12,7 @@ from typing import Final
 from pipeline.credentials import holds_secret
 from pipeline.errors import ConfigurationError
 from pipeline.net.client_security import ALIASES, OPEN_SECURITY, ClientSecurity
-from pipeline.net.http_login import HttpLogin
+from pipeline.net.http_login import TRUSTSTORE, HttpLogin
 from pipeline.net.jaas import parse_jaas
 from pipeline.net.java_client_settings import JAAS, JAVA_NAMES, from_java
 
@@ -24,7 +24,7 @@ SECURITY_KEYS: Final = (
     "kafka.enable.ssl.certificate.verification",
 )
 """Names for an error that lists all options."""
-LOGIN_KEYS: Final = tuple(str(field.alias) for field in HttpLogin.model_fields.values())
+LOGIN_KEYS: Final = (*(str(field.alias) for field in HttpLogin.model_fields.values()), TRUSTSTORE)
 REGISTRY_URL: Final = "schema.registry.url"
 USER_INFO: Final = "basic.auth.user.info"
 _BEGINNINGS: Final = ("kafka.security.", "kafka.sasl.", "kafka.ssl.", "kafka.enable.ssl.")

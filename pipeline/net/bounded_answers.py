@@ -58,7 +58,7 @@ async def _send_once(
     try:
         response = await http.send(request, stream=True)
     except httpx.ConnectError as error:
-        fault = _tls_fault(error)
+        fault = tls_fault(error)
         if fault is None:
             raise
         raise httpx.ConnectError(fault, request=request) from error
@@ -76,7 +76,7 @@ async def _send_once(
     return response, content
 
 
-def _tls_fault(error: BaseException | None) -> str | None:
+def tls_fault(error: BaseException | None) -> str | None:
     """Return a sentence about a handshake that failed, which httpx leaves out; None for another failure."""
     for _ in range(MAX_CAUSES):
         if error is None or isinstance(error, ssl.SSLError):

@@ -12,11 +12,12 @@ import base64
 import binascii
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import trio
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.diagnostics import get_logger
@@ -29,8 +30,11 @@ CHECKS_AT_ONCE = 2
 """Threads that check passwords; each takes a processor and 16 MB."""
 MAX_REMEMBERED = 1000
 """Right passwords that are not checked again."""
-CHALLENGES = ('Basic realm="pipeline", charset="UTF-8"', 'Bearer realm="pipeline"')
+REALM = "pipeline"
+CHALLENGES = (f'Basic realm="{REALM}", charset="UTF-8"', f'Bearer realm="{REALM}"')
 """Each is a header of its own: browsers read no two in one."""
+DENIED = frozenset({401, 429})
+"""Statuses of answers to those whom nobody knows. Both bear the challenges."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 logger = get_logger(__name__)
@@ -84,14 +88,11 @@ class Authentication:
         try:
             user = await self._user(given[0], host) if len(given) == 1 else None
         except TooManyAttemptsError as error:
-            await refused_answer(429, str(error), {"retry-after": "1"})(scope, receive, send)
+            await _challenge(429, str(error), {"retry-after": "1"})(scope, receive, send)
             return
         if user is None:
             reason = "a user's password or token is needed" if not given else "the password or token is not right"
-            answer = refused_answer(401, reason)
-            for challenge in CHALLENGES:
-                answer.headers.append("www-authenticate", challenge)
-            await answer(scope, receive, send)
+            await _challenge(401, reason)(scope, receive, send)
             return
         if scope["method"] not in _SAFE and _is_foreign(scope):
             await refused_answer(403, "the request comes from a web page of another origin")(scope, receive, send)
@@ -147,6 +148,13 @@ class Authentication:
         entry = self._users().passwords.get(name.decode(errors="replace"), NOBODY)
         is_right = await trio.to_thread.run_sync(partial(entry.has, password), limiter=self._threads)
         return LoginProof(entry.user, entry) if is_right and entry is not NOBODY else None
+
+
+def _challenge(status: int, reason: str, headers: Mapping[str, str] | None = None) -> Response:
+    answer = refused_answer(status, reason, headers)
+    for challenge in CHALLENGES:
+        answer.headers.append("www-authenticate", challenge)
+    return answer
 
 
 def _is_foreign(scope: Scope) -> bool:

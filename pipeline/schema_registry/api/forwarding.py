@@ -30,6 +30,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.diagnostics import get_logger
+from pipeline.net.bounded_answers import tls_fault
+from pipeline.net.http_authentication import DENIED, REALM
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.writing.journal import JournalLostError
@@ -177,11 +179,17 @@ class ForwardedWrites:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 is_lost = is_lost or not isinstance(error, _NEVER_SENT)
                 self._forwards.labels("failed").inc()
-                logger.warning("registry_writer_silent", url=url, epoch=refusal.epoch, error=repr(error))
+                logger.warning(
+                    "registry_writer_silent", url=url, epoch=refusal.epoch, error=tls_fault(error) or repr(error)
+                )
             else:
                 if answer.headers.get(FORWARD) == REFUSED:
                     self._forwards.labels("refused").inc()
                     continue
+                if _is_closed_door(answer):
+                    self._forwards.labels("denied").inc()
+                    logger.warning("registry_writer_knows_other_users", url=url, status=answer.status_code)
+                    return _passed_on(answer)
                 if _is_confirmed(answer) and (OFFSET in answer.headers or mark == ONCE):
                     self._forwards.labels("answered").inc()
                     await self._until_applied(answer)
@@ -226,6 +234,14 @@ class ForwardedWrites:
         if offset.isdecimal() and len(offset) < MAX_OFFSET_DIGITS:
             with trio.move_on_after(self._settings.apply_timeout_s), suppress(JournalLostError):
                 await self._service.follower.applied(int(offset))
+
+
+def _is_closed_door(answer: httpx.Response) -> bool:
+    """Return True if a registry of this project did not let the user in, and so did nothing.
+
+    The registry that forwards did: their files of users differ. To take over would not help, but go back and forth.
+    """
+    return answer.status_code in DENIED and f'realm="{REALM}"' in answer.headers.get("www-authenticate", "")
 
 
 def _is_confirmed(answer: httpx.Response) -> bool:

@@ -19,7 +19,7 @@ from pipeline.schema_registry.writing.journal import JournalLostError, JournalPa
 from pipeline.schema_registry.writing.writers import Stamp, WriterClaim, encode_claim
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
-from tests.support.secured_http import basic, http_files
+from tests.support.secured_http import basic, http_files, users_text
 from tests.unit.schema_registry.test_forwarding import DEADLINE_S, PATH, claims, client_of, fixed
 
 
@@ -105,6 +105,24 @@ async def test_a_password_that_came_by_tls_is_not_forwarded_in_clear_text(
                 await trio.sleep(0.01)
         await http.post(PATH, json=fixed("A"))
     assert shown == [None]
+
+
+async def test_a_writer_that_does_not_know_the_user_stays_the_writer(journal: MemoryJournal, tmp_path: Path) -> None:
+    files = http_files(tmp_path)
+    others = tmp_path / "others"
+    others.write_text("".join(line for line in users_text().splitlines(True) if not line.startswith("writer:")))
+    trust = {"leader.schema.registry.ssl.ca.location": str(files.ca)}
+    async with (
+        serving_registry(journal, **{**files.settings, "http.users.file": str(others)}) as writer,
+        serving_registry(journal, **files.settings, **trust) as registry,
+        httpx.AsyncClient(verify=files.context, timeout=60) as http,
+    ):
+        answer = await http.post(writer + PATH, json=fixed("A"), headers=basic("admin"))
+        assert answer.json()["id"] == 1
+        for name, status in (("writer", 401), ("admin", 200), ("writer", 401)):
+            answer = await http.post(f"{registry}/subjects/{name}/versions", json=fixed(name), headers=basic(name))
+            assert answer.status_code == status, answer.text
+        assert claims(journal) == [writer]
 
 
 async def say_id(_request: Request) -> Response:

@@ -111,7 +111,7 @@ async def test_a_writer_that_does_not_know_the_user_stays_the_writer(journal: Me
     files = http_files(tmp_path)
     others = tmp_path / "others"
     others.write_text("".join(line for line in users_text().splitlines(True) if not line.startswith("writer:")))
-    trust = {"leader.schema.registry.ssl.ca.location": str(files.ca)}
+    trust: Any = {"leader.schema.registry.ssl.ca.location": str(files.ca)}
     async with (
         serving_registry(journal, **{**files.settings, "http.users.file": str(others)}) as writer,
         serving_registry(journal, **files.settings, **trust) as registry,

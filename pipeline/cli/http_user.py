@@ -2,6 +2,8 @@
 
 import base64
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -49,10 +51,11 @@ def http_user(file: File, name: Name, role: RoleName = "read", token: Token = Fa
 
 
 def write_private(path: Path, lines: list[str]) -> None:
-    """Replace a file at once by one that only its owner reads. Raises ConfigurationError."""
+    """Replace a file at once; a new one is read by its owner alone. Raises ConfigurationError."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            _keep_readers(file.fileno(), path)
             file.write("".join(f"{line}\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
@@ -60,6 +63,15 @@ def write_private(path: Path, lines: list[str]) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise ConfigurationError("FILE", f"{path} cannot be written: {error.strerror}") from error
+
+
+def _keep_readers(descriptor: int, path: Path) -> None:
+    """Give a new file the owner and mode of the one that it replaces: a service may have a user of its own."""
+    with suppress(FileNotFoundError):
+        before = path.stat()
+        with suppress(PermissionError):
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
 def _entry_of_password(name: str, role: Role) -> str:

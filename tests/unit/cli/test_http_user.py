@@ -32,10 +32,12 @@ def test_passwords_and_tokens_are_those_of_the_file(tmp_path: Path) -> None:
     assert found.role is Role.WRITE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert token not in file.read_text()
+    file.chmod(0o640)
     assert [each.name for each in tmp_path.iterdir()] == ["users"]
     assert run(str(file), "bob", password="b").exit_code == 0
     assert run(str(file), "alice", "--remove").exit_code == 0
     assert [*read_users(file).passwords, *read_users(file).tokens] == ["bob"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
 def test_a_password_is_asked_for_twice_and_not_shown(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """An HTTP server with TLS, users and roles, as clients see it."""
 
+import random
 import socket
 import ssl
 import threading
@@ -35,7 +36,12 @@ ROLES: RoleTable = {
     ("GET", "/things"): Role.READ,
     ("POST", "/things"): Role.WRITE,
     ("DELETE", "/things/{name}"): Role.ADMIN,
+    ("POST", "/echo"): Role.READ,
 }
+
+
+async def echo(request: Request) -> Response:
+    return Response(await request.body())
 
 
 async def things(request: Request) -> Response:
@@ -47,6 +53,7 @@ def routes() -> list[Route]:
     return [
         Route("/things", things, methods=["GET", "POST"]),
         Route("/things/{name}", things, methods=["DELETE"]),
+        Route("/echo", echo, methods=["POST"]),
     ]
 
 
@@ -225,6 +232,20 @@ async def raw(files: HttpFiles, address: HostPort, data: bytes) -> bytes:
         found = bytes(await stream.receive_some())
     await trio.aclose_forcefully(stream)
     return found
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 4097, 16_384, 16_385, 100_000, 16 << 20])
+async def test_bodies_of_any_size_pass_whole(files: HttpFiles, size: int) -> None:
+    body = random.Random(size).randbytes(size)
+
+    async def parts() -> AsyncIterator[bytes]:
+        for first in range(0, size, 65_536):
+            yield body[first : first + 65_536]
+
+    async with client(files) as http:
+        for content in (body, parts()):
+            answer = await http.post("/echo", content=content, headers=basic("reader"))
+            assert answer.content == body
 
 
 async def test_metrics_have_a_port_of_their_own(files: HttpFiles) -> None:

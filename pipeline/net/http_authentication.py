@@ -18,7 +18,7 @@ from functools import partial
 
 import trio
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.diagnostics import get_logger
 from pipeline.model import Clock
@@ -35,6 +35,8 @@ CHALLENGES = (f'Basic realm="{REALM}", charset="UTF-8"', f'Bearer realm="{REALM}
 """Each is a header of its own: browsers read no two in one."""
 DENIED = frozenset({401, 429})
 """Statuses of answers to those whom nobody knows. Both bear the challenges."""
+FORBIDDEN = 403
+MAX_LOGGED_BYTES = 250
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 logger = get_logger(__name__)
@@ -95,9 +97,10 @@ class Authentication:
             await _challenge(401, reason)(scope, receive, send)
             return
         if scope["method"] not in _SAFE and _is_foreign(scope):
-            await refused_answer(403, "the request comes from a web page of another origin")(scope, receive, send)
+            refused = refused_answer(403, "the request comes from a web page of another origin")
+            await refused(scope, receive, _logged(scope, user, send))
             return
-        await self._application({**scope, USER: user}, receive, send)
+        await self._application({**scope, USER: user}, receive, _logged(scope, user, send))
 
     async def _user(self, header: bytes, host: str) -> HttpUser | None:
         scheme, _, shown = header.partition(b" ")
@@ -148,6 +151,29 @@ class Authentication:
         entry = self._users().passwords.get(name.decode(errors="replace"), NOBODY)
         is_right = await trio.to_thread.run_sync(partial(entry.has, password), limiter=self._threads)
         return LoginProof(entry.user, entry) if is_right and entry is not NOBODY else None
+
+
+def _logged(scope: Scope, user: HttpUser, send: Send) -> Send:
+    """Return `send`, which logs who asked for what, if that may change something or is refused."""
+
+    async def send_and_log(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            if scope["method"] not in _SAFE or status == FORBIDDEN:
+                query = scope["query_string"]
+                target = scope["raw_path"] + (b"?" + query if query else b"")
+                logger.info(
+                    "http_request",
+                    user=user.name,
+                    address=scope["client"][0],
+                    method=scope["method"],
+                    target=target[:MAX_LOGGED_BYTES].decode("ascii", "backslashreplace"),
+                    status=status,
+                    allowed=status != FORBIDDEN,
+                )
+        await send(message)
+
+    return send_and_log
 
 
 def _challenge(status: int, reason: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -436,6 +436,25 @@ async def test_what_was_shown_is_never_logged(
     assert PASSWORDS["reader"] not in written
 
 
+async def test_the_log_says_who_changed_what_and_who_was_refused(
+    files: HttpFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with client(files) as http:
+        await http.get("/things", headers=basic("reader"))
+        await http.post(f"/things?a=b%0a{'c' * 1000}", headers=basic("writer"))
+        await http.delete("/things/a", headers=basic("writer"))
+    lines = [line for line in caplog.text.splitlines() if "http_request" in line]
+    assert len(lines) == 2
+    assert "user='writer'" in lines[0]
+    assert "method='POST'" in lines[0]
+    assert "target='/things?a=b%0accc" in lines[0]
+    assert "status=200 allowed=True" in lines[0].replace(", ", " ")
+    assert len(lines[0]) < 600
+    assert "target='/things/a'" in lines[1]
+    assert "status=403 allowed=False" in lines[1].replace(", ", " ")
+
+
 def test_a_route_without_a_role_is_not_served() -> None:
     with pytest.raises(UnlistedRouteError, match="POST /things"):
         guarded(routes(), {key: role for key, role in ROLES.items() if key[0] != "POST"})

@@ -1,6 +1,7 @@
 """Roles and rules of a registry with users, by its whole API."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError
 from pipeline.schema_registry.api.roles import REGISTRY_ROLES
 from pipeline.schema_registry.config import RegistryConfig
@@ -253,3 +255,14 @@ def test_a_pattern_fits_its_name_or_its_beginning(beginning: str, name: str) -> 
 
     rule = SubjectRights.from_settings({"pattern": f"{beginning}*"})
     assert rule.fits(name) == (name.startswith(beginning) or name == f"{beginning}*")
+
+
+def test_the_settings_of_the_page_are_settings_of_a_registry(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/security/http.md").read_text()
+    file = tmp_path / "registry.toml"
+    blocks = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    file.write_text('bootstrap.servers = "a:1"\nhttp.listen = "0.0.0.0:8081"\n' + "\n".join(blocks))
+    config = RegistryConfig.from_settings(read_settings(file))
+    assert config.http.asks_login
+    assert config.http.is_encrypted
+    assert [rule.pattern for rule in config.subjects] == ["payments-*", "*"]

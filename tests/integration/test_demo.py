@@ -17,10 +17,11 @@ SAMPLE = Path(__file__).parents[2] / "pipeline" / "cli" / "demo" / "samples" / "
 DEADLINE_S = 560
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module", params=["open", pytest.param("secure", marks=pytest.mark.long)])
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory = tmp_path_factory.mktemp("demo") / "data"
     command = [sys.executable, "-m", "pipeline", "demo", "--json", "--dir", str(directory)]
+    command += ["--secure"] if request.param == "secure" else []
     result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout), directory

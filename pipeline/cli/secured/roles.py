@@ -41,7 +41,7 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
         Right(AclResourceType.GROUP, "*", "DESCRIBE"),
         Right(AclResourceType.CLUSTER, "kafka-cluster", "DESCRIBE"),
     ),
-    "registry": (Right(AclResourceType.TOPIC, "_schemas", "READ WRITE CREATE DESCRIBE_CONFIGS ALTER_CONFIGS"),),
+    "registry": (Right(AclResourceType.TOPIC, "_schemas*", "READ WRITE CREATE DESCRIBE_CONFIGS ALTER_CONFIGS"),),
     "load": (
         Right(AclResourceType.TOPIC, "*", "READ"),
         Right(AclResourceType.TOPIC, "_audit", "CREATE WRITE"),

@@ -90,3 +90,13 @@ def test_the_files_are_there_and_the_processes_are_gone(demo: Any) -> None:
         if any(os.fsencode(directory) in argument for argument in arguments):
             ours.append(arguments)
     assert ours == []
+
+
+def test_no_service_is_refused_anything(demo: Any) -> None:
+    """In the secured demo each service has its own user, with no more rights than it needs."""
+    _, directory = demo
+    logs = [path for name in ("east", "west", "hub") for path in (directory / name).rglob("broker.log")]
+    assert len(logs) == 3
+    events = [json.loads(line) for path in logs for line in path.read_text().splitlines()]
+    refused = [event for event in events if event["event"] in ("authorization_denied", "authentication_failed")]
+    assert refused == []

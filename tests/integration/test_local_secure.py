@@ -14,6 +14,8 @@ from confluent_kafka import KafkaException, Producer
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import wait_for
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 120
 SCHEMA = '{"type": "record", "name": "Visit", "fields": [{"name": "page", "type": "string"}]}'
 

@@ -141,9 +141,12 @@ async def test_an_open_cluster_is_secured_without_downtime(tmp_path: Path, as_pr
             async with after.running():
                 await before.finish()
                 admin = ("--client-config", str(site.security.client_file("admin")), "-b", site.secured)
+                everyone = ("--allow-principal", "User:*", "--topic", TOPIC)
                 allow = ("acl", "add", "--allow-principal", "User:app", "--topic", TOPIC)
+                await command("acl", "add", *everyone, *admin)
                 await command(*allow, "--producer", *admin)
                 await command(*allow, "--consumer", "--group", "after", *admin)
+                await command("acl", "remove", *everyone, *admin)
                 await site.roll(3)
                 await _wait(lambda: len(after.read) > 0)
         for traffic in (before, after):

@@ -25,6 +25,7 @@ from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.client_security import ClientSecurity
 from pipeline.protocol.messages.list_offsets import LATEST
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 
 AUTHORITY = Authority()
@@ -139,6 +140,23 @@ async def test_a_broker_that_could_not_work_does_not_start(tmp_path: Path, more:
     with pytest.RaisesGroup(pytest.RaisesExc(ConfigurationError, check=lambda error: error.key.startswith(key))):
         async with cluster(config_of(1, tmp_path, **more)):
             pass
+
+
+async def test_a_request_of_many_refusals_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is decided in a thread, as it would take long."""
+    jaas = JAAS.replace("user_alice", 'user_bob="crayon" user_alice')
+    config = config_of(1, tmp_path, **{"listener.name.client.plain.sasl.jaas.config": jaas})
+    caplog.set_level(logging.INFO, "kafka.authorizer.logger")
+    async with (
+        cluster(config) as addresses,
+        open_cluster(client_config(tmp_path, addresses, "crayon", user="bob")) as opened,
+    ):
+        names = [MetadataRequestTopic(name=f"topic-{number:06}") for number in range(20_000)]
+        answer = await opened.request_any(MetadataRequest(topics=names), timeout_s=20)
+    assert len(answer.topics) == 20_000
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
+    assert "resource_count=20000" in line
+    assert (line.count("topic-"), len(line) < 100_000) == (1000, True)
 
 
 async def test_refusals_and_logins_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,12 +5,16 @@ import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from pipeline.audit.counting.load_rows import CommittedCounts, load_report
+from pipeline.audit.counting.publisher import publish_reports
+from pipeline.audit.events.tiers import Tier
 from pipeline.cli.child_services import ServiceUnit
 from pipeline.cli.foreground import read_json
 from pipeline.cli.secured.local_security import LocalSecurity
@@ -19,8 +23,11 @@ from pipeline.cli.terminal.connect import randomness, wall_clock
 from pipeline.client.admin.groups import CommittedOffset, commit_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, list_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
-from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.producer.producer import open_producer
+from pipeline.hadoop.load.config import LoadsConfig
+from pipeline.hadoop.load.many import plan_loads
 from pipeline.model import TopicPartition
 from pipeline.processes import free_port
 from pipeline.settings import parse_addresses
@@ -129,3 +136,39 @@ def register(registry: ServiceUnit, schema: Path) -> None:
     done = subprocess.run([*command, registry.url, "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["id"] == 1
+
+
+async def test_loads_plan_read_and_report_with_the_rights_of_their_user(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that a load asks of brokers, without Spark: what to read, the records, and its report to the audit."""
+    caplog.set_level(logging.INFO, "kafka.authorizer.logger")
+    async with site.opened("hub", "app") as app:
+        await create_topics(app, [NewTopic(name="clicks", partitions=2)])
+        await publish(app, "clicks")
+    settings = {**site.contact("hub", "load"), "topic": "clicks", "root": f"file://{site.directory}/lake",
+                "value.format": "binary"}  # fmt: skip
+    config = LoadsConfig.from_settings(settings, {})
+    planned = await trio.to_thread.run_sync(partial(plan_loads, config, clock=wall_clock))
+    assert [(plan.error, plan.lag) for plan in planned] == [(None, RECORDS)]
+    async with site.opened("hub", "load") as load:
+        report = load_report(
+            CommittedCounts(counts={}, changed=(), offsets={}),
+            tier=Tier.LOAD,
+            datacenter="hub",
+            root="file:///lake",
+            topic="clicks",
+            window_ms=60_000,
+            now_ms=wall_clock(),
+        )
+        await publish_reports(load, [report], clock=wall_clock, rng=randomness())
+        async with open_consumer(load, ConsumerConfig()) as consumer:
+            consumer.assign({TopicPartition("clicks", number): 0 for number in (0, 1)})
+            read = 0
+            with trio.fail_after(DEADLINE_S):
+                async for _ in consumer.records():
+                    read += 1
+                    if read == RECORDS:
+                        break
+    refused = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
+    assert refused == []

@@ -37,14 +37,14 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
     ),
     "audit": (
         Right(AclResourceType.TOPIC, "*", "READ DESCRIBE_CONFIGS"),
-        Right(AclResourceType.TOPIC, "_audit", "CREATE WRITE"),
+        Right(AclResourceType.TOPIC, "_audit", "CREATE WRITE DESCRIBE_CONFIGS ALTER_CONFIGS"),
         Right(AclResourceType.GROUP, "*", "DESCRIBE"),
         Right(AclResourceType.CLUSTER, "kafka-cluster", "DESCRIBE"),
     ),
     "registry": (Right(AclResourceType.TOPIC, "_schemas*", "READ WRITE CREATE DESCRIBE_CONFIGS ALTER_CONFIGS"),),
     "load": (
         Right(AclResourceType.TOPIC, "*", "READ"),
-        Right(AclResourceType.TOPIC, "_audit", "CREATE WRITE"),
+        Right(AclResourceType.TOPIC, "_audit", "CREATE WRITE DESCRIBE_CONFIGS ALTER_CONFIGS"),
     ),
     APPLICATION_USER: (
         Right(AclResourceType.TOPIC, "*", "READ WRITE CREATE DELETE DESCRIBE_CONFIGS ALTER_CONFIGS"),

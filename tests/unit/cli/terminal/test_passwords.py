@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from pipeline.cli.terminal.passwords import STANDARD_INPUT, read_new_password
 from pipeline.errors import ConfigurationError
@@ -52,3 +53,24 @@ def test_a_missing_password_names_the_options(tmp_path: Path, monkeypatch: pytes
         read_new_password(tmp_path / "none", None)
     with pytest.raises(ConfigurationError, match="give one of them"):
         read_new_password(tmp_path / "none", "HOME")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "code"), [(["s3cret", "s3cret"], None), (["s3cret", "s3crets"], 2)])
+def test_a_password_is_typed_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: list[str], code: int | None
+) -> None:
+    answers = iter(typed)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", lambda _prompt, _stream: next(answers))
+    if code is None:
+        assert read_new_password(None, None).reveal() == "s3cret"
+        return
+    with pytest.raises(typer.Exit) as ended:
+        read_new_password(None, None)
+    assert ended.value.exit_code == code
+    assert capsys.readouterr().err == "pipeline: the two passwords differ\n"

@@ -164,8 +164,10 @@ class Dispatcher:
         )
         if _names_many(request):
             return self._guard_in_thread(guard, gate, request, caller)
-        outcome = guard(gate, request.body, request.api_version)
-        self._log_decisions(gate, request, caller)
+        try:
+            outcome = guard(gate, request.body, request.api_version)
+        finally:  # also if the refusal of a request without an answer closes the connection
+            self._log_decisions(gate, request, caller)
         return self._handle_passed(outcome, request, caller)
 
     async def _guard_in_thread(
@@ -173,8 +175,10 @@ class Dispatcher:
     ) -> HandlerResult:
         """Guard a request that names so many resources that others would wait for the decisions."""
         decide = partial(guard, gate, request.body, request.api_version)
-        outcome = await trio.to_thread.run_sync(decide, limiter=self.guards)
-        self._log_decisions(gate, request, caller)
+        try:
+            outcome = await trio.to_thread.run_sync(decide, limiter=self.guards)
+        finally:
+            self._log_decisions(gate, request, caller)
         if isinstance(outcome, Refused):
             return LargeAnswer(outcome.answer)
         result = self._handle_passed(outcome, request, caller)
